@@ -1,0 +1,67 @@
+"""Installs requirements.lock and then this project into the environment whose Python runs this file.
+
+pip's own output goes to a log; a person sees one line of progress, and the end of the log when it fails.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+MINIMUM = (3, 11)
+LOG_TAIL_LINES = 25
+
+
+def locked_packages() -> int:
+    """How many packages the lock names."""
+    return len(re.findall(r"^[A-Za-z0-9][\w.\-]*==", LOCK.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+def pip(*arguments: str, total: int = 0) -> list[str]:
+    """Runs pip and shows how many of `total` packages it has looked at. Exits with pip's status on failure."""
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-color", *arguments]
+    started_s = time.monotonic()
+    log: list[str] = []
+    seen = 0
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            log.append(line)
+            if line.startswith(("Collecting ", "Processing ", "Requirement already satisfied")) and total:
+                seen += 1
+                show(f"  {min(seen, total)} of {total} packages, {time.monotonic() - started_s:.0f} s", step=seen)
+            elif line.startswith("Installing collected packages") and total:
+                show(f"  unpacking {total} packages, {time.monotonic() - started_s:.0f} s", step=0)
+    if process.returncode:
+        print("\npip could not install; the end of its output:", *log[-LOG_TAIL_LINES:], sep="\n", file=sys.stderr)
+        sys.exit(process.returncode)
+    return log
+
+
+def show(text: str, step: int) -> None:
+    """A line that replaces itself on a terminal; elsewhere a line for every 20 packages."""
+    if sys.stderr.isatty():
+        print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
+    elif step % 20 == 0:
+        print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    if sys.version_info < MINIMUM:
+        sys.exit(f"Python {'.'.join(map(str, MINIMUM))} or newer is needed, this is {sys.version.split()[0]}.")
+    total = locked_packages()
+    started_s = time.monotonic()
+    print(f"Installing {total} locked packages into {Path(sys.prefix).name}", file=sys.stderr, flush=True)
+    pip("--require-hashes", "--requirement", str(LOCK), total=total)
+    pip("--no-deps", "--no-build-isolation", "--editable", ".")
+    end = "\n" if sys.stderr.isatty() else ""
+    print(f"{end}Installed in {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

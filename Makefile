@@ -1,0 +1,68 @@
+# make plan   install, then plan DeepSeek-V3 on 384 cards of CloudMatrix 384
+# make test   install, then run every test
+
+PYTHON  ?= python3
+WORKERS ?= 2
+EXAMPLE ?= examples/deepseek_v3_cloudmatrix_384.yaml
+UV      ?= uv
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TYPED := autodeploy api cost_models hardware_profiles
+
+.DEFAULT_GOAL := help
+.PHONY: help install plan serve test bench check format lock clean
+.PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Create .venv and install the locked packages
+
+$(STAMP): requirements.lock pyproject.toml .ci/install.py
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python .ci/install.py
+	@touch $@
+
+plan: $(STAMP) ## Plan the example and print the report
+	@$(BIN)/autodeploy db upgrade
+	@$(BIN)/autodeploy plan $(EXAMPLE)
+
+serve: $(STAMP) ## Serve the API and the pages
+	@$(BIN)/autodeploy db upgrade
+	@$(BIN)/autodeploy serve
+
+test: $(STAMP) ## Run the tests; AUTODEPLOY_REQUIRE_ALL=1 turns skips into failures
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
+
+bench: $(STAMP) ## Run the benchmarks, alone on the machine
+	@$(BIN)/python -m pytest -q -s -m benchmark tests/benchmarks
+
+check: check_format check_lint check_types check_imports check_spelling check_sizes ## Check all that can be read off the code
+
+check_format: $(STAMP)
+	$(BIN)/ruff format --check --output-format concise .
+check_lint: $(STAMP)
+	$(BIN)/ruff check --output-format concise .
+check_types: $(STAMP)
+	$(BIN)/mypy $(TYPED)
+check_imports: $(STAMP)
+	$(BIN)/lint-imports --no-logo
+check_spelling: $(STAMP)
+	$(BIN)/codespell
+check_sizes: $(STAMP)
+	$(BIN)/python .ci/file_sizes.py
+
+format: $(STAMP) ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# One lock for x86-64 and aarch64, with every extra, hashed, without addresses. Needs uv; nothing else here does.
+lock: ## Make requirements.lock anew from pyproject.toml
+	$(UV) pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-emit-index-url \
+		pyproject.toml --output-file requirements.lock
+
+clean: ## Remove caches and build output; .venv and databases stay
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist htmlcov

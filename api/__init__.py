@@ -1,0 +1,1 @@
+"""The HTTP rim: application factory, routes by resource, problems and pages."""

@@ -1,0 +1,74 @@
+"""The app factory."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+
+from api import openapi, problems
+from api.metrics import Metrics
+from api.middleware import GuardedRequests, ObservedRequests
+from api.routes import catalogue, events, health, plans, searches
+from api.ui import routes as ui
+from autodeploy.jobs.planning import PLANNER
+from autodeploy.services import open_services
+from autodeploy.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+DESCRIPTION = """
+Finds the best parallel strategy for training large (MoE) models on Ascend clusters, with trusted time and memory.
+
+Send a spec to `POST /v1/searches`; the answer is a PlanSet: ranked plans, what they cost and why, and how good the
+best one is proven to be. Errors are `application/problem+json` (RFC 9457).
+"""
+
+
+def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> FastAPI:
+    """The service: API, pages, and the runner of searches.
+
+    Parameters
+    ----------
+    settings : by default from the environment.
+    planner : the module with the planner's functions.
+    """
+    settings = settings if settings is not None else load_settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        opened = open_services(settings, with_runner=True, planner=planner)
+        services = await run_in_threadpool(opened.__enter__)
+        app.state.services = services
+        app.state.metrics = Metrics(services.searches.count_by_status)
+        try:
+            yield
+        finally:
+            app.state.stopping.set()
+            await run_in_threadpool(opened.__exit__, None, None, None)
+
+    app = FastAPI(
+        title="AutoDeploy",
+        version=version("autodeploy"),
+        description=DESCRIPTION,
+        license_info={"name": "Apache-2.0"},
+        lifespan=lifespan,
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.state.settings = settings
+    app.state.stopping = threading.Event()
+    app.add_middleware(GuardedRequests, body_limit_bytes=settings.body_limit_bytes)
+    app.add_middleware(ObservedRequests)
+    for module in (searches, events, plans, catalogue, health):
+        app.include_router(module.router)
+    app.include_router(ui.router, include_in_schema=False)
+    problems.install(app)
+    openapi.install(app)
+    return app

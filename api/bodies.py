@@ -1,0 +1,62 @@
+"""Reading request bodies: JSON or YAML, bounded, with errors that name the line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.documents import load_json, load_yaml
+
+YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+
+class MalformedBody(HTTPException):
+    """The body is not JSON or YAML."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(400, detail)
+
+
+async def read_document(request: Request) -> Any:
+    """The value in the body.
+
+    Raises
+    ------
+    HTTPException
+        400 when it is not well formed, 413 when it is too large, 415 when it is neither JSON nor YAML.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    if not is_json and media_type not in YAML_TYPES:
+        raise HTTPException(415, f"{media_type[:100] or 'no content type'}: send application/json or application/yaml")
+    return await run_in_threadpool(_parse, await request.body(), is_json=is_json)
+
+
+def _parse(body: bytes, *, is_json: bool) -> Any:
+    try:
+        value = load_json(body.decode("utf-8-sig")) if is_json else load_yaml(body.decode("utf-8-sig"))
+        _refuse_unstorable(value)
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"not UTF-8 (byte {error.start})") from error
+    except SpecError as error:
+        raise MalformedBody(str(error)) from error
+    return value
+
+
+def _refuse_unstorable(value: Any) -> None:
+    """Text that no database keeps (NUL, half a surrogate pair) and numbers beyond double precision."""
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, dict):
+            rest += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            rest += item
+        elif isinstance(item, str):
+            if "\0" in item or any(0xD800 <= ord(character) <= 0xDFFF for character in item):
+                raise MalformedBody("text with a NUL character or half a surrogate pair")
+        elif isinstance(item, int | float) and not abs(item) < 1e300:
+            raise MalformedBody(f"a number of {'such a size' if item == item else 'no size'}")

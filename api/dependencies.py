@@ -1,0 +1,42 @@
+"""What routes ask for."""
+
+import re
+from typing import Annotated
+
+from fastapi import Depends, Header, Path, Query, Request
+
+from autodeploy.services import SearchService, Services
+from autodeploy.store.clock import PLAN_ID_PATTERN, SEARCH_ID_PATTERN
+
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})")
+
+
+def get_services(request: Request) -> Services:
+    """The services of this process."""
+    services: Services = request.app.state.services
+    return services
+
+
+def get_searches(request: Request) -> SearchService:
+    """The service of searches."""
+    return get_services(request).searches
+
+
+def wanted_wait_s(
+    services: Annotated[Services, Depends(get_services)],
+    prefer: Annotated[
+        str | None, Header(description="`wait=30`: answer when the search is finished", max_length=200)
+    ] = None,
+    wait: Annotated[float | None, Query(ge=0, le=3600, description="the same as `Prefer: wait`, in seconds")] = None,
+) -> float:
+    """How long the caller will wait, in seconds; bounded by `wait_limit_s`. An unknown preference is ignored."""
+    match = _WAIT.search(prefer or "")
+    asked = wait if wait is not None else float(match[1]) if match else 0.0
+    return min(asked, services.settings.wait_limit_s)
+
+
+SearchesDep = Annotated[SearchService, Depends(get_searches)]
+ServicesDep = Annotated[Services, Depends(get_services)]
+WaitDep = Annotated[float, Depends(wanted_wait_s)]
+SearchId = Annotated[str, Path(pattern=SEARCH_ID_PATTERN, examples=["srch_01m3xk7pq2w9a4fh"])]
+PlanId = Annotated[str, Path(pattern=PLAN_ID_PATTERN, examples=["p_7kq2mzt4"])]

@@ -1,0 +1,122 @@
+"""Around every request: an id, a bounded body, safe headers, one log line and the metrics."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import structlog
+from fastapi import HTTPException, Request
+from starlette.datastructures import Headers, MutableHeaders
+
+from api.problems import on_unexpected, problem_response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+log = structlog.get_logger("api")
+
+
+class ObservedRequests:
+    """Gives a request its id and sees how it ends."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _GIVEN_ID.fullmatch(given) else uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        started_s = time.perf_counter()
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self.app(scope, receive, send_with_headers)
+            except Exception as error:
+                log.exception("request_failed", method=scope["method"], path=scope["path"])
+                if not status:
+                    request = Request(scope)
+                    await on_unexpected(request, error)(scope, receive, send_with_headers)
+            finally:
+                duration_s = time.perf_counter() - started_s
+                route = _route_template(scope)
+                scope["app"].state.metrics.observe(_known_method(scope["method"]), route, status, duration_s)
+                log.info(
+                    "request",
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=status,
+                    duration_ms=round(1000 * duration_s, 2),
+                )
+
+
+class GuardedRequests:
+    """Refuses bodies above the limit, and changes that another site's page asks for."""
+
+    def __init__(self, app: ASGIApp, *, body_limit_bytes: int) -> None:
+        self.app = app
+        self.body_limit_bytes = body_limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        if scope["method"] not in SAFE_METHODS and request.headers.get("sec-fetch-site") == "cross-site":
+            response = problem_response(
+                request, 403, "forbidden", "a page of another site may not change anything here"
+            )
+            await response(scope, receive, send)
+            return
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self.body_limit_bytes:
+            await problem_response(request, 413, "content-too-large", self._too_large())(scope, receive, send)
+            return
+        received = 0
+
+        async def bounded_receive() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.body_limit_bytes:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        await self.app(scope, bounded_receive, send)
+
+    def _too_large(self) -> str:
+        return f"a body has at most {self.body_limit_bytes:,} bytes"
+
+
+def _route_template(scope: Scope) -> str:
+    """The path of the route that answered, with its parameters unfilled."""
+    return getattr(scope.get("route"), "path", "") or "unmatched"
+
+
+def _known_method(method: str) -> str:
+    return method if method in SAFE_METHODS | {"POST", "PUT", "PATCH", "DELETE"} else "other"

@@ -1,0 +1,59 @@
+"""The OpenAPI document: what FastAPI makes of the routes, and the spec as people write it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.services.schemas import schema_definitions
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_REF = "#/components/schemas/{model}"
+SPEC_SCHEMA = "SpecDocument"
+
+EXAMPLE_SPEC: dict[str, Any] = {
+    "model": "deepseek-v3",
+    "cluster": {"profile": "cloudmatrix-384", "num_npus": 384},
+    "training": {"seq_length": 4096, "global_batch_size": 15360, "tokens": 14.8e12},
+}
+EXAMPLE_STRATEGY: dict[str, Any] = {"tp": 2, "pp": 16, "vpp": 2, "ep": 32, "micro_batch_size": 1}
+
+
+def spec_request_body(*, with_strategy: bool = False) -> dict[str, Any]:
+    """The request body of a route that takes a spec."""
+    example = EXAMPLE_SPEC | {"strategy": EXAMPLE_STRATEGY} if with_strategy else EXAMPLE_SPEC
+    content = {
+        "schema": {"$ref": _REF.format(model=SPEC_SCHEMA)},
+        "examples": {"deepseek-v3": {"summary": "DeepSeek-V3 on 384 cards of CloudMatrix 384", "value": example}},
+    }
+    return {"requestBody": {"required": True, "content": {"application/json": content, "application/yaml": content}}}
+
+
+def install(app: FastAPI) -> None:
+    """Makes the app's OpenAPI document complete; it is made once."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generate()
+            _complete(document)
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _complete(document: dict[str, Any]) -> None:
+    from api.problems import Problem  # its handlers import FastAPI, which documents do not need
+
+    schemas = document["components"]["schemas"]
+    problem = Problem.model_json_schema(ref_template=_REF)
+    schemas |= problem.pop("$defs")
+    schemas["Problem"] = problem
+    # Inputs are wider than the outputs of the same name: a batch may be a number, a model a preset's name.
+    inputs = schema_definitions("spec", ref_template="#/components/schemas/Input{model}")
+    for name, schema in inputs.items():
+        schemas[SPEC_SCHEMA if name == "Spec" else f"Input{name}"] = schema
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)

@@ -1,0 +1,160 @@
+"""Errors as RFC 9457 problem documents: one shape for every status, a JSON pointer and a hint for each bad field."""
+
+from __future__ import annotations
+
+import http
+import logging
+from typing import TYPE_CHECKING, Any
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from autodeploy.errors import (
+    AccessError,
+    AutoDeployError,
+    ConflictError,
+    NotFoundError,
+    ProfileError,
+    SpecError,
+    UnsupportedError,
+)
+from autodeploy.specs.validation import pointer
+from autodeploy.store.database import DATABASE_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import FastAPI, Request
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:autodeploy:problem:"
+# The most specific class first.
+_STATUS_OF: tuple[tuple[type[AutoDeployError], int, str], ...] = (
+    (UnsupportedError, 422, "unsupported"),
+    (ProfileError, 422, "invalid-profile"),
+    (SpecError, 422, "invalid-spec"),
+    (NotFoundError, 404, "not-found"),
+    (ConflictError, 409, "conflict"),
+    (AccessError, 403, "forbidden"),
+)
+_TITLES = {
+    "unsupported": "This is not modelled",
+    "invalid-profile": "The hardware profile cannot be used",
+    "invalid-spec": "The document is not valid",
+    "invalid-request": "The request is not valid",
+    "not-found": "There is nothing under this address",
+    "conflict": "The state of the resource does not allow this",
+    "forbidden": "This is not allowed",
+    "unavailable": "The database does not answer",
+    "internal": "The server failed",
+}
+_SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden"}
+
+log = logging.getLogger(__name__)
+
+
+class FieldProblem(BaseModel):
+    """One bad field."""
+
+    pointer: str = Field(description="JSON pointer into the body; name of a query, path or header parameter")
+    detail: str
+    hint: str = ""
+
+
+class Problem(BaseModel):
+    """Why a request was not answered (RFC 9457)."""
+
+    type: str = Field(examples=[TYPE_PREFIX + "invalid-spec"])
+    title: str
+    status: int
+    detail: str
+    hint: str = ""
+    instance: str
+    request_id: str
+    errors: list[FieldProblem] = []
+
+
+def problem_response(
+    request: Request,
+    status: int,
+    slug: str,
+    detail: str,
+    *,
+    hint: str = "",
+    errors: list[FieldProblem] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """A problem document about this request."""
+    title = _TITLES.get(slug) or http.HTTPStatus(status).phrase
+    problem = Problem(
+        type=TYPE_PREFIX + slug,
+        title=title,
+        status=status,
+        detail=detail,
+        hint=hint,
+        instance=request.url.path,
+        request_id=getattr(request.state, "request_id", ""),
+        errors=errors or [],
+    )
+    return JSONResponse(problem.model_dump(), status, headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of the app a problem document."""
+    app.add_exception_handler(AutoDeployError, _on_autodeploy_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    for kind in DATABASE_ERRORS:
+        app.add_exception_handler(kind, _on_database_error)
+    app.add_exception_handler(Exception, on_unexpected)
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entries of these problems, for routes."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": http.HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def _on_autodeploy_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, AutoDeployError)
+    status, slug = next(
+        ((s, name) for kind, s, name in _STATUS_OF if isinstance(error, kind)), (400, "invalid-request")
+    )
+    fields = []
+    if isinstance(error, SpecError):
+        fields = [FieldProblem(pointer=e.path, detail=e.message, hint=e.hint) for e in error.errors]
+    return problem_response(request, status, slug, str(error), hint=error.hint, errors=fields)
+
+
+def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    fields = []
+    for item in error.errors():
+        where, *rest = item["loc"]
+        path = pointer(rest) if where == "body" else "/".join(str(part) for part in rest)
+        hint = f"in the {where}" if where != "body" else ""
+        fields.append(FieldProblem(pointer=path, detail=item["msg"], hint=hint))
+    detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
+    return problem_response(request, 422, "invalid-request", detail, errors=fields)
+
+
+def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    slug = _SLUGS.get(status) or http.HTTPStatus(status).phrase.lower().replace(" ", "-")
+    return problem_response(request, status, slug, str(error.detail), headers=error.headers)
+
+
+def _on_database_error(request: Request, error: Exception) -> JSONResponse:
+    log.warning("the database does not answer: %s", error)
+    hint = "try again; /readyz says when"
+    return problem_response(
+        request, 503, "unavailable", _TITLES["unavailable"], hint=hint, headers={"Retry-After": "2"}
+    )
+
+
+def on_unexpected(request: Request, error: Exception) -> JSONResponse:
+    """A bug: the log has its trace under the request's id."""
+    return problem_response(request, 500, "internal", "this is a bug; the log has more under the request id")

@@ -1,0 +1,51 @@
+"""Whether the service lives, is ready, what it is and how it is doing."""
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from api.dependencies import ServicesDep
+from api.documents import Health, Version
+from api.problems import responses
+
+router = APIRouter(tags=["service"])
+
+
+@router.get("/livez", operation_id="livez", summary="The process answers")
+async def livez() -> Health:
+    """Asks nothing of anybody: a restart would help when this fails."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/readyz",
+    operation_id="readyz",
+    summary="Requests are answered",
+    response_model=Health,
+    responses={503: {"model": Health, "description": "Something is missing"}},
+)
+def readyz(services: ServicesDep) -> Response:
+    """The database answers at the right revision, and searches are run."""
+    checks = services.is_ready()
+    health = Health(status="ok" if all(checks.values()) else "not ready", checks=checks)
+    return JSONResponse(health.model_dump(), 200 if all(checks.values()) else 503)
+
+
+@router.get("/version", operation_id="version", summary="What answers")
+async def get_version() -> Version:
+    """The program and its version."""
+    return Version(name="autodeploy", version=version("autodeploy"))
+
+
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    summary="Prometheus metrics",
+    response_class=PlainTextResponse,
+    responses=responses(503),
+)
+def metrics(request: Request) -> Response:
+    """Requests by route and status, their durations, searches by status."""
+    text, media_type = request.app.state.metrics.render()
+    return Response(text, media_type=media_type)

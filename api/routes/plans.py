@@ -1,0 +1,63 @@
+"""/v1/plans and /v1/estimates."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.concurrency import run_in_threadpool
+
+from api.bodies import read_document
+from api.dependencies import PlanId, SearchesDep, ServicesDep
+from api.documents import PlanDocument
+from api.openapi import spec_request_body
+from api.problems import responses
+from autodeploy import exporters
+from autodeploy.services.intake import read_network_spec
+from autodeploy.specs.planset import Plan
+
+router = APIRouter(prefix="/v1", tags=["plans"])
+
+
+@router.get("/plans/{plan_id}", operation_id="get_plan", summary="One plan", responses=responses(404, 422, 503))
+def get_plan(searches: SearchesDep, plan_id: PlanId) -> PlanDocument:
+    """Equal searches find plans of equal ids; this is the newest one."""
+    view = searches.plan(plan_id)
+    return PlanDocument.of(view.plan, view.plan_set.search.id)
+
+
+@router.get(
+    "/plans/{plan_id}/export",
+    operation_id="export_plan",
+    summary="A plan as a launch-ready file",
+    response_class=Response,
+    responses={
+        200: {"description": "The file, in the media type of its format", "content": {"text/plain": {}}},
+        **responses(404, 422, 503),
+    },
+)
+def export_plan(
+    searches: SearchesDep,
+    plan_id: PlanId,
+    to: Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])],
+) -> Response:
+    """Review a generated file before you launch it."""
+    view = searches.plan(plan_id)
+    artefact = exporters.export(view.plan_set, view.plan, to)
+    disposition = f'attachment; filename="{artefact.filename}"'
+    return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
+
+
+@router.post(
+    "/estimates",
+    operation_id="create_estimate",
+    summary="Predict the one strategy in a spec",
+    response_model=Plan,
+    responses=responses(400, 413, 415, 422, 503),
+    openapi_extra=spec_request_body(with_strategy=True),
+)
+async def create_estimate(services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> Plan:
+    """Time, memory and their parts; nothing is stored."""
+
+    def estimate() -> Plan:
+        return services.estimate(read_network_spec(document, services.planner))
+
+    return await run_in_threadpool(estimate)

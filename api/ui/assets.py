@@ -1,0 +1,64 @@
+"""Style sheets and scripts of the pages, under addresses that change with their content.
+
+plotly.js is served from the installed package: nothing is fetched from elsewhere, nothing is copied into the project.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from autodeploy.figures import palette
+from autodeploy.figures.layout import plotly_js
+
+PLOTLY = "plotly.min.js"
+_MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file as it goes over the wire."""
+
+    content: bytes
+    compressed: bytes
+    media_type: str
+    digest: str
+
+
+@cache
+def asset(name: str) -> Asset | None:
+    """The file of that name, or None; read once."""
+    content = _content(name)
+    if content is None:
+        return None
+    suffix = name[name.rindex(".") :]
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return Asset(content, gzip.compress(content, compresslevel=6, mtime=0), _MEDIA_TYPES[suffix], digest)
+
+
+def asset_url(name: str) -> str:
+    """The address of a file, which may be cached for ever."""
+    found = asset(name)
+    if found is None:
+        raise LookupError(f"no static file {name!r}")
+    return f"/static/{name}?v={found.digest}"
+
+
+def _content(name: str) -> bytes | None:
+    if name == PLOTLY:
+        return plotly_js().encode()
+    if name == "palette.css":
+        return palette_css().encode()
+    shipped = {entry.name: entry for entry in (files("api.ui") / "static").iterdir()}
+    entry = shipped.get(name)
+    return entry.read_bytes() if entry is not None and entry.is_file() else None
+
+
+def palette_css() -> str:
+    """The palette as classes, so that tables and bars have the colours of the figures."""
+    colours = palette.PART_COLOURS | palette.MEMORY_COLOURS
+    colours |= {f"fate-{fate}": colour for fate, colour in palette.FATE_COLOURS.items()}
+    return "".join(f".c-{name} {{ fill: {colour}; background: {colour}; }}\n" for name, colour in colours.items())

@@ -1,0 +1,104 @@
+"""Numbers as people read them, always with their unit; shared by every template."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+ABSENT = "–"
+
+
+def seconds(value: float | None) -> str:
+    """`61.23 s`, `812 ms`, `1,204 s`."""
+    if value is None:
+        return ABSENT
+    if 0 < value < 0.0995:
+        return f"{value * 1e3:.1f} ms"
+    if value < 1:
+        return f"{value * 1e3:.0f} ms" if value else "0 s"
+    return f"{seconds_bare(value)} s"
+
+
+def seconds_bare(value: float | None) -> str:
+    """Seconds without the unit, for columns that name it."""
+    if value is None:
+        return ABSENT
+    return f"{value:,.2f}" if value < 100 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def count(value: float | None) -> str:
+    """`15,360`."""
+    return ABSENT if value is None else f"{value:,.0f}"
+
+
+def compact(value: float | None) -> str:
+    """`14.8T`, `1.03M`, `384`."""
+    if value is None:
+        return ABSENT
+    for scale, letter in _SCALES:
+        if value >= scale:
+            return f"{value / scale:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def days(value: float | None) -> str:
+    """`112`, `3.4`, `0.21`."""
+    if value is None:
+        return ABSENT
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def percent(share: float | None) -> str:
+    """A share of 1 as `62.0 %`."""
+    return ABSENT if share is None else f"{100 * share:.1f} %"
+
+
+def signed_percent(share: float) -> str:
+    """A relative difference as `+3.7 %`."""
+    return f"{100 * share:+.1f} %".replace("-", "−")
+
+
+def gib(value: float | None) -> str:
+    """`55.5 GiB`."""
+    return ABSENT if value is None else f"{value:.1f} GiB"
+
+
+def instant(value: str) -> str:
+    """An RFC 3339 time in UTC as `2026-11-20 12:00`."""
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return (moment if moment.tzinfo is None else moment.astimezone(UTC)).strftime("%Y-%m-%d %H:%M")
+
+
+def quantity(value: float | str | bool | None) -> str:
+    """A profile's number: all its digits, thousands apart, large and tiny ones in powers of ten."""
+    if value is None or isinstance(value, bool | str):
+        return ABSENT if value is None else str(value)
+    if value and not 1e-3 <= abs(value) < 1e9:
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) or value != int(value) else f"{value:,.0f}"
+
+
+def short_hash(value: str) -> str:
+    """The first 12 characters."""
+    return value[:12]
+
+
+FILTERS = {
+    function.__name__: function
+    for function in (
+        seconds,
+        seconds_bare,
+        count,
+        compact,
+        days,
+        percent,
+        signed_percent,
+        gib,
+        instant,
+        quantity,
+        short_hash,
+    )
+}

@@ -1,0 +1,139 @@
+"""The form of a new search: its fields, named by their JSON pointers in the spec, and what was typed into them.
+
+Because a field's name is its pointer, a complaint about `/cluster/num_npus` finds its field by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from autodeploy.specs.search import Numerics, Objective, Target
+from autodeploy.specs.training import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from autodeploy.errors import FieldError
+
+Kind = Literal["choice", "integer", "number", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: `pointer` names it, `value` is what it starts with, `label` is the key of its text."""
+
+    pointer: str
+    label: str
+    kind: Kind
+    value: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    required: bool = False
+    help: bool = False
+    advanced: bool = False
+
+    @property
+    def id(self) -> str:
+        """The element's id in the page."""
+        return "f" + self.pointer.replace("/", "-")
+
+
+Section = tuple[str, tuple[Field, ...]]
+
+
+def sections(models: Iterable[tuple[str, str]], profiles: Iterable[tuple[str, str]]) -> tuple[Section, ...]:
+    """The fields by section. `models` and `profiles` are pairs of name and title."""
+    return (
+        ("model", (Field("/model", "model", "choice", "deepseek-v3", tuple(models), required=True),)),
+        ("cluster", _cluster(tuple(profiles))),
+        ("training", _training()),
+        ("search", _search()),
+    )
+
+
+def _cluster(profiles: tuple[tuple[str, str], ...]) -> tuple[Field, ...]:
+    return (
+        Field("/cluster/profile", "profile", "choice", "cloudmatrix-384", profiles, required=True),
+        Field("/cluster/num_npus", "num_npus", "integer", "384", required=True, help=True),
+        Field("/cluster/device", "device", "text", help=True),
+    )
+
+
+def _training() -> tuple[Field, ...]:
+    return (
+        Field("/training/seq_length", "seq_length", "integer", "4096", required=True),
+        Field("/training/global_batch_size", "global_batch_size", "integer", "15360", required=True),
+        Field("/training/tokens", "tokens", "number", help=True),
+        Field("/training/precision", "precision", "choice", "bf16", _same(get_args(Precision))),
+        Field("/training/routing_imbalance", "routing_imbalance", "number", "1.3", help=True),
+        Field("/training/routing_imbalance_peak", "routing_imbalance_peak", "number", "2.0", help=True),
+    )
+
+
+def _search() -> tuple[Field, ...]:
+    return (
+        Field("/search/objective", "objective", "choice", "step_time", _same(get_args(Objective)), advanced=True),
+        Field("/search/target", "target", "choice", "mindspeed-llm", _same(get_args(Target)), advanced=True),
+        Field("/search/numerics", "numerics", "choice", "reordered", _same(get_args(Numerics)), advanced=True),
+        Field("/search/effort", "effort", "choice", "default", _same(("fast", "default", "deep")), advanced=True),
+        Field("/search/top_k", "top_k", "integer", "5", advanced=True),
+        Field("/search/memory_limit_gib", "memory_limit_gib", "number", help=True, advanced=True),
+    )
+
+
+def _same(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, name.replace("_", " ")) for name in names)
+
+
+def start_values(form: tuple[Section, ...], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What stands in each field: what was typed, or what it starts with."""
+    fields = [field for _, members in form for field in members]
+    return {f.pointer: f.value if given is None else str(given.get(f.pointer, "")).strip() for f in fields}
+
+
+def spec_document(form: tuple[Section, ...], values: Mapping[str, str]) -> dict[str, Any]:
+    """The spec that the form says; empty fields are left out, so that defaults hold.
+
+    A number that is none is passed on as typed: the spec's own validation names the field.
+    """
+    document: dict[str, Any] = {}
+    for field in (field for _, members in form for field in members):
+        text = values.get(field.pointer, "").strip()
+        if not text:
+            continue
+        *parents, name = field.pointer.strip("/").split("/")
+        target = document
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[name] = _typed(text, field.kind)
+    return document
+
+
+def _typed(text: str, kind: Kind) -> Any:
+    bare = text.replace(",", "").replace("_", "")
+    try:
+        if kind == "integer":
+            return int(bare)
+        return float(bare) if kind == "number" else text
+    except ValueError:
+        return text
+
+
+def errors_by_field(
+    form: tuple[Section, ...], errors: Iterable[FieldError]
+) -> tuple[dict[str, list[FieldError]], list[FieldError]]:
+    """Complaints at the field they are about, and those that are about no field of the form."""
+    known = {field.pointer for _, members in form for field in members}
+    placed: dict[str, list[FieldError]] = {}
+    others: list[FieldError] = []
+    for error in errors:
+        pointer = next((p for p in sorted(known, key=len, reverse=True) if _is_at(error.path, p)), None)
+        if pointer is None:
+            others.append(error)
+        else:
+            placed.setdefault(pointer, []).append(error)
+    return placed, others
+
+
+def _is_at(path: str, pointer: str) -> bool:
+    return path == pointer or path.startswith(pointer + "/")

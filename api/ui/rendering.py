@@ -1,0 +1,84 @@
+"""From a template to a response: language, addresses, formats and the headers every page carries."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from api.ui.assets import asset_url
+from api.ui.formats import FILTERS
+from api.ui.languages import language_of, requested_language, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+# plotly.js would write a style sheet into the page; charts.css stands in for it, so 'self' is enough everywhere.
+# It makes patterns and saved pictures with data: addresses.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Vary": "Accept-Language",
+    "Cache-Control": "no-cache",
+}
+
+
+def json_island(value: Any) -> Markup:
+    """JSON that may stand inside a script element: no character in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("api.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS, json_island=json_island)
+    environment.globals.update(asset_url=asset_url, version=version("autodeploy"))
+    return environment
+
+
+ENVIRONMENT = _environment()
+
+
+def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+    """The page; addresses made with `link` keep the language that the reader asked for."""
+    lang = language_of(request)
+    kept = requested_language(request)
+    known = texts(lang)
+
+    def t(key: str, **values: Any) -> str:
+        return known[key].format(**values) if values else known[key]
+
+    def link(path: str, query: Mapping[str, Any] | None = None) -> str:
+        pairs = [(k, v) for k, v in (query or {}).items() if v not in (None, "")]
+        if kept is not None and "lang" not in dict(pairs):
+            pairs.append(("lang", kept))
+        return path + ("?" + urlencode(pairs) if pairs else "")
+
+    def in_language(other: str) -> str:
+        query = dict(request.query_params) | {"lang": other}
+        return request.url.path + "?" + urlencode(query)
+
+    html = ENVIRONMENT.get_template(template).render(
+        context | {"t": t, "lang": lang, "link": link, "in_language": in_language, "path": request.url.path}
+    )
+    return HTMLResponse(html, status_code=status, headers=HEADERS | {"Content-Language": lang})

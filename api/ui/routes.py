@@ -1,0 +1,199 @@
+"""The addresses of the pages. None of them is part of the API's schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from api.ui import new_search_form
+from api.ui.assets import asset
+from api.ui.languages import language_of, requested_language, texts
+from api.ui.rendering import render
+from api.ui.search_page import search_context
+from api.ui.views import Views
+from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.store.searches import SearchFilter
+
+router = APIRouter(include_in_schema=False)
+
+STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
+FILTERS = ("model", "profile", "status")
+FOR_EVER = "public, max-age=31536000, immutable"
+MAX_PASTED_BYTES = 1_000_000
+
+ViewsOfApp = Annotated[Views, Depends(Views.of)]
+
+
+async def form_values(request: Request) -> dict[str, str]:
+    """The text fields of a posted form."""
+    form = await request.form(max_files=0, max_fields=100, max_part_size=MAX_PASTED_BYTES)
+    return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+FormValues = Annotated[dict[str, str], Depends(form_values)]
+
+
+def is_foreign(request: Request) -> bool:
+    """Whether a form was sent from a page of another site; only browsers say where a form comes from."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in {"same-origin", "none"}
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+
+
+@router.get("/")
+def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> HTMLResponse:
+    """Past searches, newest first."""
+    query = {name: request.query_params.get(name, "").strip() or None for name in FILTERS}
+    if query["status"] not in STATUSES:
+        query["status"] = None
+    rows, following = views.searches(SearchFilter(query["model"], query["profile"], query["status"]), after or None)
+    return render(
+        request,
+        "searches.html",
+        rows=rows,
+        next=following,
+        after=after,
+        filter=query,
+        filter_query=query,
+        filtered=any(query.values()),
+        statuses=STATUSES,
+        model_names=[title for _, title in views.models()],
+        profile_names=[profile.name for profile in views.profiles()],
+        request_lang=requested_language(request),
+        base_url=str(request.base_url).rstrip("/"),
+    )
+
+
+@router.get("/searches/{search_id}")
+def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
+    """One search: its plans and pictures, or how far it is."""
+    try:
+        view = views.search(search_id)
+    except NotFoundError as error:
+        return _not_found(request, error)
+    context = search_context(view.plan_set, language_of(request))
+    return render(
+        request, "search.html", **context, progress=view.progress or {}, export_formats=views.export_formats()
+    )
+
+
+@router.post("/searches/{search_id}/cancel")
+def cancel(request: Request, search_id: str, views: ViewsOfApp) -> Response:
+    """Stops a search and shows it; one that has finished meanwhile is just shown."""
+    if is_foreign(request):
+        return _refused(request)
+    try:
+        views.cancel(search_id)
+    except NotFoundError as error:
+        return _not_found(request, error)
+    except ConflictError:
+        pass
+    return _see(request, f"/searches/{search_id}")
+
+
+@router.get("/new")
+def new_search(request: Request, views: ViewsOfApp) -> HTMLResponse:
+    """The form of a new search."""
+    return _form(request, views)
+
+
+@router.post("/new")
+def start_search(request: Request, values: FormValues, views: ViewsOfApp) -> Response:
+    """Starts the search that a form or a pasted document asks for, or says what is wrong with it."""
+    if is_foreign(request):
+        return _refused(request)
+    pasted = values.get("spec", "")
+    try:
+        if values.get("form") == "paste":
+            search_id = views.submit_text(pasted)
+        else:
+            search_id = views.submit(new_search_form.spec_document(_sections(views), values))
+    except SpecError as error:
+        given = None if values.get("form") == "paste" else values
+        return _form(request, views, values=given, pasted=pasted, errors=error.errors)
+    return _see(request, f"/searches/{search_id}")
+
+
+@router.get("/profiles")
+def profiles(request: Request, views: ViewsOfApp) -> HTMLResponse:
+    """The hardware profiles."""
+    return render(request, "profiles.html", profiles=views.profiles())
+
+
+@router.get("/profiles/{name}")
+def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
+    """Every number of a hardware profile."""
+    try:
+        found = views.profile(name)
+    except NotFoundError as error:
+        return _not_found(request, error)
+    return render(request, "profile.html", profile=found)
+
+
+@router.get("/static/{name}")
+def static(request: Request, name: str) -> Response:
+    """A style sheet or script; its address changes with its content, so it may be kept for ever."""
+    found = asset(name)
+    if found is None:
+        return _not_found(request, NotFoundError())
+    headers = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff", "ETag": f'"{found.digest}"'}
+    headers["Cache-Control"] = FOR_EVER if request.query_params.get("v") == found.digest else "no-cache"
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.compressed, media_type=found.media_type, headers=headers)
+    return Response(found.content, media_type=found.media_type, headers=headers)
+
+
+def _sections(views: Views) -> tuple[new_search_form.Section, ...]:
+    return new_search_form.sections(views.models(), [(p.name, p.title) for p in views.profiles()])
+
+
+def _form(
+    request: Request,
+    views: Views,
+    *,
+    values: dict[str, str] | None = None,
+    pasted: str = "",
+    errors: tuple[FieldError, ...] = (),
+) -> HTMLResponse:
+    sections = _sections(views)
+    # A fault of pasted text is not a fault of the fields beside it.
+    at_fields = () if values is None else errors
+    placed, _ = new_search_form.errors_by_field(sections, at_fields)
+    return render(
+        request,
+        "new.html",
+        status=422 if errors else 200,
+        sections=sections,
+        values=new_search_form.start_values(sections, values),
+        field_errors=placed,
+        errors=errors,
+        pasted=pasted,
+    )
+
+
+def _see(request: Request, path: str) -> RedirectResponse:
+    kept = requested_language(request)
+    return RedirectResponse(path + (f"?lang={kept}" if kept else ""), status_code=303)
+
+
+def _not_found(request: Request, error: NotFoundError) -> HTMLResponse:
+    known = texts(language_of(request))
+    return _error(request, 404, known["error.not_found_title"], str(error) or known["error.not_found"], error.hint)
+
+
+def _refused(request: Request) -> HTMLResponse:
+    known = texts(language_of(request))
+    return _error(request, 403, known["error.foreign_title"], known["error.foreign"])
+
+
+def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:
+    context: dict[str, Any] = {"title": title, "message": message, "hint": hint}
+    return render(request, "error.html", status=status, **context)

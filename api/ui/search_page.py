@@ -1,0 +1,202 @@
+"""What the page of one search says, worked out of its PlanSet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from api.ui import formats
+from autodeploy import figures
+from autodeploy.figures.labels import MEMORY, PARTS, SCHEDULES, WORDS, Language, is_reference, layout
+from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Breakdown, Plan, PlanSet
+    from autodeploy.specs.strategy import Recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One part of a step or one fate of the candidates: its size and where it stands in the bar, both of 1."""
+
+    key: str
+    name: str
+    amount: float
+    share: float
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the ranked table."""
+
+    plan: Plan
+    layout: str
+    schedule: str
+    recompute: str
+    swap: str
+    slower: float | None
+    reference: bool
+
+
+def step_shares(breakdown: Breakdown, step_time_s: float, lang: Language) -> tuple[Share, ...]:
+    """The parts of a step that are not zero, in the order of the pictures; none for a step that takes no time."""
+    shares: list[Share] = []
+    start = 0.0
+    for field in PART_COLOURS:
+        part_s = float(getattr(breakdown, field))
+        if part_s > 0 and step_time_s > 0:
+            shares.append(Share(field, PARTS[lang][field], part_s, part_s / step_time_s, start))
+            start += part_s / step_time_s
+    return tuple(shares)
+
+
+def largest_and_worst_loss(shares: tuple[Share, ...]) -> tuple[Share | None, Share | None]:
+    """The largest part, and the largest of those that are not the model's own computation."""
+    largest = max(shares, key=lambda share: share.amount, default=None)
+    losses = [share for share in shares if share.key not in {"compute_s", "optimizer_s"} and share is not largest]
+    return largest, max(losses, key=lambda share: share.amount, default=None)
+
+
+def recompute_words(recompute: Recompute) -> str:
+    """`full`, `mla_up_proj, activation` or a dash."""
+    if recompute.granularity == "none":
+        return "–"
+    named = ", ".join(module.replace("_", " ") for module in recompute.modules) or recompute.granularity
+    return named if recompute.num_layers is None else f"{named} × {recompute.num_layers}"
+
+
+def rows(plan_set: PlanSet) -> tuple[Row, ...]:
+    """The ranked plans and the usual starting point, in the order of their step times."""
+    plans = shown_plans(plan_set)
+    best_s = plan_set.plans[0].step_time_s if plan_set.plans else None
+    return tuple(
+        Row(
+            plan=plan,
+            layout=layout(plan.strategy),
+            schedule=SCHEDULES[plan.strategy.schedule],
+            recompute=recompute_words(plan.strategy.recompute),
+            swap=", ".join(module.replace("_", " ") for module in plan.strategy.swap) or "–",
+            slower=None if not best_s or plan.rank == 1 else plan.step_time_s / best_s - 1,
+            reference=is_reference(plan),
+        )
+        for plan in plans
+    )
+
+
+def shown_plans(plan_set: PlanSet) -> tuple[Plan, ...]:
+    """The ranked plans, then the reference if there is one."""
+    return plan_set.plans + (() if plan_set.reference is None else (plan_set.reference,))
+
+
+def fates(plan_set: PlanSet) -> tuple[Share, ...]:
+    """What became of the candidates; rules are keyed `rejected:<rule>`, the most frequent first."""
+    counts = plan_set.counts
+    amounts = [(f"rejected:{rule}", n) for rule, n in sorted(counts.rejected.items(), key=lambda r: (-r[1], r[0]))]
+    amounts += [("too_big", counts.too_big), ("pruned", counts.pruned), ("solved", counts.solved)]
+    total = max(1, counts.enumerated, sum(n for _, n in amounts))
+    shares: list[Share] = []
+    start = 0.0
+    for key, n in amounts:
+        if n:
+            shares.append(Share(key, key.removeprefix("rejected:"), n, n / total, start))
+            start += n / total
+    return tuple(shares)
+
+
+def dense_layers(model: dict[str, Any]) -> frozenset[int]:
+    """Numbers, from 0, of the layers without routed experts."""
+    total = int(model["num_hidden_layers"])
+    if not model.get("n_routed_experts"):
+        return frozenset(range(total))
+    leading = range(min(total, int(model.get("first_k_dense_replace") or 0)))
+    return frozenset(leading) | frozenset(int(layer) for layer in model.get("mlp_only_layers") or ())
+
+
+def charts(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
+    """The figures of the page as plotly.js takes them, by the id of the element that shows them."""
+    if not plan_set.plans:
+        return {}
+    best = plan_set.plans[0]
+    plans = shown_plans(plan_set)
+    dense = dense_layers(plan_set.search.spec["model"])
+    drawn = {
+        "chart-time": figures.step_time_breakdown(plans, lang),
+        "chart-memory": figures.stage_memory(best, lang),
+        "chart-pareto": figures.time_and_memory(plans, lang),
+        "chart-layers": figures.layers_on_stages(best, dense, lang),
+    }
+    return {name: figures.figure_json(figure) for name, figure in drawn.items()}
+
+
+def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
+    """Everything that the template of a finished search reads."""
+    spec = plan_set.search.spec
+    best = plan_set.plans[0] if plan_set.plans else None
+    shares = step_shares(best.breakdown, best.step_time_s, lang) if best else ()
+    largest, loss = largest_and_worst_loss(shares)
+    return {
+        "plan_set": plan_set,
+        "spec": spec,
+        "model": spec["model"],
+        "training": spec["training"],
+        "num_npus": number_of_cards(plan_set),
+        "best": best,
+        "rows": rows(plan_set),
+        "shares": shares,
+        "largest": largest,
+        "loss": loss,
+        "fates": fates(plan_set),
+        "parts": PARTS[lang],
+        "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
+        "memory_names": {name: MEMORY[lang][name] for name in MEMORY_COLOURS},
+        "charts": charts(plan_set, lang),
+        "layout": layout,
+        "schedules": SCHEDULES,
+        "reference_name": WORDS[lang]["reference"],
+        "sequences": sequences_per_step(plan_set),
+        "bound_words": bound_words(plan_set),
+        "spec_text": spec_text(spec),
+        "bar_colour": lambda share: share.key,
+        "fate_colour": lambda share: "fate-" + share.key.partition(":")[0],
+        "running": plan_set.status in {"queued", "running"},
+    }
+
+
+def sequences_per_step(plan_set: PlanSet) -> int:
+    """Sequences of a step: the batch that the best plan makes, which the planner may have moved a little."""
+    if not plan_set.plans:
+        return int(plan_set.search.spec["training"]["global_batch_size"]["value"])
+    best, seq_length = plan_set.plans[0], int(plan_set.search.spec["training"]["seq_length"])
+    return round(best.tokens_per_s * best.step_time_s / seq_length)
+
+
+def bound_words(plan_set: PlanSet) -> str:
+    """The bound in the unit of the objective."""
+    optimality = plan_set.optimality
+    match optimality.objective:
+        case "step_time":
+            return formats.seconds(optimality.bound)
+        case "peak_memory":
+            return formats.gib(optimality.bound)
+    return formats.quantity(optimality.bound)
+
+
+def spec_text(spec: dict[str, Any]) -> str:
+    """The spec as readable JSON, what is absent left out."""
+    return json.dumps(_without_absent(spec), indent=2, ensure_ascii=False)
+
+
+def _without_absent(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_absent(v) for k, v in value.items() if v is not None and v != {} and v != []}
+    return [_without_absent(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def number_of_cards(plan_set: PlanSet) -> int | None:
+    """Cards of the cluster: as given, as used by the best plan, or unknown for a cluster given by its blocks."""
+    given = plan_set.search.spec["cluster"].get("num_npus")
+    if given is not None:
+        return int(given)
+    return plan_set.plans[0].num_npus_used if plan_set.plans else None

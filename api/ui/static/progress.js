@@ -1,0 +1,51 @@
+// Shows a running search as it goes: server-sent events, or asking again where they do not come through.
+"use strict";
+
+(() => {
+  const section = document.getElementById("progress");
+  if (!section) return;
+  const address = `/v1/searches/${encodeURIComponent(section.dataset.search)}`;
+  const message = document.getElementById("progress-message");
+  const title = document.getElementById("progress-title");
+  const finished = new Set(["optimal", "feasible", "infeasible", "cancelled", "failed"]);
+  const numbers = new Intl.NumberFormat("en");
+  const POLL_MS = 2000;
+  let polling = null;
+
+  const words = {
+    seconds: (value) => (value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(2)} s`),
+    share: (value) => `${(100 * value).toFixed(1)} %`,
+    count: (value) => numbers.format(value),
+  };
+
+  const show = (progress) => {
+    title.textContent = message.dataset.running;
+    for (const [kind, text] of Object.entries(words)) {
+      for (const element of section.querySelectorAll(`[data-${kind}]`)) {
+        const value = progress[element.dataset[kind]];
+        if (typeof value === "number") element.textContent = text(value);
+      }
+    }
+    if (progress.message) message.textContent = progress.message;
+  };
+
+  const seen = (status) => {
+    if (status === "running") title.textContent = message.dataset.running;
+    if (finished.has(status)) window.location.reload();
+  };
+
+  const poll = () => {
+    if (polling !== null) return;
+    polling = window.setInterval(async () => {
+      const answer = await fetch(address, { headers: { Accept: "application/json" } }).catch(() => null);
+      if (answer && answer.ok) seen((await answer.json()).status);
+    }, POLL_MS);
+  };
+
+  const source = new EventSource(`${address}/events`);
+  source.addEventListener("progress", (event) => show(JSON.parse(event.data)));
+  source.addEventListener("status", (event) => seen(JSON.parse(event.data).status));
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED) poll();
+  });
+})();

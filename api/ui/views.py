@@ -1,0 +1,144 @@
+"""What the pages ask of the services: the one place that knows how these are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
+
+from api.ui.profile_page import ProfilePage, profile_page
+from autodeploy.errors import NotFoundError, SpecError
+from autodeploy.exporters.registry import FORMATS
+from autodeploy.importers.documents import load_json, load_yaml
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.specs.presets import list_presets
+from autodeploy.store.clock import iso
+from hardware_profiles import ProfileError, list_profiles, load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.services import SearchSummary, SearchView, Services
+    from autodeploy.store.searches import SearchFilter
+
+PAGE_LENGTH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """A line of the table of past searches."""
+
+    id: str
+    created_at: str
+    status: str
+    model: str
+    profile: str
+    num_npus: int | None
+    seq_length: int
+    global_batch_size: int
+    best_step_time_s: float | None
+    tokens_per_s_per_npu: float | None
+    mfu: float | None
+    gap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A line of the table of hardware profiles."""
+
+    name: str
+    title: str
+    devices: tuple[str, ...]
+
+
+class Views:
+    """The services as the pages need them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @classmethod
+    def of(cls, request: Request) -> Views:
+        """Those of the app that the request came to."""
+        return cls(cast("Services", request.app.state.services))
+
+    def searches(self, where: SearchFilter, after: str | None) -> tuple[list[SearchRow], str | None]:
+        """A page of past searches, newest first, and what continues it."""
+        page = self._services.searches.list(where, limit=PAGE_LENGTH, after=after)
+        return [_row(item) for item in page.items], page.next_after
+
+    def search(self, search_id: str) -> SearchView:
+        """One search.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
+        return self._services.searches.get(search_id)
+
+    def cancel(self, search_id: str) -> None:
+        """Stops a search; a finished one is refused with ConflictError."""
+        self._services.searches.cancel(search_id)
+
+    def submit(self, document: Any) -> str:
+        """Starts a search and returns its id.
+
+        Raises
+        ------
+        SpecError
+            with every bad field.
+        """
+        try:
+            spec = read_spec_document(document)
+            return self._services.searches.submit(spec).search.id
+        except ProfileError as error:
+            raise SpecError(str(error), path="/cluster/profile", hint=error.hint) from error
+
+    def submit_text(self, text: str) -> str:
+        """Starts the search that a pasted YAML or JSON document asks for; errors as `submit`."""
+        document = load_json(text) if text.lstrip().startswith("{") else load_yaml(text)
+        if not isinstance(document, dict):
+            raise SpecError("a spec is a mapping with model, cluster and training", hint="see the examples")
+        return self.submit(document)
+
+    def models(self) -> list[tuple[str, str]]:
+        """Names and titles of the model presets."""
+        return [(preset.name, preset.title) for preset in list_presets()]
+
+    def profiles(self) -> list[ProfileRow]:
+        """The hardware profiles that come with the product."""
+        documents = [load_profile(name).document for name in list_profiles()]
+        return [ProfileRow(document.name, document.title, tuple(document.devices)) for document in documents]
+
+    def profile(self, name: str) -> ProfilePage:
+        """One profile with all its numbers; only those that come with the product have a page.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that name.
+        """
+        if name not in list_profiles():
+            raise NotFoundError(f"there is no hardware profile {name[:100]!r}")
+        return profile_page(load_profile(name).document.model_dump(mode="json"))
+
+    def export_formats(self) -> tuple[str, ...]:
+        """What a plan can be exported to."""
+        return tuple(FORMATS)
+
+
+def _row(item: SearchSummary) -> SearchRow:
+    return SearchRow(
+        id=item.id,
+        created_at=iso(item.created_at),
+        status=item.status,
+        model=item.model,
+        profile=item.profile,
+        num_npus=item.num_npus,
+        seq_length=item.seq_length,
+        global_batch_size=item.global_batch_size,
+        best_step_time_s=item.best_step_time_s,
+        tokens_per_s_per_npu=item.best_tokens_per_s_per_npu,
+        mfu=item.best_mfu,
+        gap=item.gap,
+    )

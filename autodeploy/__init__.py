@@ -1,0 +1,1 @@
+"""AutoDeploy: the best parallel strategy for training a model on a cluster, with trusted time and memory."""

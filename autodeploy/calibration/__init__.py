@@ -1,0 +1,1 @@
+"""Compares predictions with published runs and measurements."""

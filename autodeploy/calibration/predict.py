@@ -1,0 +1,71 @@
+"""Prediction of one record: the same estimate that plans get, of the strategy that was run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.evaluation.build_context import build_context, profile_of
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.estimate import Estimate, estimate_layout
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.specs.record import Record
+from autodeploy.strategies.candidates import Candidates
+from cost_models.collectives import Number
+from cost_models.hbm import GIB
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about a record's run."""
+
+    step_time_s: float
+    tokens_per_s_per_npu: float
+    allocator_peak_gib: float
+    estimate: Estimate
+    context: Context
+    candidate: Candidates
+
+
+def predict_record(
+    record: Record, *, overlay: Path | None = None, efficiency: Mapping[str, Number] | None = None
+) -> Prediction:
+    """Predict the run of a record, whatever legality rules say of it: it ran."""
+    profile = profile_of(record.cluster, overlay=str(overlay) if overlay else None)
+    context = build_context(
+        record.model,
+        record.cluster,
+        record.training,
+        features=features_of(record),
+        target="any",
+        profile=profile,
+        distributed_optimizer=record.strategy.distributed_optimizer,
+        release=release_of(record).band,
+        efficiency=efficiency,
+    )
+    candidate = candidate_of(
+        record.strategy,
+        world=context.world,
+        global_batch=context.global_batch,
+        moe=record.model.is_moe,
+        vendor=context.machine.vendor,
+    )
+    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    layout = layout_of(record.strategy, tuple(c.count for c in classes.layers))
+    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    tokens = record.training.global_batch_size.value * record.training.seq_length
+    peak = estimate.first_step_bytes if record.memory_regime == "first_step" else estimate.allocator_bytes
+    return Prediction(
+        step_time_s=estimate.step_time_s,
+        tokens_per_s_per_npu=tokens / estimate.step_time_s / context.num_npus,
+        allocator_peak_gib=float(np.max(peak)) / GIB,
+        estimate=estimate,
+        context=context,
+        candidate=candidate,
+    )

@@ -1,0 +1,68 @@
+"""Every error that AutoDeploy raises on purpose.
+
+AutoDeployError
+├── SpecError            a document the user sent is wrong: one or many FieldErrors
+├── UnsupportedError     the document is right, but asks for something that is not modelled
+├── ProfileError         a hardware profile is missing or wrong
+├── NotFoundError        no such search, plan, preset, profile or schema
+├── ConflictError        the request contradicts the state of what it addresses
+├── AccessError          the caller may not do this
+└── SearchCancelled      the user stopped the search (its incumbent is kept)
+
+An infeasible spec is a result with its binding rules, never an exception.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One bad field: its JSON pointer, what is wrong and what to do about it."""
+
+    path: str
+    message: str
+    hint: str = ""
+
+
+class AutoDeployError(Exception):
+    """Something went wrong that the user can act on."""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+        self.hint = hint
+
+
+class SpecError(AutoDeployError):
+    """The document has fields that are not valid."""
+
+    def __init__(
+        self, message: str = "", *, path: str = "", hint: str = "", errors: tuple[FieldError, ...] | None = None
+    ) -> None:
+        self.errors = errors if errors is not None else (FieldError(path, message, hint),)
+        super().__init__(message or "; ".join(f"{e.path}: {e.message}" for e in self.errors), hint=hint)
+
+
+class UnsupportedError(SpecError):
+    """The document asks for something that AutoDeploy does not model."""
+
+
+class ProfileError(SpecError):
+    """The hardware profile is missing or not valid."""
+
+
+class NotFoundError(AutoDeployError):
+    """There is nothing under this name."""
+
+
+class ConflictError(AutoDeployError):
+    """The request contradicts the state of the thing it addresses."""
+
+
+class AccessError(AutoDeployError):
+    """The caller is not allowed to do this."""
+
+
+class SearchCancelled(AutoDeployError):
+    """The search was cancelled before it found a plan."""

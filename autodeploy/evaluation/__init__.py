@@ -1,0 +1,1 @@
+"""Strategies x workload x profile -> step time and memory, vectorised over strategies."""

@@ -1,0 +1,157 @@
+"""From a spec's documents to the context that the formulas read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autodeploy.errors import FieldError, ProfileError, SpecError
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.machine import Machine, machine_of
+from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.training import TrainingSpec
+from autodeploy.strategies.facts import facts_of
+from autodeploy.workload.operators import OperatorFeatures
+from cost_models.collectives import Number
+from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES
+from hardware_profiles.errors import ProfileError as BadProfile
+from hardware_profiles.loader import load_profile
+from hardware_profiles.profile import Device, Profile
+from hardware_profiles.topology import ClusterTopology, cluster_topology
+
+
+def profile_of(cluster: ClusterSpec, overlay: str | None = None) -> Profile:
+    """The hardware profile of a cluster spec, with its overrides.
+
+    Raises
+    ------
+    ProfileError
+        if there is none of this name, or a number is not valid, with the path into the spec.
+    """
+    try:
+        return load_profile(cluster.profile, overrides=cluster.overrides, overlay=overlay)
+    except BadProfile as error:
+        path = error.path or "/profile"
+        inside = "/cluster/overrides" if cluster.overrides and "overrid" in str(error) else "/cluster/profile"
+        raise ProfileError(str(error), errors=(FieldError(inside if path == "/profile" else "/cluster" + path, str(error), error.hint),)) from error
+
+
+def device_of(profile: Profile, cluster: ClusterSpec) -> Device:
+    """The chip grade of a cluster spec."""
+    try:
+        return profile.device(cluster.device)
+    except BadProfile as error:
+        raise ProfileError(str(error), path="/cluster/device", hint=error.hint) from error
+
+
+def topology_of(profile: Profile, cluster: ClusterSpec, num_npus: int) -> ClusterTopology:
+    """The geometry of the cards in use."""
+    blocks = [(b.supernode, b.nodes) for b in cluster.blocks] if cluster.blocks is not None else None
+    try:
+        if blocks is not None:
+            return cluster_topology(profile, blocks=blocks, num_ranks=num_npus * profile.devices_per_npu)
+        return cluster_topology(profile, num_npus=num_npus)
+    except BadProfile as error:
+        raise SpecError(str(error), path="/cluster/blocks" if blocks else "/cluster/num_npus", hint=error.hint) from error
+
+
+def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
+    """Cards that may be planned on: all of them, less spares."""
+    total = (
+        sum(b.nodes for b in cluster.blocks) * profile.npus_per_node
+        if cluster.blocks is not None
+        else int(cluster.num_npus or 0)
+    )
+    if total <= cluster.spare_npus:
+        raise SpecError(f"spare_npus {cluster.spare_npus} leaves no card of {total}", path="/cluster/spare_npus")
+    return total - cluster.spare_npus
+
+
+def operator_features(model: ModelSpec, training: TrainingSpec, features: frozenset[str], vendor: str) -> OperatorFeatures:
+    """The switches of the operator table."""
+    ascend = vendor == "huawei"
+    return OperatorFeatures(
+        flash_attention="flash_attention" in features,
+        fused_swiglu="fused_swiglu" in features,
+        fused_rmsnorm="fused_rmsnorm" in features,
+        grouped_gemm="grouped_gemm" in features,
+        rect_fa="rect_fa" in features,
+        fused_operators="fused_operators" in features,
+        attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
+        capacity_factor=model.capacity_factor,
+        norm_bytes=4.0 if training.norm_precision == "fp32" else 2.0,
+        dropout="dropout" in features,
+        attention_dropout="dropout" in features,
+    )
+
+
+def build_context(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    *,
+    features: frozenset[str],
+    target: str,
+    profile: Profile,
+    num_npus: int | None = None,
+    memory_limit_gib: float | None = None,
+    host_memory_reserved_gib: float = 128.0,
+    distributed_optimizer: bool = True,
+    global_batch: int | None = None,
+    release: str | None = None,
+    efficiency: Mapping[str, Number] | None = None,
+) -> Context:
+    """Lower documents to a context.
+
+    Raises
+    ------
+    SpecError
+        if the device has no peak for the precision, or the cluster's geometry is not possible.
+    """
+    if training.kind != "pretrain":
+        raise SpecError(f"training kind {training.kind!r} is not modelled", path="/training/kind", hint="pretrain")
+    device = device_of(profile, cluster)
+    if training.precision not in device.peak_flops:
+        known = ", ".join(device.peak_flops)
+        raise SpecError(
+            f"{device.name} has no {training.precision} peak", path="/training/precision", hint=f"one of {known}"
+        )
+    cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
+    topology = topology_of(profile, cluster, cards)
+    machine: Machine = machine_of(
+        profile, device, topology, precision=training.precision, release=release, efficiency=efficiency
+    )
+    world = cards * profile.devices_per_npu
+    batch = global_batch if global_batch is not None else training.global_batch_size.value
+    host = profile.host.memory_bytes_per_node / profile.ranks_per_node
+    reserved = host_memory_reserved_gib * GIB / profile.ranks_per_node
+    usable = device.usable_hbm_bytes
+    return Context(
+        model=model,
+        machine=machine,
+        operators=operator_features(model, training, features, profile.vendor.lower()),
+        features=features,
+        target=target,
+        world=world,
+        num_npus=cards,
+        seq_length=training.seq_length,
+        global_batch=batch,
+        imbalance=training.routing_imbalance,
+        peak_imbalance=training.routing_imbalance_peak,
+        slowest_device_factor=cluster.slowest_device_factor,
+        limit_bytes=min(memory_limit_gib * GIB, usable) if memory_limit_gib else usable,
+        host_bytes_per_device=max(0.0, host - reserved),
+        gradient_bytes=2.0 if training.precision == "fp16" else 4.0,
+        distributed_optimizer=distributed_optimizer,
+        deduplicate="deduplicated_dispatch" in features,
+        precision=training.precision,
+        facts=facts_of(
+            model,
+            world=world,
+            seq_length=training.seq_length,
+            global_batch=batch,
+            node_ranks=profile.ranks_per_node,
+            tp_limit=profile.ranks_per_node,
+            features=set(features),
+        ),
+    )

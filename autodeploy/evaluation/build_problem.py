@@ -1,0 +1,128 @@
+"""The inner problem of one candidate, from the same costs that the sweep reads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
+from autodeploy.evaluation.stage_classes import StepClass, StepClasses
+from autodeploy.evaluation.stage_memory import stage_buffers
+from autodeploy.strategies.candidates import SCHEDULES, Candidates
+from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
+from cost_models.collectives import point_to_point_s
+from cost_models.schedule import in_flight
+
+
+def build_problem(
+    classes: StepClasses,
+    candidates: Candidates,
+    context: Context,
+    index: int,
+    *,
+    choices: frozenset[str],
+) -> InnerProblem:
+    """The problem of candidate `index`.
+
+    Parameters
+    ----------
+    choices : memory choices that may be used. "full" among them keeps one whole layer of workspace on every stage.
+    """
+    axes = candidates.axes_at(index)
+    pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
+    micro_batches = int(axes["micro_batches"])
+    buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
+    p2p = p2p_s(candidates, context, index)
+    blocking = schedule == "1f1b"
+    return InnerProblem(
+        schedule=schedule,  # type: ignore[arg-type]
+        pp=pp,
+        vpp=vpp,
+        micro_batches=micro_batches,
+        classes=tuple(_layer_class(c, context, index) for c in classes.layers),
+        layers=tuple(c.count for c in classes.layers),
+        options=_options(classes, choices, context, index),
+        pieces=_pieces(classes, context, index, pp, vpp, schedule),
+        in_flight=in_flight(schedule, pp, vpp, micro_batches).astype(np.float64),  # type: ignore[arg-type]
+        limit_bytes=buffers.limit_bytes,
+        fixed_bytes=buffers.fixed_bytes,
+        host_link_bytes_per_s=context.machine.host.link_bytes_per_s,
+        host_bytes_per_device=context.host_bytes_per_device,
+        p2p_s=0.0 if blocking else p2p,
+        blocking_p2p_s=p2p if blocking else 0.0,
+        tail_s=0.0,
+        uniform_options=context.target != "any",
+    )
+
+
+def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
+    """Seconds to send one micro batch's activations to the next stage: the ranks world / pp apart."""
+    axes = candidates.axes_at(index)
+    pp = int(axes["pp"])
+    if pp == 1:
+        return 0.0
+    tokens = int(axes["micro_batch_size"]) * context.seq_length / int(axes["cp"])
+    sent = 2.0 * tokens * context.model.hidden_size / (int(axes["tp"]) if axes["sequence_parallel"] else 1)
+    tier = context.machine.tier_of(context.world // pp)
+    return float(np.max(point_to_point_s(sent, tier, context.machine.comm_op_s)))
+
+
+def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:
+    slow = context.slowest_device_factor
+    cost = step.cost
+    return LayerClass(
+        name=step.name,
+        forward_s=at(cost.forward.total_s, index) + (slow - 1.0) * at(cost.forward.compute_s, index),
+        backward_s=at(cost.backward.total_s, index) + (slow - 1.0) * at(cost.backward.compute_s, index),
+        static_bytes=at(step.static.total, index),
+        activation_bytes=at(cost.activation_bytes, index),
+        tail_s=at(step.tail.total_s, index),
+        hidden_pair_s=at(cost.hidden_pair_s, index),
+    )
+
+
+def _pieces(
+    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: str
+) -> tuple[FixedPiece, ...]:
+    """Embedding on the first chunk of the model, head and multi-token prediction on its last.
+
+    DualPipeV folds the model: its last chunk is the second chunk of stage 0.
+    """
+    last = (0, 1) if schedule == "dualpipev" else (pp - 1, vpp - 1)
+    placed = [FixedPiece(_layer_class(classes.embedding, context, index), 0, 0)]
+    for piece in classes.pieces[1:]:
+        placed.append(FixedPiece(_layer_class(piece, context, index), *last))
+    return tuple(placed)
+
+
+def _options(
+    classes: StepClasses, choices: frozenset[str], context: Context, index: int
+) -> tuple[MemoryOption, ...]:
+    """Memory options of every layer class, with the choices whose tensors they share."""
+    options = []
+    for number, step in enumerate(classes.layers):
+        mine = [name for name in step.cost.choices if name in choices]
+        for name in mine:
+            cost = step.cost.choices[name]
+            saved = at(cost.saved_bytes, index)
+            if saved <= 0.0:
+                continue
+            options.append(
+                MemoryOption(
+                    name=name,
+                    kind=CHOICES[name].kind,
+                    layer_class=number,
+                    saved_bytes=saved,
+                    extra_backward_s=at(cost.recompute_s, index),
+                    swap_bytes=at(cost.swap_bytes, index),
+                    excludes=tuple(other for other in mine if other != name and _compete(name, other)),
+                )
+            )
+    return tuple(options)
+
+
+def _compete(first: str, second: str) -> bool:
+    """Whether two choices free a tensor in common."""
+    a, b = CHOICES[first].frees, CHOICES[second].frees
+    return EVERYTHING in a or EVERYTHING in b or bool(set(a) & set(b))

@@ -1,0 +1,316 @@
+"""Prediction of one strategy: the schedule's graph simulated with the costs that the sweep and the solver read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.inner_problem import (
+    ChunkTimes,
+    InnerProblem,
+    Ints,
+    activation_bytes,
+    chunk_times,
+    fill_chunks,
+    static_bytes,
+    tail_s,
+)
+from autodeploy.evaluation.stage_classes import StepClass, StepClasses
+from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
+from autodeploy.strategies.candidates import Candidates
+from autodeploy.workload.operators import Floats
+from cost_models.schedule import operation_order, simulate
+
+PHASE_PARTS = ("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where layers are and what they recompute or swap.
+
+    layers [pp, vpp, class]; applied: choice -> layers of each stage that use it [pp]. A choice "name" counts layers of
+    all classes, the first of the stage first; "name@class" counts layers of that class.
+    """
+
+    layers: Ints
+    applied: dict[str, Ints]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Everything predicted about one strategy. Bytes and seconds on one rank of each stage."""
+
+    step_time_s: float
+    makespan_s: float
+    breakdown: dict[str, float]
+    forward_s: Floats  # [pp, vpp] one micro batch
+    backward_s: Floats
+    memory: dict[str, Floats]  # kind -> bytes [pp]
+    allocator_bytes: Floats  # [pp]
+    first_step_bytes: Floats  # [pp] before Adam's moments exist
+    card_bytes: Floats  # [pp]
+    in_flight: Floats  # [pp] micro batches times the share of the stage's layers
+    hidden: dict[str, float]
+    pacing_stage: int
+    oom_imbalance: float | None
+
+
+def estimate_layout(
+    classes: StepClasses, candidates: Candidates, context: Context, index: int, layout: Layout
+) -> Estimate:
+    """Predict candidate `index` under a layout: simulate its schedule, account for its parts and its memory.
+
+    The pacing stage is the one with the most work; the breakdown is what its rank does in a step. Its gaps in the
+    simulated schedule are the pipeline's bubble, each measured as a gap.
+    """
+    chosen = frozenset(name.partition("@")[0] for name, count in layout.applied.items() if int(np.sum(count)))
+    problem = build_problem(classes, candidates, context, index, choices=chosen)
+    applied = applied_array(problem, layout)
+    layers = layout.layers[None]
+    times = chunk_times(problem, layers, applied)
+    order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+    timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, problem.p2p_s)
+    makespan, busy = float(timeline.makespan_s[0]), timeline.busy_s[0]
+    pacing = int(np.argmax(busy))
+    tail = float(tail_s(problem, layers)[0])
+    breakdown = _breakdown(problem, classes, context, index, layout, applied, times, pacing)
+    paired = float(timeline.paired_hidden_s[0, pacing])
+    breakdown["exposed_ep_s"] -= paired
+    breakdown["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
+    if breakdown["exposed_ep_s"] < 0.0:
+        # Uneven experts lengthen the exchange too: what pairing hides beyond the even part comes off the uneven one.
+        breakdown["imbalance_s"] += breakdown["exposed_ep_s"]
+        breakdown["exposed_ep_s"] = 0.0
+    for name, seconds in _tail_parts(problem, classes, index, layers).items():
+        breakdown[name] += seconds
+    memory, allocator, first_step, buffers = _memory(problem, classes, candidates, context, index, layers, applied)
+    card = buffers.card_bytes(allocator)
+    return Estimate(
+        step_time_s=makespan + tail,
+        makespan_s=makespan,
+        breakdown=breakdown,
+        forward_s=times.forward_s[0],
+        backward_s=times.backward_s[0],
+        memory=memory,
+        allocator_bytes=allocator,
+        first_step_bytes=first_step,
+        card_bytes=card,
+        in_flight=_mean_in_flight(problem, layout),
+        hidden=_hidden(problem, classes, context, index, layout, paired, pacing, breakdown),
+        pacing_stage=pacing,
+        oom_imbalance=_oom_imbalance(problem, classes, context, index, layers, applied, buffers, allocator),
+    )
+
+
+def applied_array(problem: InnerProblem, layout: Layout) -> Ints:
+    """The layout's counts as the problem's [1, pp, option] array: a choice holds for all classes, first layers first."""
+    applied = np.zeros((1, problem.pp, len(problem.options)), dtype=np.int64)
+    left = {name: np.asarray(count, dtype=np.int64).copy() for name, count in layout.applied.items()}
+    nothing = np.zeros(problem.pp, dtype=np.int64)
+    for number, option in enumerate(problem.options):
+        room = layout.layers[..., option.layer_class].sum(axis=1)
+        for key in (f"{option.name}@{problem.classes[option.layer_class].name}", option.name):
+            taken = np.minimum(left.get(key, nothing), room)
+            applied[0, :, number] += taken
+            room = room - taken
+            if key in left:
+                left[key] = left[key] - taken
+    return applied
+
+
+def _breakdown(
+    problem: InnerProblem,
+    classes: StepClasses,
+    context: Context,
+    index: int,
+    layout: Layout,
+    applied: Ints,
+    times: ChunkTimes,
+    stage: int,
+) -> dict[str, float]:
+    """Seconds of a step by part on the pacing stage, what pairing hides still included."""
+    micro_batches = problem.micro_batches
+    parts = dict.fromkeys(
+        (*PHASE_PARTS, "exposed_dp_s", "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0
+    )
+    parts["optimizer_s"] = 0.0
+    held = [(step, int(layout.layers[stage, :, n].sum())) for n, step in enumerate(classes.layers)]
+    held += [(step, 1) for step, piece in zip(classes.pieces, problem.pieces, strict=True) if piece.stage == stage]
+    for step, count in held:
+        for phase in (step.cost.forward, step.cost.backward):
+            for part in PHASE_PARTS:
+                parts[part] += micro_batches * count * at(getattr(phase, part), index)
+            slow = context.slowest_device_factor - 1.0
+            parts["imbalance_s"] += micro_batches * count * slow * at(phase.compute_s, index)
+    for number, option in enumerate(problem.options):
+        parts["recompute_s"] += micro_batches * int(applied[0, stage, number]) * option.extra_backward_s
+    parts["exposed_swap_s"] += micro_batches * float(times.exposed_swap_s[0, stage].sum())
+    parts["exposed_pp_s"] += micro_batches * problem.vpp * 2.0 * problem.blocking_p2p_s
+    return parts
+
+
+def _stage_sums(problem: InnerProblem, classes: StepClasses, layers: Ints, value: object) -> Floats:
+    """Sum of a per-layer quantity over every stage [pp]; `value` maps a StepClass to a float."""
+    take = value
+    total = np.zeros(problem.pp)
+    for number, step in enumerate(classes.layers):
+        total += layers[0, :, :, number].sum(axis=1) * take(step)  # type: ignore[operator]
+    for step, piece in zip(classes.pieces, problem.pieces, strict=True):
+        total[piece.stage] += take(step)  # type: ignore[operator]
+    return total
+
+
+def _tail_parts(problem: InnerProblem, classes: StepClasses, index: int, layers: Ints) -> dict[str, float]:
+    """What follows the pipeline on the stage where it takes longest."""
+
+    def sums(part: str) -> Floats:
+        return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.tail, part), index))
+
+    slowest = int(np.argmax(sums("total_s")))
+    return {part: float(sums(part)[slowest]) for part in ("exposed_dp_s", "optimizer_s", "exposed_swap_s")}
+
+
+def _memory(
+    problem: InnerProblem,
+    classes: StepClasses,
+    candidates: Candidates,
+    context: Context,
+    index: int,
+    layers: Ints,
+    applied: Ints,
+) -> tuple[dict[str, Floats], Floats, Floats, StageBuffers]:
+    """Bytes of every stage by kind, the allocator's peak, and its peak in a run's first step."""
+    recomputes = any(o.name == "full" for o in problem.options)
+    buffers = stage_buffers(classes, candidates, context, index, recomputes_layers=recomputes)
+
+    def static(part: str) -> Floats:
+        return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.static, part), index))
+
+    activations = activation_bytes(problem, layers, applied)[0]
+    allocator = static_bytes(problem, layers)[0] + activations + buffers.workspace_bytes
+    kept = activations + buffers.workspace_bytes
+    first_step = np.maximum(static("total"), static("total") - static("adam") + kept)
+    spread = buffers.fragmentation * allocator
+    memory = {
+        "weights": static("weights"),
+        "gradients": static("gradients"),
+        "optimizer": static("optimizer"),
+        "activations": activations,
+        "workspace": buffers.workspace_bytes + spread,
+        "communication_buffers": np.full(problem.pp, buffers.communication_bytes),
+        "runtime": np.full(problem.pp, buffers.runtime_bytes),
+    }
+    return memory, allocator, first_step, buffers
+
+
+def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
+    """Micro batches in flight, weighted by the layers of the chunks that hold them [pp]."""
+    layers = layout.layers.sum(axis=-1)
+    total = layers.sum(axis=1)
+    weighted = (layers * problem.in_flight).sum(axis=1) / np.maximum(total, 1)
+    return np.where(total > 0, weighted, problem.in_flight.max(axis=1))
+
+
+def _hidden(
+    problem: InnerProblem,
+    classes: StepClasses,
+    context: Context,
+    index: int,
+    layout: Layout,
+    paired_s: float,
+    stage: int,
+    breakdown: dict[str, float],
+) -> dict[str, float]:
+    """Shares of communication that run behind computation on the pacing stage."""
+
+    def total(lane: str) -> float:
+        held = sum(
+            int(layout.layers[stage, :, n].sum()) * at(getattr(step.cost, lane), index)
+            for n, step in enumerate(classes.layers)
+        )
+        held += sum(
+            at(getattr(step.cost, lane), index)
+            for step, piece in zip(classes.pieces, problem.pieces, strict=True)
+            if piece.stage == stage
+        )
+        return problem.micro_batches * held
+
+    def share(lane: str, exposed: float) -> float:
+        whole = total(lane)
+        return min(1.0, max(0.0, 1.0 - exposed / whole)) if whole > 0.0 else 0.0
+
+    exchange = sum(int(layout.layers[stage, :, n].sum()) * at(step.cost.ep_total_s, index)
+                   for n, step in enumerate(classes.layers))
+    pairable = sum(int(layout.layers[stage, :, n].sum()) * at(step.cost.hidden_pair_s, index)
+                   for n, step in enumerate(classes.layers))
+    steady = pairable / exchange if problem.schedule == "adaptive_pipe" and exchange > 0.0 else None
+    step_share = paired_s / total("ep_total_s") if total("ep_total_s") > 0.0 else 0.0
+    inside = share("ep_total_s", breakdown["exposed_ep_s"])
+    return {
+        "ep_share_steady": min(1.0, steady) if steady is not None else inside,
+        "ep_share_step": min(1.0, step_share) if steady is not None else inside,
+        "tp_share": share("tp_total_s", breakdown["exposed_tp_s"]),
+        "cp_share": share("cp_total_s", breakdown["exposed_cp_s"]),
+    }
+
+
+def _oom_imbalance(
+    problem: InnerProblem,
+    classes: StepClasses,
+    context: Context,
+    index: int,
+    layers: Ints,
+    applied: Ints,
+    buffers: StageBuffers,
+    allocator: Floats,
+) -> float | None:
+    """Routing imbalance at which the fullest stage would run out of memory; None without experts to imbalance.
+
+    Expert activations grow in proportion to the imbalance, all else stays.
+    """
+    uneven = np.zeros((1, problem.pp, problem.vpp))
+    for number, step in enumerate(classes.layers):
+        extra = at(step.cost.activation_bytes, index) - at(step.cost.balanced_activation_bytes, index)
+        if context.peak_imbalance > 1.0 and extra > 0.0:
+            per_unit = extra / (context.peak_imbalance - 1.0)
+            share = np.ones((problem.pp, problem.vpp))
+            for position, option in enumerate(problem.options):
+                if option.layer_class == number:
+                    count = fill_chunks(applied[:, :, position], layers[..., number])[0]
+                    freed = option.saved_bytes / max(at(step.cost.activation_bytes, index), 1.0)
+                    share -= freed * count / np.maximum(layers[0, :, :, number], 1)
+            uneven[0] += layers[0, :, :, number] * per_unit * np.maximum(share, 0.0)
+    growth = (uneven[0] * problem.in_flight).sum(axis=1)
+    if not np.any(growth > 0.0):
+        return None
+    room = buffers.limit_bytes - allocator
+    at_limit = context.peak_imbalance + np.where(growth > 0.0, room / np.maximum(growth, 1.0), np.inf)
+    return float(max(0.0, np.min(at_limit)))
+
+
+def template_layers(problem_layers: tuple[int, ...], pp: int, vpp: int, per_chunk: Ints | None = None) -> Ints:
+    """Layers of each class per chunk [pp, vpp, class], in model order, for given or even chunk sizes.
+
+    Even: every chunk has the same number, and the first chunks of the model one more where they don't divide.
+    """
+    total = sum(problem_layers)
+    if per_chunk is None:
+        base, rest = divmod(total, pp * vpp)
+        flat = np.full(pp * vpp, base, dtype=np.int64)
+        flat[:rest] += 1
+        per_chunk = flat.reshape(vpp, pp).T
+    order = per_chunk.T.ravel()  # chunk c of stage p is model part c * pp + p
+    ends = np.cumsum(order)
+    bounds = np.cumsum((0, *problem_layers))
+    filled = np.zeros((pp * vpp, len(problem_layers)), dtype=np.int64)
+    for number in range(len(problem_layers)):
+        low, high = bounds[number], bounds[number + 1]
+        filled[:, number] = np.clip(np.minimum(ends, high) - np.maximum(ends - order, low), 0, None)
+    return filled.reshape(vpp, pp, len(problem_layers)).transpose(1, 0, 2)
+
+
+__all__ = ["Estimate", "Layout", "StepClass", "applied_array", "estimate_layout", "template_layers"]

@@ -1,0 +1,187 @@
+"""The inner problem of one outer candidate: where layers go and what each stage recomputes or swaps.
+
+Its coefficients come from the same formulas as the sweep. The solver decides two integer arrays; the functions here
+turn them into chunk times and stage memory, for one layout or for a batch of them:
+
+- `layout[n, stage, chunk, layer_class]`: transformer layers of each class in each chunk (a chunk is one virtual
+  stage of one pipeline stage; chunk c of stage p runs as model part c * pp + p).
+- `applied[n, stage, option]`: layers of the stage that use a memory option. Chunks are filled in order: chunk 0 has
+  the most micro batches in flight, so a byte saved there counts most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.swap import exposed_swap_s
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerClass:
+    """Cost of one transformer layer (or of a fixed piece) for one micro batch on one rank.
+
+    forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance);
+    hidden_pair_s is the communication that a forward of this layer paired with a backward of this layer hides
+    (0 unless the schedule pairs them). static_bytes: weights, gradients and optimizer states; activation_bytes:
+    kept for the backward pass by one micro batch; tail_s: its share of what follows the pipeline (gradient
+    reduction that is not overlapped, optimizer, parameter gathering).
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    static_bytes: float
+    activation_bytes: float
+    tail_s: float = 0.0
+    hidden_pair_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOption:
+    """A choice that frees activation memory of one layer class: recompute it or swap it to the host.
+
+    saved_bytes: freed per layer and micro batch in flight; extra_backward_s: time added to the layer's backward
+    pass; swap_bytes: moved out in the forward and in again in the backward pass. Options that share a name in
+    `excludes` compete for the same tensors: their counts together can't exceed the layers of the class in a chunk.
+    """
+
+    name: str
+    kind: Literal["recompute", "swap"]
+    layer_class: int
+    saved_bytes: float
+    extra_backward_s: float = 0.0
+    swap_bytes: float = 0.0
+    excludes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPiece:
+    """Embedding, head or multi-token prediction: always in this stage and chunk."""
+
+    cost: LayerClass
+    stage: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class InnerProblem:
+    """Everything the inner search needs to know about one candidate."""
+
+    schedule: Literal["1f1b", "interleaved", "adaptive_pipe", "dualpipev", "dualpipe"]
+    pp: int
+    vpp: int
+    micro_batches: int
+    classes: tuple[LayerClass, ...]
+    layers: tuple[int, ...]  # how many layers of each class, in model order: all of class 0, then all of class 1, ...
+    options: tuple[MemoryOption, ...]
+    pieces: tuple[FixedPiece, ...]
+    in_flight: Floats  # [pp, vpp] or [pp, moments, vpp] micro batches that a chunk holds; the stage's worst moment counts
+    limit_bytes: float
+    fixed_bytes: Floats  # [pp] runtime, communication buffers, workspace of each stage
+    host_link_bytes_per_s: float
+    host_bytes_per_device: float = float("inf")
+    p2p_s: float = 0.0  # latency of the edge to the next stage where sends overlap computation
+    blocking_p2p_s: float = 0.0  # or: sending blocks the stage, once a forward and once a backward pass
+    tail_s: float = 0.0  # what follows the pipeline on every rank whatever the layout
+    uniform_options: bool = False  # the target can launch only all-or-nothing options, the same on every stage
+    equal_chunks: bool = False  # the target can launch only layer counts that differ by a declared pattern
+    min_layers_per_chunk: int = 0
+    names: tuple[str, ...] = field(default=())
+
+    @property
+    def total_layers(self) -> int:
+        """Transformer layers of all classes."""
+        return sum(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTimes:
+    """Times of one micro batch in every chunk [n, pp, vpp], and what a forward-backward pair hides [n, pp, vpp, vpp]."""
+
+    forward_s: Floats
+    backward_s: Floats
+    exposed_swap_s: Floats
+    hidden_pair_s: Floats
+
+
+def fill_chunks(applied: Ints, layers: Ints) -> Ints:
+    """Spread a stage's option counts over its chunks, first chunks first.
+
+    applied [n, pp], layers [n, pp, vpp] of the option's class -> [n, pp, vpp].
+    """
+    before = np.cumsum(layers, axis=-1) - layers
+    return np.clip(applied[..., None] - before, 0, layers)
+
+
+def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTimes:
+    """Forward and backward seconds of every chunk under a layout and its memory options."""
+    forward = layout @ np.array([c.forward_s for c in problem.classes]) + problem.blocking_p2p_s
+    backward = layout @ np.array([c.backward_s for c in problem.classes]) + problem.blocking_p2p_s
+    for piece in problem.pieces:
+        forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
+        backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
+    swapped = np.zeros_like(forward)
+    for index, option in enumerate(problem.options):
+        count = fill_chunks(applied[:, :, index], layout[..., option.layer_class])
+        backward += count * option.extra_backward_s
+        swapped += count * option.swap_bytes
+    out = exposed_swap_s(swapped, problem.host_link_bytes_per_s, forward)
+    back = exposed_swap_s(swapped, problem.host_link_bytes_per_s, backward)
+    hidden = np.zeros((*forward.shape, problem.vpp))
+    for index, layer in enumerate(problem.classes):
+        if layer.hidden_pair_s:
+            count = layout[..., index]
+            hidden += np.minimum(count[..., :, None], count[..., None, :]) * layer.hidden_pair_s
+    return ChunkTimes(forward + out, backward + back, out + back, hidden)
+
+
+def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
+    """Bytes on the card of every stage [n, pp] at its peak."""
+    return problem.fixed_bytes + static_bytes(problem, layout) + activation_bytes(problem, layout, applied)
+
+
+def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:
+    """Weights, gradients and optimizer states [n, pp]."""
+    total = (layout @ np.array([c.static_bytes for c in problem.classes])).sum(axis=-1)
+    for piece in problem.pieces:
+        total[:, piece.stage] += piece.cost.static_bytes
+    return total
+
+
+def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
+    """Activations of all micro batches in flight [n, pp]."""
+    chunk = layout @ np.array([c.activation_bytes for c in problem.classes])
+    for piece in problem.pieces:
+        chunk[:, piece.stage, piece.chunk] += piece.cost.activation_bytes
+    for index, option in enumerate(problem.options):
+        chunk -= fill_chunks(applied[:, :, index], layout[..., option.layer_class]) * option.saved_bytes
+    return worst_moment(problem, chunk)
+
+
+def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
+    """Peak bytes [n, pp] of what chunks hold per micro batch in flight [n, pp, vpp]."""
+    counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
+    return np.asarray(np.einsum("npc,pkc->npk", chunk_bytes, counts.astype(np.float64)).max(axis=-1))
+
+
+def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
+    """Bytes that every stage keeps on the host [n, pp] at its peak: what it swaps, for all micro batches in flight."""
+    chunk = np.zeros(layout.shape[:-1])
+    for index, option in enumerate(problem.options):
+        chunk += fill_chunks(applied[:, :, index], layout[..., option.layer_class]) * option.swap_bytes
+    return worst_moment(problem, chunk)
+
+
+def tail_s(problem: InnerProblem, layout: Ints) -> Floats:
+    """Seconds after the pipeline has drained [n]: the slowest stage's reduction, optimizer and gathering."""
+    stage = (layout @ np.array([c.tail_s for c in problem.classes])).sum(axis=-1)
+    for piece in problem.pieces:
+        stage[:, piece.stage] += piece.cost.tail_s
+    return np.asarray(problem.tail_s + stage.max(axis=-1))

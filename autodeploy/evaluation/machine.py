@@ -1,0 +1,124 @@
+"""The numbers of a hardware profile that the formulas read, for one device and number format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.collectives import Group, Number, Tier
+from cost_models.compute import ComputeRates
+from hardware_profiles.profile import Device, Profile
+from hardware_profiles.profile import Tier as ProfileTier
+from hardware_profiles.topology import ClusterTopology
+
+
+@dataclass(frozen=True, slots=True)
+class HostRates:
+    """The host's part: seconds to issue one operator, of one synchronisation, and bytes per second of its link."""
+
+    issue_s: Number
+    sync_s: Number
+    link_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One device and the network around it, in SI units. Numbers may be arrays (candidate first)."""
+
+    name: str
+    vendor: str
+    rates: ComputeRates
+    tiers: tuple[Tier, ...]
+    topology: ClusterTopology
+    comm_op_s: Number
+    host: HostRates
+    software_factor: Number  # time against the release that the efficiencies describe
+    contention: Number  # a collective beside computation takes this much longer
+    overlap: Number  # share of a pass that data-parallel collectives can run beside
+    runtime_bytes: float
+    communicator_bytes: float
+    fragmentation: float
+    peak_flops: float
+    devices_per_npu: int
+
+    def group(self, stride: Number, size: Number) -> Group:
+        """The communication group of `size` ranks, `stride` apart, on the tiers of this machine."""
+        placed = self.topology.place(np.asarray(stride).astype(np.int64), np.asarray(size).astype(np.int64))
+        fan_out = placed.fan_out.astype(np.float64)
+        return Group(placed.size.astype(np.float64), tuple(fan_out[..., t] for t in range(fan_out.shape[-1])))
+
+    def tier_of(self, stride: int) -> Tier:
+        """The innermost tier that joins two ranks `stride` apart."""
+        return self.tiers[int(self.topology.place(stride, 2).outermost_tier)]
+
+
+def machine_of(
+    profile: Profile,
+    device: Device,
+    topology: ClusterTopology,
+    *,
+    precision: str,
+    release: str | None = None,
+    efficiency: Mapping[str, Number] | None = None,
+) -> Machine:
+    """The machine that a profile describes.
+
+    Parameters
+    ----------
+    release : band of the framework release, for its software factor; None is the current one.
+    efficiency : values that replace the profile's, scalars or arrays: a fit varies them here.
+    """
+    value: dict[str, Number] = {**profile.efficiency, **(efficiency or {})}
+    fixed, host = profile.fixed_costs, profile.host
+    factor = value.get(f"release_{release}", profile.release_factors.get(release or "current", 1.0))
+    rates = ComputeRates(
+        peak_flops=device.peak_flops[precision],
+        hbm_bytes_per_s=device.hbm_bytes_per_s,
+        gemm_fraction=value["gemm_peak_fraction"],
+        gemm_k_half=value["gemm_k_half"],
+        gemm_mn_half=value["gemm_mn_half"],
+        grouped_gemm=value["grouped_gemm"],
+        attention_forward=value["attention_forward"],
+        attention_backward=value["attention_backward"],
+        attention_head_dim_half=value["attention_head_dim_half"],
+        attention_seq_half=value["attention_seq_half"],
+        hbm_fraction=value["hbm"],
+        movement_fraction=value["permute"],
+        cube_op_s=fixed.cube_op_s,
+        vector_op_s=fixed.vector_op_s,
+    )
+    return Machine(
+        name=device.name,
+        vendor=profile.vendor.lower(),
+        rates=rates,
+        tiers=tuple(_tier(tier, value) for tier in profile.tiers),
+        topology=topology,
+        comm_op_s=fixed.comm_op_s,
+        host=HostRates(
+            issue_s=host.issue_s_per_op * np.asarray(value.get("host_issue", 1.0)),
+            sync_s=host.sync_s,
+            link_bytes_per_s=host.link_bytes_per_s,
+        ),
+        software_factor=factor,
+        contention=1.0 + np.asarray(value["link_overlap_contention"]),
+        overlap=value.get("overlap", 1.0),
+        runtime_bytes=profile.memory.runtime_bytes,
+        communicator_bytes=profile.memory.communicator_buffer_bytes,
+        fragmentation=profile.memory.fragmentation,
+        peak_flops=device.peak_flops[precision],
+        devices_per_npu=profile.devices_per_npu,
+    )
+
+
+def _tier(tier: ProfileTier, value: Mapping[str, Number]) -> Tier:
+    """A tier of the profile; an efficiency named link_<tier> scales what it reaches."""
+    return Tier(
+        name=tier.name,
+        bytes_per_s=tier.bytes_per_s_per_rank,
+        links=tier.links if tier.kind == "full_mesh" else 0,
+        latency_s=tier.latency_s,
+        efficiency=tier.efficiency * np.asarray(value.get(f"link_{tier.name}", 1.0)),
+        exchange_loss=value.get("exchange_loss", 0.0),
+    )

@@ -1,0 +1,120 @@
+"""Layer classes of one step: layers that a stage counts alike, with everything they add to a step.
+
+Layers that differ only in their attention window are one class: their cost is the mean over the model's layers, as
+every stage holds about the same share of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
+from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, static_of, tail_of
+from autodeploy.evaluation.unit_costs import UnitCosts
+from autodeploy.strategies.candidates import Candidates
+from autodeploy.workload.operators import Floats
+
+
+@dataclass(frozen=True)
+class StepClass:
+    """One class of layers, or a fixed piece: cost of a micro batch, static bytes and share of the tail [n]."""
+
+    name: str
+    count: int
+    cost: LayerCost
+    static: Static
+    tail: Tail
+
+
+@dataclass(frozen=True)
+class StepClasses:
+    """All classes in model order, and the pieces."""
+
+    layers: tuple[StepClass, ...]
+    embedding: StepClass
+    head: StepClass
+    mtp: StepClass | None
+    groups: ParameterGroups
+
+    @property
+    def pieces(self) -> tuple[StepClass, ...]:
+        """Embedding, head and multi-token prediction modules."""
+        return (self.embedding, self.head, *(() if self.mtp is None else (self.mtp,)))
+
+
+def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> StepClasses:
+    """Classes of a batch of candidates; `costs` holds one entry per candidate."""
+    groups = ParameterGroups.of(candidates, context)
+    per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
+
+    def step_class(cost: LayerCost, name: str, count: int) -> StepClass:
+        return StepClass(
+            name,
+            count,
+            cost,
+            static_of(cost, candidates, context, groups),
+            tail_of(cost, candidates, context, groups, per_stage),
+        )
+
+    merged: dict[str, list[tuple[LayerCost, int]]] = {}
+    for cost, count in zip(costs.layers, costs.counts, strict=True):
+        merged.setdefault(cost.name.removesuffix("_window"), []).append((cost, count))
+    layers = []
+    for name, members in merged.items():
+        total = sum(count for _, count in members)
+        layers.append(step_class(_mean([(cost, count / total) for cost, count in members]), name, total))
+    modules = context.model.num_nextn_predict_layers
+    return StepClasses(
+        tuple(layers),
+        step_class(costs.embedding, "embedding", 1),
+        step_class(costs.head, "head", 1),
+        None if costs.mtp is None else step_class(_scaled(costs.mtp, float(modules)), "mtp", 1),
+        groups,
+    )
+
+
+def _mean(weighted: list[tuple[LayerCost, float]]) -> LayerCost:
+    """Weighted sum of layer costs, part by part."""
+    if len(weighted) == 1:
+        return weighted[0][0]
+    parts = [_scaled(cost, weight) for cost, weight in weighted]
+    total = parts[0]
+    for part in parts[1:]:
+        total = _added(total, part)
+    return total
+
+
+def _scaled(cost: LayerCost, factor: float) -> LayerCost:
+    return _map(lambda a: np.asarray(a * factor), cost)
+
+
+def _map(function: object, *costs: LayerCost) -> LayerCost:
+    apply = function
+
+    def phase(name: str) -> PhaseCost:
+        members = [getattr(c, name) for c in costs]
+        return PhaseCost(*(apply(*(getattr(m, f.name) for m in members)) for f in fields(PhaseCost)))  # type: ignore[operator]
+
+    def plain(name: str) -> Floats:
+        return np.asarray(apply(*(getattr(c, name) for c in costs)))  # type: ignore[operator]
+
+    names = [n for n in costs[0].choices if all(n in c.choices for c in costs)]
+    choices = {
+        n: ChoiceCost(*(apply(*(getattr(c.choices[n], f.name) for c in costs)) for f in fields(ChoiceCost)))  # type: ignore[operator]
+        for n in names
+    }
+    simple = [f.name for f in fields(LayerCost) if f.name not in {"name", "forward", "backward", "choices"}]
+    return LayerCost(
+        name=costs[0].name,
+        forward=phase("forward"),
+        backward=phase("backward"),
+        choices=choices,
+        **{name: plain(name) for name in simple},
+    )
+
+
+def _added(first: LayerCost, second: LayerCost) -> LayerCost:
+    return _map(lambda a, b: np.asarray(a + b), first, second)

@@ -1,0 +1,142 @@
+"""From a layer's cost to its share of a step: static bytes, and what it adds after the pipeline has drained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.layer_cost import LayerCost
+from autodeploy.strategies.candidates import SCHEDULES, Candidates
+from autodeploy.workload.operators import Floats
+from cost_models import data_parallel
+from cost_models.collectives import Group
+from cost_models.hbm import StateBytes, state_bytes
+
+PAIRED = SCHEDULES.index("adaptive_pipe")
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroups:
+    """Data-parallel groups of dense and of expert parameters, with their sizes [n]."""
+
+    dense: Group
+    dense_shards: Floats
+    expert: Group
+    expert_shards: Floats
+
+    @classmethod
+    def of(cls, candidates: Candidates, context: Context) -> ParameterGroups:
+        """Dense parameters are shared by dp x cp ranks, experts by the expert data parallel ranks."""
+        tp, cp, dp = (c.astype(np.float64) for c in (candidates.tp, candidates.cp, candidates.dp))
+        etp, ep, pp = (c.astype(np.float64) for c in (candidates.etp, candidates.ep, candidates.pp))
+        expert_shards = np.maximum(1.0, context.world / (etp * ep * pp))
+        return cls(
+            dense=context.machine.group(tp, cp * dp),
+            dense_shards=cp * dp,
+            expert=context.machine.group(etp * ep, expert_shards),
+            expert_shards=expert_shards,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Bytes of a layer's weights, gradients and optimizer states on a rank [n]."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    adam: Floats  # the moments alone, absent before the first update
+
+    @property
+    def total(self) -> Floats:
+        """All of them."""
+        return np.asarray(self.weights + self.gradients + self.optimizer)
+
+
+def static_of(cost: LayerCost, candidates: Candidates, context: Context, groups: ParameterGroups) -> Static:
+    """Static bytes of one layer or piece."""
+    parts = []
+    for params, shards in ((cost.dense_params, groups.dense_shards), (cost.expert_params, groups.expert_shards)):
+        each: StateBytes = state_bytes(
+            shards,
+            distributed_optimizer=context.distributed_optimizer,
+            reuse_fp32_param=candidates.reuse_fp32_param,
+            swap_optimizer=candidates.swap_optimizer,
+            gradient_bytes=4.0,
+        )
+        split = shards if context.distributed_optimizer else 1.0
+        adam = np.where(candidates.swap_optimizer, 0.0, 8.0 / split)
+        parts.append((params * each.weights, params * each.gradients, params * each.optimizer, params * adam))
+    weights, gradients, optimizer, adam_bytes = (np.asarray(a + b) for a, b in zip(*parts, strict=True))
+    return Static(weights, gradients, optimizer, adam_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Seconds that one layer or piece adds after the pipeline [n], by part."""
+
+    exposed_dp_s: Floats
+    optimizer_s: Floats
+    exposed_swap_s: Floats
+    dp_total_s: Floats
+
+    @property
+    def total_s(self) -> Floats:
+        """All of them."""
+        return np.asarray(self.exposed_dp_s + self.optimizer_s + self.exposed_swap_s)
+
+
+def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: ParameterGroups, layers: Floats) -> Tail:
+    """What a layer adds after the last backward pass.
+
+    Parameters
+    ----------
+    layers : layers of a stage [n]: the bucket that completes last holds about one of them.
+
+    Notes
+    -----
+    A layer's gradients are complete after its last backward pass, so the reduction of the layers above it runs beside
+    the backward passes below: the window of a stage is one micro batch's backward pass, of which each layer brings
+    its own. Gathering runs beside the forward pass of the next step's first micro batch in the same way.
+    """
+    machine, on = context.machine, context.features
+    overlap_reduce = "overlap_grad_reduce" in on
+    overlap_gather = "overlap_param_gather" in on and context.distributed_optimizer
+    paired = candidates.schedule == PAIRED
+    zero = np.zeros(len(candidates))
+    exposed, update, swapped, total = zero, zero, zero, zero
+    memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
+    last = 1.0 / np.maximum(layers, 1.0)
+    for params, group, shards in (
+        (cost.dense_params, groups.dense, groups.dense_shards),
+        (cost.expert_params, groups.expert, groups.expert_shards),
+    ):
+        sync = data_parallel.synchronisation(
+            params,
+            group,
+            machine.tiers,
+            distributed_optimizer=context.distributed_optimizer,
+            gradient_bytes=context.gradient_bytes,
+        )
+        share = params / np.maximum(cost.dense_params + cost.expert_params, 1.0)
+        reduce_window = cost.backward.compute_s * share * machine.overlap
+        gather_window = cost.forward.compute_s * share * machine.overlap
+        alone = data_parallel.exposed_s(
+            sync.reduce_s, 0.0, overlapped=False, contention=machine.contention, last_share=last
+        )
+        behind = data_parallel.exposed_s(
+            sync.reduce_s, reduce_window, overlapped=overlap_reduce, contention=machine.contention, last_share=last
+        )
+        exposed = exposed + np.where(paired, alone, behind)
+        exposed = exposed + data_parallel.exposed_s(
+            sync.gather_s, gather_window, overlapped=overlap_gather, contention=machine.contention, last_share=last
+        )
+        split = shards if context.distributed_optimizer else np.ones_like(shards)
+        step = data_parallel.optimizer_s(params, split, memory_rate)
+        update = update + step
+        on_host = data_parallel.swapped_optimizer_s(params, split, machine.host.link_bytes_per_s, step)
+        swapped = swapped + np.where(candidates.swap_optimizer, on_host, 0.0)
+        total = total + sync.reduce_s + sync.gather_s
+    return Tail(np.asarray(exposed), np.asarray(update), np.asarray(swapped), np.asarray(total))

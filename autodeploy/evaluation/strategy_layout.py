@@ -1,0 +1,122 @@
+"""Reading a strategy document: its candidate row and its layout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.evaluation.estimate import Layout, template_layers
+from autodeploy.specs.strategy import Strategy
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.workload.memory_choices import SWAP_NAMES
+
+
+def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool, vendor: str) -> Candidates:
+    """The strategy as a batch of one candidate.
+
+    dp and the number of micro batches follow; a fraction is rounded down, and the rule that says so counts it illegal.
+    Absent, `etp` is tp on Ascend and 1 elsewhere, as the frameworks' defaults are.
+    """
+    tp, pp, cp = strategy.tp, strategy.pp, strategy.cp
+    dp = max(1, world // (tp * pp * cp))
+    if strategy.dp is not None and strategy.dp != dp:
+        raise SpecError(
+            f"dp {strategy.dp} is not the {world} ranks over tp x pp x cp = {dp}",
+            path="/strategy/dp",
+            hint="leave dp out: it follows",
+        )
+    etp = strategy.etp if strategy.etp is not None else (tp if vendor == "huawei" else 1)
+    algo = strategy.cp_algo or "ring"
+    ulysses = {"ring": 1, "ulysses": cp, "hybrid": strategy.ulysses_degree or min(8, max(2, cp // 2))}[algo]
+    schedule = strategy.schedule
+    if schedule == "1f1b" and strategy.vpp > 1:
+        schedule = "interleaved"
+    if schedule == "interleaved" and strategy.vpp == 1:
+        schedule = "1f1b"
+    dispatcher = strategy.moe_dispatcher or "alltoall"
+    if "hierarchical_a2a" in strategy.features and strategy.moe_dispatcher is None:
+        dispatcher = "hierarchical"
+    sequence = strategy.sequence_parallel if strategy.sequence_parallel is not None else tp > 1
+
+    def one(value: int | bool) -> np.ndarray:
+        return np.asarray([value])
+
+    return Candidates(
+        tp=one(tp),
+        pp=one(pp),
+        vpp=one(strategy.vpp),
+        cp=one(cp),
+        cp_algo=one(CP_ALGOS.index(algo)),
+        ulysses=one(ulysses if cp > 1 else 1),
+        ep=one(strategy.ep),
+        etp=one(etp if moe else 1),
+        dp=one(dp),
+        micro_batch_size=one(strategy.micro_batch_size),
+        micro_batches=one(max(1, global_batch // (strategy.micro_batch_size * dp))),
+        schedule=one(SCHEDULES.index(schedule)),
+        moe_dispatcher=one(DISPATCHERS.index(dispatcher)),
+        sequence_parallel=one(bool(sequence) and tp > 1),
+        reuse_fp32_param=one(strategy.reuse_fp32_param or "reuse_fp32_param" in strategy.features),
+        swap_optimizer=one(strategy.swap_optimizer or "swap_optimizer" in strategy.features),
+    )
+
+
+def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
+    """Layers of each class per chunk, and the layers of each stage that use each memory choice."""
+    pp, vpp = strategy.pp, strategy.vpp
+    given = strategy.layers_per_stage
+    per_chunk = None
+    if given is not None:
+        per_chunk = _per_chunk(given, pp, vpp)
+        if int(per_chunk.sum()) != sum(counts):
+            raise SpecError(
+                f"layers_per_stage adds up to {int(per_chunk.sum())}, the model has {sum(counts)} layers",
+                path="/strategy/layers_per_stage",
+            )
+    layers = template_layers(counts, pp, vpp, per_chunk)
+    return Layout(layers, _applied(strategy, layers.sum(axis=(1, 2))))
+
+
+def _per_chunk(given: tuple[int, ...] | tuple[tuple[int, ...], ...], pp: int, vpp: int) -> np.ndarray:
+    rows = []
+    for stage in given:
+        row = stage if isinstance(stage, tuple) else None
+        if row is None:
+            assert isinstance(stage, int)
+            base, rest = divmod(stage, vpp)
+            row = tuple(base + (1 if c < rest else 0) for c in range(vpp))
+        if len(row) != vpp:
+            raise SpecError(f"a stage lists {len(row)} chunks, vpp is {vpp}", path="/strategy/layers_per_stage")
+        rows.append(row)
+    return np.asarray(rows, dtype=np.int64).reshape(pp, vpp)
+
+
+def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[str, np.ndarray]:
+    """Layers of each stage per memory choice, capped at the stage's layers."""
+    recompute = strategy.recompute
+    applied: dict[str, np.ndarray] = {}
+    limit = stage_layers
+    if recompute.num_layers_per_stage is not None:
+        limit = np.minimum(stage_layers, recompute.num_layers_per_stage)
+    elif recompute.num_layers is not None:
+        limit = np.minimum(stage_layers, recompute.num_layers)
+    if recompute.per_stage is not None:
+        for name in sorted({name for stage in recompute.per_stage for name in stage}):
+            counts = np.asarray([stage.get(name, 0) for stage in recompute.per_stage], dtype=np.int64)
+            applied[name] = np.minimum(counts, stage_layers)
+    elif recompute.granularity == "full":
+        applied["full"] = limit
+    elif recompute.granularity == "selective":
+        for module in recompute.modules:
+            applied[module] = limit
+    if strategy.swap_per_stage is not None:
+        for name in sorted({name for stage in strategy.swap_per_stage for name in stage}):
+            if name not in SWAP_NAMES:
+                raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap_per_stage")
+            counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
+            applied[SWAP_NAMES[name]] = np.minimum(counts, stage_layers)
+    for name in () if strategy.swap_per_stage is not None else strategy.swap:
+        if name not in SWAP_NAMES:
+            raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap")
+        applied[SWAP_NAMES[name]] = stage_layers
+    return applied

@@ -1,0 +1,113 @@
+"""Costs that depend on how tensors are cut, not on the pipeline: computed once per distinct cut, for all candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
+from autodeploy.evaluation.options import ExchangeFeatures
+from autodeploy.specs.model import ModelSpec
+from autodeploy.strategies.candidates import SCHEDULES, Candidates
+from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
+from autodeploy.workload.operators import Sharding
+
+T = TypeVar("T")
+PAIRED = SCHEDULES.index("adaptive_pipe")
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Costs of one layer of each kind and of the fixed pieces, one entry per candidate or per distinct cut."""
+
+    layers: tuple[LayerCost, ...]
+    counts: tuple[int, ...]
+    embedding: LayerCost
+    head: LayerCost
+    mtp: LayerCost | None
+    shard: Sharding
+
+    def take(self, index: Any) -> UnitCosts:
+        """The costs of the candidates at an index array."""
+        return UnitCosts(
+            tuple(_take(c, index) for c in self.layers),
+            self.counts,
+            _take(self.embedding, index),
+            _take(self.head, index),
+            None if self.mtp is None else _take(self.mtp, index),
+            _take(self.shard, index),
+        )
+
+
+def _take(value: T, index: Any) -> T:
+    """Index every array inside a value; scalars of one entry hold for all candidates."""
+    if isinstance(value, np.ndarray):
+        return value if value.shape[:1] in ((), (1,)) else value[index]  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {k: _take(v, index) for k, v in value.items()}  # type: ignore[return-value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{f.name: _take(getattr(value, f.name), index) for f in fields(value)})  # type: ignore[return-value]
+    return value
+
+
+def distinct_cuts(candidates: Candidates) -> tuple[Candidates, npt.NDArray[np.int64]]:
+    """One candidate for each distinct cut of tensors, and which of them each candidate has."""
+    paired = candidates.schedule == PAIRED
+    key = np.zeros(len(candidates), dtype=np.int64)
+    for column, radix in (
+        (candidates.tp, 4096),
+        (candidates.cp, 4096),
+        (candidates.ulysses, 64),
+        (candidates.ep, 4096),
+        (candidates.etp == candidates.tp, 2),
+        (candidates.micro_batch_size, 4096),
+        (candidates.moe_dispatcher, 4),
+        (candidates.sequence_parallel, 2),
+        (paired, 2),
+    ):
+        key = key * radix + column.astype(np.int64) % radix
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return candidates.take(first), inverse.astype(np.int64)
+
+
+def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
+    """The cuts of a batch of candidates as float arrays."""
+    return Sharding(
+        tp=candidates.tp.astype(np.float64),
+        cp=candidates.cp.astype(np.float64),
+        ulysses=candidates.ulysses.astype(np.float64),
+        ep=candidates.ep.astype(np.float64),
+        etp=candidates.etp.astype(np.float64),
+        micro_batch_size=candidates.micro_batch_size.astype(np.float64),
+        sequence_parallel=candidates.sequence_parallel,
+        seq_length=float(seq_length),
+    )
+
+
+def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
+    """Costs of every layer kind for every candidate given (make them distinct first)."""
+    model, shard = context.model, sharding_of(candidates, context.seq_length)
+    exchange = context.exchange_features(candidates)
+    peak = context.peak_imbalance
+
+    def cost(table: Any, features: ExchangeFeatures = exchange) -> LayerCost:
+        return layer_cost(table, shard, context.machine, features, peak_imbalance=peak)
+
+    kinds = layer_kinds(model)
+    return UnitCosts(
+        layers=tuple(cost(layer_table(model, shard, context.operators, kind)) for kind, _ in kinds),
+        counts=tuple(count for _, count in kinds),
+        embedding=cost(embedding_table(model, shard)),
+        head=cost(head_table(model, shard, untied_copy=_head_has_weights(model, context))),
+        mtp=cost(mtp_table(model, shard, context.operators)) if model.num_nextn_predict_layers else None,
+        shard=shard,
+    )
+
+
+def _head_has_weights(model: ModelSpec, context: Context) -> bool:
+    """Tied weights are one copy only where the first and the last stage are one; a pipeline keeps two."""
+    return not model.tie_word_embeddings or context.pipeline_possible

@@ -1,0 +1,72 @@
+"""Launch arguments as data: blocks of flags with values, checked against the flag table as they are added."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+
+from autodeploy.exporters.flag_table import launch_flags
+
+
+@dataclass(frozen=True, slots=True)
+class ShellVariable:
+    """A value that the script takes from a variable of its own."""
+
+    name: str
+
+
+Value = str | int | float | ShellVariable
+
+
+@dataclass(slots=True)
+class LaunchArguments:
+    """Arguments of one launch, in named blocks, and notes on what no flag can say."""
+
+    target: str
+    blocks: dict[str, list[tuple[str, tuple[Value, ...]]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, block: str, flag: str, *values: Value) -> None:
+        """Adds a flag once; a flag that the target does not have is a mistake of the exporter.
+
+        Raises
+        ------
+        KeyError
+            when the flag is not in the table for this target.
+        """
+        if flag not in launch_flags(self.target):
+            raise KeyError(f"{flag} is not in the flag table for {self.target}")
+        if not self.has(flag):
+            self.blocks.setdefault(block, []).append((flag, values))
+
+    def has(self, flag: str) -> bool:
+        """Whether the flag is given in any block."""
+        return any(flag == given for lines in self.blocks.values() for given, _ in lines)
+
+    def drop(self, flag: str) -> None:
+        """Takes a flag out again."""
+        for name, lines in self.blocks.items():
+            self.blocks[name] = [line for line in lines if line[0] != flag]
+
+    def note(self, text: str) -> None:
+        """Says once what the launch can't express or what has to be checked."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def flags(self) -> list[str]:
+        """Names of all flags given, in order."""
+        return [flag for lines in self.blocks.values() for flag, _ in lines]
+
+
+def shell_value(value: Value) -> str:
+    """The value as one word of a shell command."""
+    if isinstance(value, ShellVariable):
+        return f'"${{{value.name}}}"'
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return shlex.quote(text)
+
+
+def shell_array(name: str, lines: list[tuple[str, tuple[Value, ...]]]) -> str:
+    """A bash array: one flag with its values a line."""
+    body = "\n".join("    " + " ".join([flag, *map(shell_value, values)]) for flag, values in lines)
+    return f"{name}=(\n{body}\n)"

@@ -1,0 +1,166 @@
+"""The model's shape and training run in Megatron-LM's flags; MindSpeed-LLM understands most of them and adds some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.spec import Spec
+
+UNKNOWN_TO_PLAN = (
+    "the plan knows shapes, not recipes: rotary scaling, biases, the router's scores and losses and the optimizer's "
+    "settings come from your model; EXTRA_ARGS takes what is missing"
+)
+
+
+def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
+    """GPT_ARGS and, where the model has them, MLA_ARGS and MTP_ARGS. `num_layers` counts padding."""
+    model, block = spec.model, "GPT_ARGS"
+    add = arguments.add
+    add(block, "--use-mcore-models")
+    add(block, "--num-layers", num_layers)
+    add(block, "--hidden-size", model.hidden_size)
+    add(block, "--ffn-hidden-size", model.intermediate_size or model.moe_intermediate_size or model.hidden_size)
+    add(block, "--num-attention-heads", model.num_attention_heads)
+    add(block, "--seq-length", ShellVariable("SEQ_LENGTH"))
+    add(block, "--max-position-embeddings", max(model.learned_position_embeddings, spec.training.seq_length))
+    add(block, "--make-vocab-size-divisible-by", 1)
+    add(block, "--vocab-size", model.vocab_size)
+    if not model.tie_word_embeddings:
+        add(block, "--untie-embeddings-and-output-weights")
+    _add_positions_and_norms(arguments, model)
+    _add_activation(arguments, model)
+    if model.is_mla:
+        _add_latent_attention(arguments, model)
+    elif model.num_key_value_heads != model.num_attention_heads:
+        add(block, "--group-query-attention")
+        add(block, "--num-query-groups", model.num_key_value_heads)
+    if not model.is_mla and model.head_dim * model.num_attention_heads != model.hidden_size:
+        add(block, "--kv-channels", model.head_dim)
+    if model.qk_norm:
+        add(block, "--qk-layernorm")
+    if model.num_nextn_predict_layers:
+        add("MTP_ARGS", "--mtp-num-layers", model.num_nextn_predict_layers)
+    _add_windows(arguments, model)
+    add(block, "--attention-dropout", 0)
+    add(block, "--hidden-dropout", 0)
+    arguments.note(UNKNOWN_TO_PLAN)
+
+
+def _add_positions_and_norms(arguments: LaunchArguments, model: ModelSpec) -> None:
+    block = "GPT_ARGS"
+    if model.learned_position_embeddings:
+        arguments.add(block, "--position-embedding-type", "learned_absolute")
+        arguments.add(block, "--normalization", "LayerNorm")
+        return
+    arguments.add(block, "--position-embedding-type", "rope")
+    arguments.add(block, "--rotary-base", ShellVariable("ROTARY_BASE"))
+    arguments.add(block, "--normalization", "RMSNorm")
+    arguments.add(block, "--disable-bias-linear")
+
+
+def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
+    if model.hidden_act == "silu":
+        arguments.add("GPT_ARGS", "--swiglu")
+    elif model.hidden_act == "geglu":
+        if arguments.target == "mindspeed-llm":
+            arguments.add("GPT_ARGS", "--geglu")
+        else:
+            arguments.note("Megatron-LM has no flag for GEGLU: set the activation in the model's code")
+
+
+def _add_latent_attention(arguments: LaunchArguments, model: ModelSpec) -> None:
+    block = "MLA_ARGS"
+    arguments.add(block, "--multi-latent-attention")
+    if model.q_lora_rank is not None:
+        arguments.add(block, "--q-lora-rank", model.q_lora_rank)
+    arguments.add(block, "--kv-lora-rank", model.kv_lora_rank or 0)
+    arguments.add(block, "--qk-head-dim", model.qk_nope_head_dim or 0)
+    arguments.add(block, "--qk-pos-emb-head-dim", model.qk_rope_head_dim or 0)
+    arguments.add(block, "--v-head-dim", model.value_head_dim)
+    arguments.add(block, "--qk-layernorm")
+
+
+def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
+    window = model.sliding_window
+    if window is None:
+        return
+    windows = [model.attention_window(layer) is not None for layer in range(model.num_hidden_layers)]
+    alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]
+    if not (all(windows) or alternating):
+        arguments.note("which layers have a sliding window can't be said by a flag: check the model's code")
+    if arguments.target == "mindspeed-llm":
+        arguments.add("GPT_ARGS", "--interleave-sliding-window" if alternating else "--sliding-window", window)
+        return
+    arguments.add("GPT_ARGS", "--window-size", f"{window - 1},0")
+    if alternating:
+        arguments.add("GPT_ARGS", "--window-attn-skip-freq", 2)
+
+
+def add_experts(arguments: LaunchArguments, spec: Spec) -> None:
+    """MOE_ARGS: experts and router; how they are spread is the parallel room's."""
+    model, block = spec.model, "MOE_ARGS"
+    if not model.is_moe:
+        return
+    add = arguments.add
+    add(block, "--num-experts", model.n_routed_experts or 0)
+    add(block, "--moe-router-topk", model.num_experts_per_tok or 0)
+    add(block, "--moe-ffn-hidden-size", model.moe_intermediate_size or 0)
+    if model.shared_expert_width:
+        add(block, "--moe-shared-expert-intermediate-size", model.shared_expert_width)
+    if model.n_group is not None and model.n_group > 1:
+        add(block, "--moe-router-num-groups", model.n_group)
+        add(block, "--moe-router-group-topk", model.topk_group or 1)
+    if model.capacity_factor is not None:
+        add(block, "--moe-expert-capacity-factor", model.capacity_factor)
+        add(block, "--moe-pad-expert-input-to-capacity")
+    add(block, "--moe-router-load-balancing-type", ShellVariable("ROUTER_BALANCING"))
+    if arguments.target == "megatron":
+        pattern = "".join(str(int(model.is_moe_layer(layer))) for layer in range(model.num_hidden_layers))
+        add(block, "--moe-layer-freq", _frequency(pattern))
+        return
+    # MindSpeed-LLM: -1 means that every layer has experts.
+    dense = model.first_k_dense_replace
+    add(block, "--first-k-dense-replace", dense or -1)
+    add(block, "--moe-layer-freq", 1 if dense else -1)
+    if model.mlp_only_layers:
+        arguments.note("MindSpeed-LLM has no flag for single dense layers between expert layers (mlp_only_layers)")
+
+
+def _frequency(pattern: str) -> str:
+    """Megatron's expression for layers with (1) and without (0) experts, such as `([0]*3+[1]*58)`."""
+    runs: list[tuple[str, int]] = []
+    for kind in pattern:
+        if runs and runs[-1][0] == kind:
+            runs[-1] = (kind, runs[-1][1] + 1)
+        else:
+            runs.append((kind, 1))
+    return "(" + "+".join(f"[{kind}]*{count}" for kind, count in runs) + ")"
+
+
+def add_training(arguments: LaunchArguments, spec: Spec) -> None:
+    """TRAIN_ARGS: batch, number format and the recipe's variables, which the user sets."""
+    block, training = "TRAIN_ARGS", spec.training
+    add = arguments.add
+    add(block, "--micro-batch-size", ShellVariable("MBS"))
+    add(block, "--global-batch-size", ShellVariable("GBS"))
+    add(block, "--train-iters", ShellVariable("TRAIN_ITERS"))
+    add(block, "--lr", ShellVariable("LR"))
+    add(block, "--min-lr", ShellVariable("MIN_LR"))
+    add(block, "--lr-decay-style", "cosine")
+    add(block, "--lr-warmup-iters", ShellVariable("WARMUP_ITERS"))
+    add(block, "--weight-decay", 0.1)
+    add(block, "--clip-grad", 1)
+    add(block, "--adam-beta1", 0.9)
+    add(block, "--adam-beta2", 0.95)
+    if training.precision in {"bf16", "fp8"}:
+        add(block, "--bf16")
+    elif training.precision == "fp16":
+        add(block, "--fp16")
+    if training.precision == "fp8":
+        add(block, "--fp8-format", "hybrid")
+    if spec.search.deterministic_training:
+        add(block, "--npu-deterministic" if arguments.target == "mindspeed-llm" else "--deterministic-mode")

@@ -1,0 +1,135 @@
+"""Degrees, schedule, placement and dispatch of a plan in launch flags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+
+BLOCK = "MODEL_PARALLEL_ARGS"
+CP_ALGORITHMS = {"ring": "megatron_cp_algo", "ulysses": "ulysses_cp_algo", "hybrid": "hybrid_cp_algo"}
+CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "hybrid": "a2a+p2p"}
+
+
+def expert_parallel_flag(strategy: Strategy) -> int:
+    """The framework's expert-parallel size: with tp-extend-ep the tensor-parallel ranks join the group by themselves."""
+    return max(1, strategy.ep // strategy.tp) if extends_ep(strategy) else strategy.ep
+
+
+def extends_ep(strategy: Strategy) -> bool:
+    """Whether the tensor-parallel ranks of a node hold different experts by MindSpeed's tp-extend-ep."""
+    return strategy.tp > 1 and ("tp_extend_ep" in strategy.features or strategy.moe_dispatcher == "alltoall_seq") and (
+        strategy.etp in {None, 1} or "tp_extend_ep" in strategy.features
+    )
+
+
+def expert_tensor_parallel(strategy: Strategy) -> int:
+    """Tensor parallelism inside an expert; where a plan names none, the frameworks' default: that of the layers."""
+    return strategy.etp if strategy.etp is not None else strategy.tp
+
+
+def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Placement) -> int:
+    """MODEL_PARALLEL_ARGS; returns the number of layers to launch with, padding counted."""
+    strategy = plan.strategy
+    add = arguments.add
+    add(BLOCK, "--tensor-model-parallel-size", ShellVariable("TP"))
+    add(BLOCK, "--pipeline-model-parallel-size", ShellVariable("PP"))
+    add(BLOCK, "--context-parallel-size", ShellVariable("CP"))
+    if strategy.cp > 1:
+        _add_context_parallel(arguments, strategy)
+    if spec.model.is_moe:
+        add(BLOCK, "--expert-model-parallel-size", ShellVariable("EP"))
+        if not (arguments.target == "mindspeed-llm" and extends_ep(strategy)):
+            add(BLOCK, "--expert-tensor-parallel-size", expert_tensor_parallel(strategy))
+    if strategy.tp > 1 and strategy.sequence_parallel is not False:
+        add(BLOCK, "--sequence-parallel")
+    _add_schedule(arguments, strategy)
+    return _add_placement(arguments, spec, plan, placed)
+
+
+def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> None:
+    algorithm = strategy.cp_algo or "ring"
+    if arguments.target == "megatron":
+        arguments.add(BLOCK, "--cp-comm-type", CP_COMM_TYPES[algorithm])
+        if algorithm == "hybrid" and strategy.ulysses_degree is not None:
+            ring = strategy.cp // strategy.ulysses_degree
+            arguments.add(BLOCK, "--hierarchical-context-parallel-sizes", strategy.ulysses_degree, ring)
+        return
+    arguments.add(BLOCK, "--context-parallel-algo", CP_ALGORITHMS[algorithm])
+    if algorithm == "hybrid" and strategy.ulysses_degree is not None:
+        arguments.add(BLOCK, "--ulysses-degree-in-cp", strategy.ulysses_degree)
+    if algorithm != "ulysses":
+        arguments.add(BLOCK, "--use-cp-send-recv-overlap")
+
+
+def _add_schedule(arguments: LaunchArguments, strategy: Strategy) -> None:
+    schedule, mindspeed = strategy.schedule, arguments.target == "mindspeed-llm"
+    if schedule == "dualpipe":
+        arguments.note("DualPipe has no flag in the public releases; DualPipeV is its public relative")
+    if schedule == "dualpipev":
+        if mindspeed:
+            arguments.add("SCHEDULE_ARGS", "--schedules-method", "dualpipev")
+        else:
+            arguments.note("Megatron-LM has no DualPipeV: launch with MindSpeed-LLM, or plan for target megatron")
+    if schedule in {"adaptive_pipe", "dualpipev"} and strategy.ep > 1:
+        if mindspeed:
+            arguments.add("SCHEDULE_ARGS", "--moe-fb-overlap")
+        elif schedule == "adaptive_pipe":
+            arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
+            arguments.add("SCHEDULE_ARGS", "--delay-wgrad-compute")
+
+
+def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Placement) -> int:
+    strategy, layers = plan.strategy, spec.model.num_hidden_layers
+    if strategy.pp == 1:
+        return layers
+    mindspeed = arguments.target == "mindspeed-llm"
+    if strategy.schedule == "dualpipev" and mindspeed:
+        total, noops = noop_padding(dualpipev_order(placed))
+        if noops:
+            arguments.add(BLOCK, "--noop-layers", ",".join(map(str, noops)))
+        return total
+    in_last_stage = placed.mtp_stage == strategy.pp - 1
+    if placed.is_even and in_last_stage:
+        if len(placed.chunks) > 1:
+            arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", placed.chunks[0][0])
+    elif mindspeed and len(placed.chunks) == 1 and in_last_stage:
+        arguments.add(BLOCK, "--num-layer-list", ",".join(str(count) for count in placed.chunks[0]))
+    else:
+        layout = layout_string(placed, spec.model.num_nextn_predict_layers)
+        arguments.add(BLOCK, "--pipeline-model-parallel-layout", layout)
+    if mindspeed and spec.model.is_moe and spec.model.first_k_dense_replace >= layers // strategy.pp:
+        arguments.note(
+            f"MindSpeed-LLM refuses first-k-dense-replace {spec.model.first_k_dense_replace} with "
+            f"{layers // strategy.pp} layers a stage; plan with target mindspeed-llm"
+        )
+    return layers
+
+
+def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:
+    """How tokens reach their experts."""
+    if not spec.model.is_moe:
+        return
+    block, mindspeed = "MOE_ARGS", arguments.target == "mindspeed-llm"
+    dispatcher = strategy.moe_dispatcher or "alltoall"
+    if not mindspeed:
+        if dispatcher in {"alltoall_seq", "hierarchical"}:
+            arguments.note(f"Megatron-LM has no {dispatcher} dispatcher: alltoall is written instead")
+        arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
+        return
+    if dispatcher == "hierarchical":
+        arguments.add(block, "--moe-hierarchical-alltoallv")
+        arguments.note("--moe-hierarchical-alltoallv exists in MindSpeed 2.0.0_core_r0.8.0 only, not in later releases")
+    seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
+    arguments.add(block, "--moe-token-dispatcher-type", "alltoall_seq" if seq else dispatcher)
+    if extends_ep(strategy):
+        arguments.add(block, "--moe-tp-extend-ep")
+        arguments.add(block, "--moe-grouped-gemm")
+    if seq or dispatcher == "allgather":
+        arguments.add(block, "--moe-permutation-async-comm")

@@ -1,0 +1,142 @@
+"""Names of what the pictures show, in English and Chinese."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.strategy import Strategy
+
+Language = Literal["en", "zh"]
+
+PARTS: dict[Language, dict[str, str]] = {
+    "en": {
+        "compute_s": "compute",
+        "imbalance_s": "imbalance",
+        "recompute_s": "recompute",
+        "exposed_swap_s": "swap",
+        "exposed_tp_s": "tensor parallel",
+        "exposed_ep_s": "expert All-to-All",
+        "exposed_cp_s": "context parallel",
+        "exposed_dp_s": "data parallel",
+        "exposed_pp_s": "pipeline send",
+        "pipeline_bubble_s": "pipeline bubble",
+        "host_bound_s": "host",
+        "optimizer_s": "optimizer",
+    },
+    "zh": {
+        "compute_s": "计算",
+        "imbalance_s": "负载不均",
+        "recompute_s": "重计算",
+        "exposed_swap_s": "换入换出",
+        "exposed_tp_s": "张量并行通信",
+        "exposed_ep_s": "专家 All-to-All",
+        "exposed_cp_s": "上下文并行通信",
+        "exposed_dp_s": "数据并行通信",
+        "exposed_pp_s": "流水线收发",
+        "pipeline_bubble_s": "流水线空泡",
+        "host_bound_s": "主机下发",
+        "optimizer_s": "优化器",
+    },
+}
+
+MEMORY: dict[Language, dict[str, str]] = {
+    "en": {
+        "weights": "weights",
+        "gradients": "gradients",
+        "optimizer": "optimizer states",
+        "activations": "activations",
+        "workspace": "workspace",
+        "communication_buffers": "communication buffers",
+        "runtime": "runtime",
+    },
+    "zh": {
+        "weights": "权重",
+        "gradients": "梯度",
+        "optimizer": "优化器状态",
+        "activations": "激活值",
+        "workspace": "工作空间",
+        "communication_buffers": "通信缓冲",
+        "runtime": "运行时",
+    },
+}
+
+WORDS: dict[Language, dict[str, str]] = {
+    "en": {
+        "step_time": "step time (s)",
+        "memory": "peak memory (GiB)",
+        "stage_memory": "memory on the card (GiB)",
+        "stage": "stage",
+        "chunk": "chunk",
+        "layer": "layer of the model",
+        "layers": "layers",
+        "dense": "dense layers",
+        "moe": "MoE layers",
+        "plan": "plan",
+        "limit": "usable",
+        "reference": "usual start",
+        "interval": "80 % interval",
+        "candidates": "strategies",
+        "rejected": "rejected",
+        "too_big": "too big for the memory",
+        "pruned": "bounded out",
+        "solved": "solved",
+        "front": "no plan is better in both",
+    },
+    "zh": {
+        "step_time": "单步时间 (s)",
+        "memory": "峰值内存 (GiB)",
+        "stage_memory": "卡上内存 (GiB)",
+        "stage": "阶段",
+        "chunk": "虚拟段",
+        "layer": "模型层号",
+        "layers": "层",
+        "dense": "稠密层",
+        "moe": "MoE 层",
+        "plan": "方案",
+        "limit": "可用",
+        "reference": "常用起点",
+        "interval": "80 % 区间",
+        "candidates": "策略数",
+        "rejected": "被规则排除",
+        "too_big": "内存放不下",
+        "pruned": "被下界剪枝",
+        "solved": "已求解",
+        "front": "两项上都无更优方案",
+    },
+}
+
+SCHEDULES: dict[str, str] = {
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved 1F1B",
+    "dualpipev": "DualPipeV",
+    "dualpipe": "DualPipe",
+    "adaptive_pipe": "Adaptive Pipe",
+}
+
+
+def layout(strategy: Strategy) -> str:
+    """The parallel degrees in the field's short form, such as `TP2 PP8 VPP4 EP64 DP48`; degrees of 1 are left out."""
+    degrees = [
+        ("TP", strategy.tp),
+        ("PP", strategy.pp),
+        ("VPP", strategy.vpp),
+        ("CP", strategy.cp),
+        ("EP", strategy.ep),
+        ("ETP", strategy.etp or 1),
+        ("DP", strategy.dp or 1),
+    ]
+    named = [f"{name}{value}" for name, value in degrees if value > 1]
+    return " ".join(named) or "TP1 PP1 DP1"
+
+
+def plan_label(plan: Plan, lang: Language) -> str:
+    """How a picture names a plan: its rank, or the words for the usual starting point, and its layout."""
+    name = WORDS[lang]["reference"] if is_reference(plan) else f"{plan.rank}"
+    return f"{name} · {layout(plan.strategy)}"
+
+
+def is_reference(plan: Plan) -> bool:
+    """Whether the plan is shown only for comparison: it is labelled, such as "the usual starting point"."""
+    return plan.label is not None

@@ -1,0 +1,117 @@
+"""Which pipeline stage holds which layers of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+
+from autodeploy.figures.labels import WORDS, Language
+from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.palette import LAYER_COLOURS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from autodeploy.specs.planset import Plan
+
+_V_SHAPED = frozenset({"dualpipev"})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring layers of one kind that one virtual stage holds, numbered from 0."""
+
+    stage: int
+    chunk: int
+    first_layer: int
+    num_layers: int
+    kind: str
+
+
+def layer_runs(plan: Plan, dense_layers: Collection[int]) -> tuple[Run, ...]:
+    """The runs of layers in the order of the model.
+
+    The model passes all stages once for each chunk; DualPipeV comes back through its second chunk in reverse
+    (github.com/deepseek-ai/DualPipe).
+    """
+    runs: list[Run] = []
+    first = 0
+    for stage, chunk, count in _in_model_order(plan):
+        for layer in range(first, first + count):
+            kind = "dense" if layer in dense_layers else "moe"
+            last = runs[-1] if runs else None
+            if last is not None and (last.stage, last.chunk, last.kind) == (stage, chunk, kind):
+                runs[-1] = Run(stage, chunk, last.first_layer, last.num_layers + 1, kind)
+            else:
+                runs.append(Run(stage, chunk, layer, 1, kind))
+        first += count
+    return tuple(runs)
+
+
+def _in_model_order(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    chunks = max((len(stage.layers) for stage in plan.stages), default=0)
+    for chunk in range(chunks):
+        order = range(len(plan.stages))
+        backwards = plan.strategy.schedule in _V_SHAPED and chunk % 2 == 1
+        for stage in reversed(order) if backwards else order:
+            layers = plan.stages[stage].layers
+            if chunk < len(layers):
+                yield stage, chunk, layers[chunk]
+
+
+def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Language = "en") -> go.Figure:
+    """A row for each stage, the model's layers from left to right; what else a stage holds stands at its name.
+
+    Parameters
+    ----------
+    dense_layers : numbers, from 0, of the layers without routed experts.
+    """
+    words = WORDS[lang]
+    names = [_stage_name(index, stage.holds, words["stage"]) for index, stage in enumerate(plan.stages)]
+    runs = layer_runs(plan, dense_layers)
+    traces = []
+    for kind, colour in LAYER_COLOURS.items():
+        rows = [run for run in runs if run.kind == kind]
+        if rows:
+            traces.append(
+                go.Bar(
+                    name=words[kind],
+                    meta=kind,
+                    orientation="h",
+                    base=[run.first_layer for run in rows],
+                    x=[run.num_layers for run in rows],
+                    y=[names[run.stage] for run in rows],
+                    customdata=[_words_of(run, words) for run in rows],
+                    text=[run.num_layers for run in rows],
+                    textposition="inside",
+                    insidetextanchor="middle",
+                    textangle=0,
+                    marker={"color": colour, "line": {"width": 1, "color": "rgba(255, 255, 255, 0.7)"}},
+                    hovertemplate="%{customdata}<extra></extra>",
+                )
+            )
+    return quiet_figure(
+        traces,
+        x_title=words["layer"],
+        y_title="",
+        height_px=130 + 24 * max(1, len(names)),
+        barmode="overlay",
+        bargap=0.18,
+        yaxis={"type": "category", "categoryorder": "array", "categoryarray": names, "autorange": "reversed"},
+        showlegend=True,
+        legend_y=-3.2 / (2 + max(1, len(names))),
+    )
+
+
+def _stage_name(index: int, holds: tuple[str, ...], word: str) -> str:
+    return f"{word} {index}" + (f" · {', '.join(holds)}" if holds else "")
+
+
+def _words_of(run: Run, words: dict[str, str]) -> str:
+    last = run.first_layer + run.num_layers - 1
+    return (
+        f"{words['stage']} {run.stage}, {words['chunk']} {run.chunk}: "
+        f"{words['layers']} {run.first_layer}–{last} ({words[run.kind]})"
+    )

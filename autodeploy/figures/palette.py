@@ -1,0 +1,50 @@
+"""The one palette: a part of the step or of the memory has the same colour in every picture and on every page.
+
+Families help the eye: computation is blue, communication warm, memory relief violet, idle time grey. The tones are
+middling, so that they stand on a white and on a dark ground alike; neighbours in a stack differ in lightness too.
+"""
+
+from __future__ import annotations
+
+PART_COLOURS: dict[str, str] = {
+    "compute_s": "#3f74b8",
+    "imbalance_s": "#93b8e4",
+    "recompute_s": "#7c62b3",
+    "exposed_swap_s": "#b9a3d9",
+    "exposed_tp_s": "#efb45f",
+    "exposed_ep_s": "#dd7a3c",
+    "exposed_cp_s": "#c4574d",
+    "exposed_dp_s": "#b58a55",
+    "exposed_pp_s": "#e6a594",
+    "pipeline_bubble_s": "#a3a9b3",
+    "host_bound_s": "#4a978c",
+    "optimizer_s": "#84b676",
+}
+"""Breakdown field to colour, in the order in which the parts are stacked."""
+
+MEMORY_COLOURS: dict[str, str] = {
+    "weights": "#3f74b8",
+    "gradients": "#93b8e4",
+    "optimizer": "#84b676",
+    "activations": "#7c62b3",
+    "workspace": "#b9a3d9",
+    "communication_buffers": "#dd7a3c",
+    "runtime": "#a3a9b3",
+}
+"""Memory field to colour, in the order in which the parts are stacked."""
+
+LAYER_COLOURS: dict[str, str] = {"dense": "#93b8e4", "moe": "#dd7a3c"}
+
+FATE_COLOURS: dict[str, str] = {
+    "rejected": "#a3a9b3",
+    "too_big": "#c4574d",
+    "pruned": "#efb45f",
+    "solved": "#4a978c",
+}
+
+BEST = "#3f74b8"
+OTHER = "#93b8e4"
+REFERENCE = "#a3a9b3"
+LIMIT = "#c4574d"
+GRID = "rgba(128, 134, 144, 0.28)"
+TEXT = "#6b7280"

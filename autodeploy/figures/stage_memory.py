@@ -1,0 +1,56 @@
+"""What fills the memory of each pipeline stage's cards, against what is usable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+
+from autodeploy.figures.labels import MEMORY, WORDS, Language
+from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.palette import LIMIT, MEMORY_COLOURS
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+
+
+def stage_memory(plan: Plan, lang: Language = "en") -> go.Figure:
+    """One stacked bar a pipeline stage, in GiB on the card, and the line of the usable memory."""
+    words = WORDS[lang]
+    stages = [str(index) for index in range(len(plan.stages))]
+    traces = []
+    for field, colour in MEMORY_COLOURS.items():
+        gib = [float(getattr(stage.memory_gib, field)) for stage in plan.stages]
+        if any(gib):
+            traces.append(
+                go.Bar(
+                    name=MEMORY[lang][field],
+                    meta=field,
+                    x=stages,
+                    y=gib,
+                    marker={"color": colour, "line": {"width": 0}},
+                    hovertemplate="%{y:.2f} GiB",
+                )
+            )
+    figure = quiet_figure(
+        traces,
+        x_title=words["stage"],
+        y_title=words["stage_memory"],
+        height_px=380,
+        barmode="stack",
+        bargap=0.3,
+        xaxis_type="category",
+        xaxis_showgrid=False,
+        yaxis_range=[0, 1.12 * max([plan.memory_limit_gib, *(stage.total_gib for stage in plan.stages)])],
+    )
+    figure.add_hline(
+        y=plan.memory_limit_gib,
+        line={"color": LIMIT, "width": 1.5, "dash": "dash"},
+        annotation={
+            "text": f"{words['limit']} {plan.memory_limit_gib:.1f} GiB",
+            "font": {"color": LIMIT},
+            "yanchor": "bottom",
+        },
+        annotation_position="top right",
+    )
+    return figure

@@ -1,0 +1,84 @@
+"""Step time against peak memory: what a faster plan costs in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import plotly.graph_objects as go
+
+from autodeploy.figures.labels import WORDS, Language, is_reference, layout
+from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.palette import BEST, LIMIT, OTHER, REFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.planset import Plan
+
+
+def pareto_front(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans that no other beats in both step time and peak memory, by rising memory."""
+    front: list[Plan] = []
+    for plan in sorted(plans, key=lambda p: (p.peak_memory_gib, p.step_time_s, p.rank)):
+        if not front or plan.step_time_s < front[-1].step_time_s:
+            front.append(plan)
+    return front
+
+
+def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
+    """A point a plan with the interval of its step time, the Pareto front and the usable memory."""
+    words = WORDS[lang]
+    traces: list[Any] = []
+    front = pareto_front(plans)
+    if len(front) > 1:
+        traces.append(
+            go.Scatter(
+                name=words["front"],
+                x=[plan.peak_memory_gib for plan in front],
+                y=[plan.step_time_s for plan in front],
+                mode="lines",
+                line={"color": OTHER, "width": 1.5, "shape": "hv"},
+                hoverinfo="skip",
+            )
+        )
+    ranked = [plan for plan in plans if not is_reference(plan)]
+    references = [plan for plan in plans if is_reference(plan)]
+    traces += [_points(ranked, words["plan"], words)] if ranked else []
+    traces += [_points(references, words["reference"], words)] if references else []
+    figure = quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380)
+    if plans:
+        limit_gib = plans[0].memory_limit_gib
+        figure.add_vline(
+            x=limit_gib,
+            line={"color": LIMIT, "width": 1.5, "dash": "dash"},
+            annotation={"text": f"{words['limit']} {limit_gib:.1f} GiB", "font": {"color": LIMIT}},
+            annotation_position="top left",
+        )
+    return figure
+
+
+def _points(plans: list[Plan], name: str, words: dict[str, str]) -> go.Scatter:
+    colours = [REFERENCE if is_reference(plan) else BEST if plan.rank == 1 else OTHER for plan in plans]
+    return go.Scatter(
+        name=name,
+        x=[plan.peak_memory_gib for plan in plans],
+        y=[plan.step_time_s for plan in plans],
+        mode="markers+text",
+        text=["" if is_reference(plan) else str(plan.rank) for plan in plans],
+        textposition="top right",
+        marker={"size": 13, "color": colours, "line": {"width": 1.5, "color": "#ffffff"}},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [max(0.0, plan.uncertainty.high_s - plan.step_time_s) for plan in plans],
+            "arrayminus": [max(0.0, plan.step_time_s - plan.uncertainty.low_s) for plan in plans],
+            "thickness": 1,
+            "width": 4,
+            "color": REFERENCE,
+        },
+        customdata=[
+            [layout(p.strategy), f"{words['interval']} {p.uncertainty.low_s:.2f}–{p.uncertainty.high_s:.2f} s"]
+            for p in plans
+        ],
+        hovertemplate="%{customdata[0]}<br>%{y:.2f} s, %{x:.1f} GiB<br>%{customdata[1]}<extra></extra>",
+    )

@@ -1,0 +1,1 @@
+"""Reads other tools' files into specs and plans, one file a format."""

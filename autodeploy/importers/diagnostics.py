@@ -1,0 +1,64 @@
+"""What an importer took from a foreign file, what it filled in, what it left and what it found contradictory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_SHOWN_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One finding: where in the file, which field of the spec, what value (shortened) and why."""
+
+    source: str
+    field: str = ""
+    value: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """Everything an importer has to say about one file, in the order it was found."""
+
+    taken: tuple[Note, ...] = ()
+    defaulted: tuple[Note, ...] = ()
+    ignored: tuple[Note, ...] = ()
+    contradicted: tuple[Note, ...] = ()
+
+
+@dataclass(slots=True)
+class DiagnosticsLog:
+    """Collects notes while a file is read."""
+
+    _taken: list[Note] = field(default_factory=list)
+    _defaulted: list[Note] = field(default_factory=list)
+    _ignored: list[Note] = field(default_factory=list)
+    _contradicted: list[Note] = field(default_factory=list)
+
+    def take(self, source: str, field: str, value: Any, reason: str = "") -> None:
+        """The value at `source` became the spec's `field`."""
+        self._taken.append(Note(source, field, shown(value), reason))
+
+    def default(self, field: str, value: Any, reason: str) -> None:
+        """The file says nothing of `field`; the value follows from the reason."""
+        self._defaulted.append(Note("", field, shown(value), reason))
+
+    def ignore(self, source: str, value: Any, reason: str) -> None:
+        """The value at `source` has no place in the spec."""
+        self._ignored.append(Note(source, "", shown(value), reason))
+
+    def contradict(self, source: str, field: str, value: Any, reason: str) -> None:
+        """The value at `source` disagrees with what was taken for `field`."""
+        self._contradicted.append(Note(source, field, shown(value), reason))
+
+    def finish(self) -> Diagnostics:
+        """All notes, immutable."""
+        return Diagnostics(tuple(self._taken), tuple(self._defaulted), tuple(self._ignored), tuple(self._contradicted))
+
+
+def shown(value: Any) -> str:
+    """A value as short text."""
+    text = f"{type(value).__name__} of {len(value)}" if isinstance(value, dict | list | tuple) else str(value)
+    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."

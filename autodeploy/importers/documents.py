@@ -1,0 +1,155 @@
+"""YAML and JSON files of people: read without surprises, refused early when they are hostile or broken.
+
+YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words). A file is at most 1 MB; nesting and the
+number of values after aliases are expanded are bounded before anything is built, so that a "billion laughs" file costs
+no more than any other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autodeploy.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 32
+MAX_VALUES = 30_000
+
+
+def read_document(path: Path) -> Any:
+    """The content of a YAML or JSON (by suffix) file.
+
+    Raises
+    ------
+    SpecError
+        when the file is missing, too large, too deep, or not well formed; the message names line and column.
+    """
+    text = read_text(path)
+    try:
+        return load_json(text) if path.suffix.lower() == ".json" else load_yaml(text)
+    except SpecError as error:
+        raise SpecError(f"{path.name}: {error}", hint=error.hint) from error
+
+
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
+    """The text of a file of at most `max_bytes`."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(max_bytes + 1)
+    except IsADirectoryError as error:
+        raise SpecError(f"{path} is a directory", hint="give a file") from error
+    except OSError as error:
+        raise SpecError(f"{path} can't be read: {error.strerror or error}", hint="check the path") from error
+    if len(content) > max_bytes:
+        raise SpecError(f"{path.name} is larger than {max_bytes:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path.name} is not UTF-8 text (byte {error.start})") from error
+
+
+def load_json(text: str) -> Any:
+    """JSON without NaN, infinities or repeated keys."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise SpecError(f"nested more than {MAX_DEPTH} deep") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise SpecError(f"not usable JSON: {str(error).partition(';')[0]}") from error
+    _refuse_deep(value)
+    return value
+
+
+def load_yaml(text: str) -> Any:
+    """The one document of a YAML 1.2 text, standard tags only."""
+    from ruamel.yaml import YAML  # here: reading JSON or a preset needs no YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        _refuse_hostile(YAML(typ="safe", pure=True).parse(text))
+        return YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        raise SpecError(_located(error)) from error
+    except YAMLError as error:
+        raise SpecError(f"not YAML: {str(error).splitlines()[0]}") from error
+    except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key
+        raise SpecError(f"not usable YAML: {str(error).partition(';')[0]}") from error
+
+
+def _located(error: Any) -> str:
+    mark = error.problem_mark or error.context_mark
+    problem = (error.problem or error.context or "not YAML").splitlines()[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+
+
+def _refuse_hostile(events: Iterable[Any]) -> None:
+    """Counts values as if every alias were written out; stops at the first bound that is passed."""
+    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
+
+    expanded: dict[str, int] = {}
+    anchors: set[str] = set()
+    open_nodes: list[tuple[str | None, int]] = []
+    total = documents = 0
+    for event in events:
+        if isinstance(event, DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise SpecError("several YAML documents in one file", hint="keep one, without '---' in between")
+        elif isinstance(event, CollectionEndEvent):
+            anchor, start = open_nodes.pop()
+            if anchor is not None:
+                expanded[anchor] = total - start
+        elif isinstance(event, AliasEvent):
+            if event.anchor not in expanded:
+                raise SpecError(f"the alias *{event.anchor} stands inside what it names, or names nothing")
+            total += expanded[event.anchor]
+        elif isinstance(event, NodeEvent):
+            if event.anchor in anchors:
+                raise SpecError(f"the anchor &{event.anchor} is given twice")
+            anchors |= {event.anchor} - {None}
+            total += 1
+            if isinstance(event, CollectionStartEvent):
+                open_nodes.append((event.anchor, total - 1))
+            elif event.anchor is not None:
+                expanded[event.anchor] = 1
+        if len(open_nodes) > MAX_DEPTH:
+            raise SpecError(f"nested more than {MAX_DEPTH} deep")
+        if total > MAX_VALUES:
+            raise SpecError(f"more than {MAX_VALUES:,} values, aliases written out")
+
+
+def _refuse_deep(value: Any) -> None:
+    level = [value]
+    seen = 0
+    for _ in range(MAX_DEPTH + 1):
+        if not level:
+            return
+        seen += len(level)
+        if seen > MAX_VALUES:
+            raise SpecError(f"more than {MAX_VALUES:,} values")
+        level = [
+            child
+            for parent in level
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+    raise SpecError(f"nested more than {MAX_DEPTH} deep")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise SpecError(f"{name} is not a JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        repeated = next(key for key in found if sum(name == key for name, _ in pairs) > 1)
+        raise SpecError(f"the key {repeated[:100]!r} is given twice in one object")
+    return found

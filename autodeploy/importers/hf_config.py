@@ -1,0 +1,352 @@
+"""Hugging Face `config.json` to a model spec. Reads the file only: no network, no code of the model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from autodeploy.errors import FieldError, SpecError, UnsupportedError
+from autodeploy.importers.diagnostics import Diagnostics, DiagnosticsLog, shown
+from autodeploy.importers.hf_architectures import (
+    ARCHITECTURES,
+    CHECK,
+    IGNORED,
+    KEYS,
+    MODEL_TYPES,
+    NOT_MODELLED,
+    UNKNOWN,
+    Architecture,
+)
+from autodeploy.specs.model import MAX_LAYERS, ModelSpec
+from autodeploy.specs.validation import field_errors, pointer
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 32
+MAX_NODES = 100_000
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
+_IDENTITY = ("architectures", "model_type", "_name_or_path")
+
+
+def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = None) -> tuple[ModelSpec, Diagnostics]:
+    """The model a `config.json` describes, and what was taken, defaulted, ignored or contradicted.
+
+    Parameters
+    ----------
+    data : the file's content, or its mapping.
+    name : the model's name; otherwise the file's `_name_or_path` or architecture.
+
+    Raises
+    ------
+    SpecError
+        when the content is not such a file, or its sizes make no sense; paths are JSON pointers into the file.
+    UnsupportedError
+        when the model has a mechanism that is not modelled, such as linear attention.
+    """
+    top = _mapping(data)
+    _refuse_hostile(top)
+    reader = _Reader.of(top)
+    _refuse_not_modelled(reader)
+    fields = _read_attention(reader)
+    fields |= _read_layers(reader)
+    fields |= _read_experts(reader, fields)
+    fields |= reader.architecture.fixed | _read_norms(reader)
+    fields["name"] = (name or reader.model_name)[:200]
+    reader.note_rest()
+    try:
+        return ModelSpec.model_validate(fields), reader.log.finish()
+    except ValidationError as error:
+        raise SpecError(errors=tuple(map(reader.in_file, field_errors(error, model=ModelSpec)))) from error
+
+
+class _Reader:
+    """The part of the file that describes the language model, with a log of what was done with each key."""
+
+    def __init__(self, config: Mapping[str, Any], prefix: str, architecture: Architecture, model_name: str) -> None:
+        self.config, self.prefix = config, prefix
+        self.architecture, self.model_name = architecture, model_name
+        self.log = DiagnosticsLog()
+        self._sources: dict[str, str] = {}
+        self._used: set[str] = set(_IDENTITY)
+
+    @classmethod
+    def of(cls, top: Mapping[str, Any]) -> _Reader:
+        part = next((p for p in _TEXT_PARTS if isinstance(top.get(p), Mapping) and "hidden_size" not in top), None)
+        config: Mapping[str, Any] = top if part is None else top[part]
+        identity = _architecture_name(config) or _architecture_name(top)
+        architecture = ARCHITECTURES.get(identity, UNKNOWN)
+        file_name = config.get("_name_or_path") or top.get("_name_or_path")
+        model_name = str(file_name).rstrip("/").rpartition("/")[2] if file_name else identity or "unnamed model"
+        reader = cls(config, "" if part is None else pointer((part,)), architecture, model_name)
+        if not architecture.known:
+            reason = f"architecture {shown(identity)} is unknown; read with Llama's keys: check the result"
+            reader.log.default("architecture", "LlamaForCausalLM", reason)
+        if part is not None:
+            if "tie_word_embeddings" in top and "tie_word_embeddings" not in config:
+                reader.config = {**config, "tie_word_embeddings": top["tie_word_embeddings"]}
+            for key in top:
+                if key not in {part, "tie_word_embeddings", *_IDENTITY}:
+                    reader.log.ignore(pointer((key,)), top[key], IGNORED.get(key, CHECK))
+        return reader
+
+    def at(self, key: str) -> str:
+        """The JSON pointer of a key."""
+        return self.prefix + pointer((key,))
+
+    def raw(self, key: str) -> Any:
+        """The value of a key that needs interpretation, marked as read."""
+        self._used.add(key)
+        return self.config.get(key)
+
+    def take(self, field: str) -> Any:
+        """The field's value under the first of its names that the file has; others are compared with it."""
+        value = None
+        for key in self.architecture.names(field):
+            found = self.raw(key)
+            if found is None:
+                continue
+            if isinstance(found, list | dict):
+                message = f"{key} is a {type(found).__name__}: sizes that differ from layer to layer are not modelled"
+                raise UnsupportedError(message, path=self.at(key), hint="give one value for all layers")
+            if value is None:
+                value = found
+                self._sources[field] = self.at(key)
+                self.log.take(self.at(key), field, found)
+            elif found != value:
+                self.log.contradict(self.at(key), field, found, f"{self._sources[field]} says {shown(value)}")
+        return value
+
+    def count(self, field: str, limit: int = 1_000_000) -> int | None:
+        """`take` for a number that is calculated with before the model is validated."""
+        value = self.take(field)
+        return None if value is None else self.checked_count(value, self._sources[field], limit)
+
+    @staticmethod
+    def checked_count(value: Any, path: str, limit: int) -> int:
+        """The value if it is a whole number from 0 to the limit."""
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+            raise SpecError(f"{shown(value)} is not a whole number from 0 to {limit}", path=path)
+        return value
+
+    def source(self, field: str) -> str:
+        """The JSON pointer that the field's value came from."""
+        return self._sources.get(field, self.prefix)
+
+    def forget(self, field: str, value: Any, reason: str) -> None:
+        """A value that was read but does not apply to this model."""
+        if value is not None:
+            self.log.ignore(self.source(field), value, reason)
+
+    def note_rest(self) -> None:
+        """Every key that nothing has read is ignored, with a reason."""
+        for key, value in self.config.items():
+            if key not in self._used:
+                self.log.ignore(self.at(key), value, IGNORED.get(key, CHECK))
+
+    def in_file(self, error: FieldError) -> FieldError:
+        """An error of the model spec at the place in the file that its value came from."""
+        field, slash, rest = error.path.removeprefix("/").partition("/")
+        path = self._sources.get(field) or self.at((KEYS.get(field) or (field,))[0])
+        return FieldError(path + slash + rest, error.message, error.hint)
+
+
+def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
+    if isinstance(data, bytes | str):
+        if len(data) > MAX_BYTES:
+            raise SpecError(f"larger than {MAX_BYTES} bytes", path="", hint="is it a config.json?")
+        try:
+            data = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+        except RecursionError:
+            raise SpecError(f"nested deeper than {MAX_DEPTH} levels", path="") from None
+        except ValueError as error:  # also of undecodable bytes and of numbers with thousands of digits
+            raise SpecError(f"not JSON: {error}", path="", hint="give the content of a config.json") from error
+    if not isinstance(data, Mapping):
+        raise SpecError("a config.json holds an object", path="", hint="give the content of a config.json")
+    return data
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise ValueError(f"key {key[:80]!r} appears twice with different values")
+        found[key] = value
+    return found
+
+
+def _refuse_hostile(top: Mapping[str, Any]) -> None:
+    """Depth, size and finite numbers, without recursion."""
+    stack: list[tuple[Any, tuple[str | int, ...]]] = [(top, ())]
+    nodes = 0
+    while stack:
+        value, location = stack.pop()
+        nodes += 1
+        if nodes > MAX_NODES:
+            raise SpecError(f"more than {MAX_NODES} values", path="")
+        if len(location) > MAX_DEPTH:
+            raise SpecError(f"nested deeper than {MAX_DEPTH} levels", path=pointer(location[:3]))
+        if isinstance(value, Mapping):
+            stack += [(item, (*location, str(key))) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            stack += [(item, (*location, index)) for index, item in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise SpecError(f"{value} is not a finite number", path=pointer(location))
+        elif isinstance(value, int) and value.bit_length() > 128:
+            raise SpecError("the number is too large", path=pointer(location))
+
+
+def _architecture_name(config: Mapping[str, Any]) -> str:
+    """The first known of `architectures`, else what `model_type` stands for, else the first name given."""
+    given = config.get("architectures")
+    names = [n for n in given if isinstance(n, str)] if isinstance(given, list | tuple) else []
+    known = next((n for n in names if n in ARCHITECTURES), None)
+    model_type = str(config.get("model_type") or "")
+    return known or MODEL_TYPES.get(model_type.lower(), "") or next(iter(names), model_type)
+
+
+def _refuse_not_modelled(reader: _Reader) -> None:
+    for key, mechanism in NOT_MODELLED.items():
+        if reader.raw(key):
+            hint = "plan a model of the same size without it"
+            raise UnsupportedError(f"{mechanism} ({key}) can't be planned yet", path=reader.at(key), hint=hint)
+
+
+def _read_attention(reader: _Reader) -> dict[str, Any]:
+    """Hidden size, heads and, where the file has latent ranks, the latent attention's dimensions."""
+    fields = {name: reader.take(name) for name in ("hidden_size", "num_attention_heads", "vocab_size")}
+    kv_heads, head_dim = reader.take("num_key_value_heads"), reader.take("head_dim")
+    mla = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    fields |= {name: reader.take(name) for name in mla}
+    if fields["kv_lora_rank"] is not None:
+        reader.forget("num_key_value_heads", kv_heads, "latent attention has one key and value a head")
+        reader.forget("head_dim", head_dim, "latent attention has its own dimensions")
+        return fields
+    if reader.raw("multi_query_attention") is False:
+        kv_heads = None
+    if kv_heads is None:
+        reader.log.default("num_key_value_heads", fields["num_attention_heads"], "as many as num_attention_heads")
+    if head_dim is None and fields["qk_nope_head_dim"] is None:
+        reader.log.default("head_dim", "hidden_size / num_attention_heads", "the file has none")
+    fields |= {"num_key_value_heads": kv_heads, "head_dim": head_dim}
+    nope, rope = fields.pop("qk_nope_head_dim"), fields.pop("qk_rope_head_dim")
+    if nope is not None and rope is not None:  # Pangu Pro MoE V2: grouped queries, wider queries and keys than values
+        limit = 8192
+        fields["head_dim"] = sum(reader.checked_count(d, reader.prefix, limit) for d in (nope, rope))
+    return fields
+
+
+def _read_layers(reader: _Reader) -> dict[str, Any]:
+    """Layers, windows, the activation and the ends of the model."""
+    layers = reader.count("num_hidden_layers", MAX_LAYERS)
+    fields: dict[str, Any] = {"num_hidden_layers": layers}
+    fields["num_nextn_predict_layers"] = reader.take("num_nextn_predict_layers")
+    fields["learned_position_embeddings"] = reader.take("learned_position_embeddings")
+    tied = reader.take("tie_word_embeddings")
+    if tied is None:
+        tied = reader.architecture.tied_by_default
+        reader.log.default("tie_word_embeddings", tied, "the architecture's default")
+    fields["tie_word_embeddings"] = tied
+    fields["hidden_act"] = _activation(reader)
+    return fields | _read_windows(reader, layers)
+
+
+def _activation(reader: _Reader) -> str:
+    value = reader.take("hidden_act")
+    gated = reader.architecture.gated
+    if value is None:
+        value = "silu" if gated else "gelu"
+        reader.log.default("hidden_act", value, "the architecture's default")
+    text = str(value).lower()
+    if "gelu" in text or text == "geglu":
+        return "geglu" if gated else "gelu"
+    if gated and text in {"silu", "swish", "swiglu"}:
+        return "silu"
+    if not gated and text in {"relu", "silu", "swish"}:
+        reader.log.default("hidden_act", "gelu", f"a plain MLP with {text} costs what one with gelu does")
+        return "gelu"
+    hint = "silu or gelu"
+    raise UnsupportedError(f"activation {shown(value)} is not modelled", path=reader.at("hidden_act"), hint=hint)
+
+
+def _read_windows(reader: _Reader, layers: int | None) -> dict[str, Any]:
+    """Sliding windows: `layer_types` says which layers have one; Qwen2 switches them with `use_sliding_window`."""
+    window, types = reader.raw("sliding_window"), reader.raw("layer_types")
+    switch, first = reader.raw("use_sliding_window"), reader.raw("max_window_layers")
+    if window is None or switch is False:
+        if window is not None:
+            reader.log.ignore(reader.at("sliding_window"), window, "use_sliding_window is false")
+        return {"layer_types": types} if isinstance(types, list) and set(map(str, types)) != {"full_attention"} else {}
+    reader.log.take(reader.at("sliding_window"), "sliding_window", window)
+    if types is not None:
+        reader.log.take(reader.at("layer_types"), "layer_types", types)
+    elif switch and first is not None and layers is not None:
+        full = reader.checked_count(first, reader.at("max_window_layers"), MAX_LAYERS)
+        types = ["full_attention" if i < full else "sliding_attention" for i in range(layers)]
+        reader.log.take(reader.at("max_window_layers"), "layer_types", first, "layers before it see everything")
+    return {"sliding_window": window, "layer_types": types}
+
+
+def _read_norms(reader: _Reader) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if (sandwich := reader.raw("sandwich_norm")) is not None:
+        fields["norm_layout"] = "sandwich" if sandwich else "pre"
+        reader.log.take(reader.at("sandwich_norm"), "norm_layout", fields["norm_layout"])
+    if (qk_norm := reader.raw("use_qk_norm")) is not None:
+        fields["qk_norm"] = bool(qk_norm)
+        reader.log.take(reader.at("use_qk_norm"), "qk_norm", fields["qk_norm"])
+    return fields
+
+
+def _read_experts(reader: _Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """MLP widths and, where there are routed experts, which layers have them."""
+    experts, width = reader.count("n_routed_experts"), reader.take("intermediate_size")
+    names = ("num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group")
+    found = {name: reader.take(name) for name in names}
+    shared, shared_width = reader.count("n_shared_experts"), reader.count("shared_expert_intermediate_size")
+    dense = _dense_layers(reader, fields["num_hidden_layers"] or 0)
+    if not experts:
+        for name, value in (*found.items(), ("n_shared_experts", shared or None)):
+            reader.forget(name, value, "there are no routed experts")
+        if width is None and not reader.architecture.gated and isinstance(fields["hidden_size"], int):
+            width = 4 * fields["hidden_size"]
+            reader.log.default("intermediate_size", width, "four times hidden_size")
+        return {"intermediate_size": width}
+    if found["moe_intermediate_size"] is None and width is not None:
+        found["moe_intermediate_size"] = width
+        reader.log.take(reader.source("intermediate_size"), "moe_intermediate_size", width, "the experts' width")
+    elif not dense:
+        reader.forget("intermediate_size", width, "no layer is dense")
+    lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
+    if not shared and shared_width:
+        expert_width = found["moe_intermediate_size"]
+        whole = isinstance(expert_width, int) and expert_width > 0 and shared_width % expert_width == 0
+        shared = shared_width // expert_width if whole else 1
+        reader.log.default("n_shared_experts", shared, "from the width of the shared experts")
+    placed = {"first_k_dense_replace": lead, "mlp_only_layers": tuple(dense[lead:])}
+    widths = {"intermediate_size": width if dense else None, "shared_expert_intermediate_size": shared_width or None}
+    return found | placed | widths | {"n_routed_experts": experts, "n_shared_experts": shared or 0}
+
+
+def _dense_layers(reader: _Reader, layers: int) -> list[int]:
+    """Layers without experts, ascending. DeepSeek counts its frequency from layer 0, Qwen's sparse step from 1."""
+    first = reader.count("first_k_dense_replace", MAX_LAYERS) or 0
+    frequency, step = reader.raw("moe_layer_freq"), reader.raw("decoder_sparse_step")
+    only = reader.raw("mlp_only_layers") or []
+    if not isinstance(only, list | tuple):
+        raise SpecError("not a list of layers", path=reader.at("mlp_only_layers"))
+    named = {reader.checked_count(i, reader.at("mlp_only_layers"), MAX_LAYERS) for i in only}
+    if isinstance(frequency, list):  # Megatron's form: one flag a layer
+        if len(frequency) != layers:
+            raise SpecError(f"{len(frequency)} entries for {layers} layers", path=reader.at("moe_layer_freq"))
+        named |= {i for i, flag in enumerate(frequency) if not flag}
+        frequency = None
+    every = max(1, reader.checked_count(frequency or 1, reader.at("moe_layer_freq"), MAX_LAYERS))
+    sparse = max(1, reader.checked_count(step or 1, reader.at("decoder_sparse_step"), MAX_LAYERS))
+    return [i for i in range(layers) if i < first or i in named or i % every or (i + 1) % sparse]

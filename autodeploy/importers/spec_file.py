@@ -1,0 +1,153 @@
+"""The product's own spec files: YAML or JSON, with references to other files next to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import FieldError, SpecError
+from autodeploy.importers.documents import read_document
+from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.specs.spec import Spec, parse_spec
+from autodeploy.specs.validation import did_you_mean
+from hardware_profiles import ProfileError, apply_overrides, load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
+    from hardware_profiles import FieldProblem
+
+PROFILE_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read_spec_file(path: Path | str) -> Spec:
+    """The validated spec in a YAML or JSON file; file names in it are relative to it.
+
+    Raises
+    ------
+    SpecError
+        with every bad field at once, or the line and column where the file is not well formed.
+    """
+    path = Path(path)
+    return read_spec_document(read_document(path), base_dir=path.parent)
+
+
+def read_spec_document(document: Any, base_dir: Path | None = None) -> Spec:
+    """The validated spec in a mapping.
+
+    Parameters
+    ----------
+    document : mapping as read from YAML, JSON or a request body.
+    base_dir : where `hf_config` and an own hardware profile are looked for. Absent, for documents that come over the
+        network, files can't be named: the model's configuration stands in the document itself.
+
+    Raises
+    ------
+    SpecError
+        with every bad field at once: JSON pointer, message and hint.
+    """
+    errors: list[FieldError] = []
+    if isinstance(document, Mapping):
+        _refuse_other_documents(document)
+        document = _with_profile_path(document, base_dir)
+        errors += _profile_errors(document)
+    try:
+        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir))
+    except SpecError as error:
+        known = {e.path for e in error.errors}
+        raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in known))) from error
+    if errors:
+        raise SpecError(errors=tuple(errors))
+    return spec
+
+
+def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
+    keys = {str(key) for key in document}
+    if "model" not in keys and keys & {"architectures", "model_type", "hidden_size"}:
+        raise SpecError(
+            "this is a model's config.json, not a spec",
+            hint="write a spec with model: {hf_config: ./config.json}, a cluster and a training",
+        )
+    if "plans" in keys and "search" in keys:
+        raise SpecError("this is a PlanSet, not a spec", hint="its spec is under /search/spec")
+
+
+def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
+    """A profile that is a file is looked for next to the spec."""
+    cluster = document.get("cluster")
+    profile = cluster.get("profile") if isinstance(cluster, Mapping) else None
+    if not isinstance(profile, str) or not profile.lower().endswith(PROFILE_SUFFIXES):
+        return document
+    if base_dir is None:
+        raise SpecError(
+            f"a file ({profile[:100]}) can't be named here",
+            path="/cluster/profile",
+            hint="name a built-in profile and change its numbers with cluster.overrides",
+        )
+    found = Path(profile) if Path(profile).is_absolute() else base_dir / profile
+    return {**document, "cluster": {**cluster, "profile": str(found)}}  # type: ignore[dict-item]
+
+
+def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with the hardware profile, the chip grade or an overridden number, each under its own field."""
+    cluster = document.get("cluster")
+    name = cluster.get("profile") if isinstance(cluster, Mapping) else None
+    if not isinstance(cluster, Mapping) or not isinstance(name, str):
+        return []
+    try:
+        profile = load_profile(name)
+    except ProfileError as error:
+        return [FieldError("/cluster/profile", _profile_message(error, problem), problem.hint) for problem in error.problems]
+    errors = []
+    device, overrides = cluster.get("device"), cluster.get("overrides")
+    if isinstance(device, str) and device not in profile.devices:
+        hint = did_you_mean(device, profile.devices)
+        errors.append(FieldError("/cluster/device", f"{profile.name} has no chip grade {device!r}", hint))
+    for path, value in overrides.items() if isinstance(overrides, Mapping) else ():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                apply_overrides(profile, {str(path): float(value)})
+            except ProfileError as error:
+                errors.append(FieldError(f"/cluster/overrides/{path}", str(error), error.hint))
+    return errors
+
+
+def _profile_message(error: ProfileError, problem: FieldProblem) -> str:
+    return f"{problem.path}: {problem.message}" if problem.path else str(error)
+
+
+def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None) -> ModelSpec:
+    """The model of {hf_config: path or mapping, name: optional}."""
+    unknown = [str(key) for key in value if key not in {"hf_config", "name"}]
+    if unknown:
+        errors = [
+            FieldError(f"/{key}", f"unknown key {key!r}", did_you_mean(key, ["hf_config", "name"])) for key in unknown
+        ]
+        raise SpecError(errors=tuple(errors))
+    config, name = value["hf_config"], value.get("name")
+    if name is not None and not isinstance(name, str):
+        raise SpecError("the name is not text", path="/name")
+    if isinstance(config, str):
+        config = _config_file(config, base_dir)
+    if not isinstance(config, Mapping):
+        raise SpecError("neither a file name nor a mapping", path="/hf_config", hint="hf_config: ./config.json")
+    try:
+        model, _ = read_hf_config(config, name)
+    except SpecError as error:
+        raise type(error)(
+            errors=tuple(FieldError("/hf_config" + e.path, e.message, e.hint) for e in error.errors)
+        ) from error
+    return model
+
+
+def _config_file(name: str, base_dir: Path | None) -> Any:
+    if base_dir is None:
+        hint = "put the content of config.json here"
+        raise SpecError(f"a file ({name[:100]}) can't be named here", path="/hf_config", hint=hint)
+    path = base_dir / name
+    if path.is_dir():
+        path = path / "config.json"
+    try:
+        return read_document(path)
+    except SpecError as error:
+        raise SpecError(str(error), path="/hf_config", hint=error.hint) from error

@@ -1,0 +1,1 @@
+"""Running searches: the runners, and what one run does."""

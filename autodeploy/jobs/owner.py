@@ -1,0 +1,46 @@
+"""Who runs a search: a name for this process that says later whether the process still lives."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def _process_space() -> str:
+    """Host and process-number space: numbers mean the same process only where both are equal."""
+    try:
+        space = Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:").strip("[]")
+    except OSError:
+        space = "0"
+    return f"{socket.gethostname()}/{space}"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """This process as the owner of searches."""
+
+    space: str = field(default_factory=_process_space)
+    pid: int = field(default_factory=os.getpid)
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
+
+    def __str__(self) -> str:
+        return f"{self.space[-160:]}:{self.pid}:{self.token}"
+
+    def is_dead(self, other: str) -> bool:
+        """Whether that owner is a process of this machine that is gone. Of other machines nothing is known."""
+        space, _, rest = other.partition(":")
+        pid, _, token = rest.partition(":")
+        if space != self.space[-160:] or not pid.isdigit():
+            return False
+        if int(pid) == self.pid:
+            return token != self.token  # the number is ours now, so its last holder is gone
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False

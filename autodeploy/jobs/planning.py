@@ -1,0 +1,38 @@
+"""What a runner needs of the planner, and how it gets it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.planner import Progress
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+PLANNER = "autodeploy.planner"
+
+
+class Planner(Protocol):
+    """The functions of `autodeploy.planner` that services and jobs call."""
+
+    def plan(
+        self,
+        spec: Spec,
+        *,
+        search_id: str = "",
+        created_at: str = "",
+        progress: Callable[[Progress], None] | None = None,
+        should_cancel: Callable[[], bool] | None = None,
+    ) -> PlanSet: ...
+
+    def estimate(self, spec: Spec) -> Plan: ...
+
+    def describe_hashes(self, spec: Spec) -> tuple[str, str, str]: ...
+
+
+def load_planner(module: str = PLANNER) -> Planner:
+    """The planner in that module. A name, because processes that are spawned import it anew."""
+    return cast("Planner", import_module(module))

@@ -1,0 +1,77 @@
+"""What runs inside a pool process. Importing this module is cheap; the planner is imported by `prepare`."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autodeploy.errors import SearchCancelled
+from autodeploy.jobs.execution import execute
+from autodeploy.jobs.planning import load_planner
+from autodeploy.store.database import Database
+
+if TYPE_CHECKING:
+    from autodeploy.store.queue import Claim
+
+log = logging.getLogger(__name__)
+
+# One search uses one core; libraries that would start a thread on every core are told so before they are imported.
+SINGLE_THREADED = {
+    name: "1"
+    for name in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "BLIS_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything a pool process needs to run one search."""
+
+    claim: Claim
+    database_url: str
+    planner: str
+    heartbeat_s: float
+
+
+def prepare(planner: str) -> None:
+    """Runs once in each new process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then stops this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_die_with_parent, name="die-with-parent", daemon=True).start()
+    load_planner(planner)
+
+
+def _die_with_parent() -> None:
+    """A killed server must not leave processes that compute for nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def process_id() -> int:
+    """The process; answers when `prepare` is done."""
+    return os.getpid()
+
+
+def run(job: Job) -> None:
+    """Runs one search. Whatever happens is in the database afterwards, so nothing is raised for it."""
+    database = Database(job.database_url, pool_size=2)
+    try:
+        execute(database, job.claim, load_planner(job.planner), heartbeat_s=job.heartbeat_s)
+    except SearchCancelled:
+        pass
+    except Exception:
+        log.exception("search %s failed", job.claim.search_id)
+    finally:
+        database.close()

@@ -1,0 +1,27 @@
+"""What every runner of searches can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from autodeploy.store.database import Session
+
+
+class JobRunner(Protocol):
+    """Runs queued searches. One contract, whichever machine the work is done on."""
+
+    def start(self) -> None:
+        """Takes back what dead runners left and begins to work."""
+
+    def enqueue(self, session: Session, search_id: str) -> None:
+        """Makes the search a job in the caller's transaction: both are there, or neither is."""
+
+    def wake(self) -> None:
+        """Says that a transaction with a new job is committed."""
+
+    def is_alive(self) -> bool:
+        """Whether queued searches will be run."""
+
+    def stop(self) -> None:
+        """Stops working and hands running searches back to the queue."""

@@ -1,0 +1,1 @@
+"""Orders evaluated plans, finds ties and the Pareto front, and explains."""

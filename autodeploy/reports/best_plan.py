@@ -1,0 +1,123 @@
+"""One plan in the words an engineer and a lead both understand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.breakdown import breakdown_line
+from autodeploy.reports.texts import Language, say
+from autodeploy.reports.wording import SYSTEMS, TARGETS, choices, degrees, percent, quantity, seconds, width, wrap
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+
+INDENT = "  "
+COLUMNS = 100
+
+
+def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+    """Model, cluster, workload and target on one or two lines."""
+    cards = plan.num_npus_used if plan is not None else spec.cluster.num_npus
+    where = SYSTEMS.get(spec.cluster.profile, spec.cluster.profile)
+    if spec.cluster.device is not None:
+        where += f" ({spec.cluster.device})"
+    title = f"{spec.model.name} {say(lang, 'on')} {where}"
+    if cards is not None:
+        title += ": " + _card_count(cards, plan, lang)
+    training, target = spec.training, spec.search.target
+    workload = say(
+        lang,
+        "workload",
+        seq=training.seq_length,
+        batch=f"{training.global_batch_size.value:,}",
+        precision=training.precision.upper(),
+    )
+    launch = say(lang, "any_target") if target == "any" else say(lang, "for_target", target=TARGETS[target])
+    workload += say(lang, "comma") + launch
+    if width(title) + 3 + width(workload) <= columns:
+        return [f"{title}   {workload}"]
+    return [*wrap(title, columns, hanging=INDENT), *wrap(workload, columns, indent=INDENT, hanging=INDENT)]
+
+
+def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
+    ranks = 0
+    if plan is not None and plan.strategy.dp is not None:
+        ranks = plan.strategy.tp * plan.strategy.pp * plan.strategy.cp * plan.strategy.dp
+    if ranks > cards:
+        return say(lang, "cards_and_dies", cards=f"{cards:,}", ranks=f"{ranks:,}")
+    return say(lang, "cards", cards=f"{cards:,}")
+
+
+def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: int = COLUMNS) -> list[str]:
+    """The plan's strategy, speed, interval, memory, cost of the run and breakdown."""
+    strategy = plan.strategy
+    title = f"{name}  {degrees(strategy, with_dp=True)}{say(lang, 'comma')}{choices(strategy, lang)}"
+    lines = wrap(title, columns, hanging=INDENT * 3)
+    facts = [_speed(plan, lang), _interval(plan, lang), _memory(spec, plan, lang)]
+    if plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
+        tokens = quantity(spec.training.tokens)
+        days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
+        facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
+    facts.append(breakdown_line(plan, lang))
+    for fact in facts:
+        lines += wrap(fact, columns, indent=INDENT, hanging=INDENT)
+    return lines
+
+
+def _speed(plan: Plan, lang: Language) -> str:
+    convention = plan.mfu_convention
+    parts = [
+        say(lang, "step", step=seconds(plan.step_time_s)),
+        say(lang, "per_card", value=f"{plan.tokens_per_s_per_npu:,.0f}"),
+        say(lang, "in_total", value=quantity(plan.tokens_per_s)),
+        say(lang, "mfu", value=percent(plan.mfu), convention=convention),
+    ]
+    return _spaced(parts)
+
+
+def _interval(plan: Plan, lang: Language) -> str:
+    """The 80 % interval, the axes in which no measured run is near, and the nearest run."""
+    given = plan.uncertainty
+    text = say(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
+    if given.extrapolated:
+        names = [axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in given.extrapolated]
+        text += say(lang, "comma") + say(lang, "extrapolated", axes=_listed(names, lang))
+    if given.nearest_record is not None:
+        text += say(lang, "semicolon") + say(lang, "nearest", record=given.nearest_record)
+    return text
+
+
+def _listed(names: list[str], lang: Language) -> str:
+    """`ranks`, `ranks and EP`, `ranks, CP and EP`."""
+    if len(names) < 2:
+        return "".join(names)
+    return ("、" if lang == "zh" else ", ").join(names[:-1]) + say(lang, "and") + names[-1]
+
+
+_ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"})
+
+
+def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
+    worst = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib) if plan.stages else 0
+    peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
+    text = say(lang, "memory", peak=peak, limit=limit, stage=worst)
+    if not plan.fits:
+        text += say(lang, "semicolon") + say(
+            lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}"
+        )
+    elif plan.oom_imbalance is not None and spec.model.is_moe:
+        training = spec.training
+        text += say(lang, "semicolon") + say(
+            lang,
+            "oom",
+            limit=f"{plan.oom_imbalance:.1f}",
+            assumed=f"{training.routing_imbalance:.1f}",
+            peak=f"{training.routing_imbalance_peak:.1f}",
+        )
+    return text
+
+
+def _spaced(parts: list[str]) -> str:
+    """Facts of one line, set apart."""
+    return "   ".join(parts)

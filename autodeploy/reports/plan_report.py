@@ -1,0 +1,157 @@
+"""The report of a search as text of at most 100 columns: best plan first, then the ranking, then what was searched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.best_plan import COLUMNS, INDENT, header, plan_lines
+from autodeploy.reports.rows import PlanRow, plan_rows
+from autodeploy.reports.texts import Language, say
+from autodeploy.reports.wording import TARGETS, pad, percent, seconds, width, wrap
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import PlanSet
+
+
+def render_plan_set(plan_set: PlanSet, lang: Language = "en") -> str:
+    """The whole report, with a line break at the end of each line."""
+    spec = Spec.model_validate(plan_set.search.spec)
+    best = plan_set.plans[0] if plan_set.plans else None
+    lines = header(spec, best or plan_set.reference, lang)
+    if best is not None:
+        lines += plan_lines(spec, best, lang, name=say(lang, "best"))
+        lines += table(plan_rows(plan_set, lang), lang)
+    else:
+        lines += no_plan_lines(plan_set, lang)
+    lines += counts_lines(plan_set, lang)
+    lines += note_lines(plan_set, spec, lang)
+    lines += _next_lines(plan_set, spec, lang)
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def render_plan(spec: Spec, plan_set: PlanSet, lang: Language = "en") -> str:
+    """The report of an estimate: one strategy as given, no ranking."""
+    plan = plan_set.plans[0]
+    lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=say(lang, "plan"))]
+    for text in plan_set.warnings:
+        lines += wrap(say(lang, "warning", text=text), hanging=INDENT)
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def table(rows: list[PlanRow], lang: Language) -> list[str]:
+    """Ranked plans in aligned columns; a remark too long for the line is cut."""
+    titles = ["#", *(say(lang, key) for key in ("layout", "schedule", "step_column", "card_column", "gib_column"))]
+    titles += [say(lang, "versus_best"), ""]
+    cells = [
+        [
+            r.rank,
+            r.layout,
+            r.schedule,
+            r.step_time_s,
+            r.tokens_per_s_per_npu,
+            r.peak_memory_gib,
+            r.versus_best,
+            r.remark,
+        ]
+        for r in rows
+    ]
+    widths = [max(width(row[column]) for row in [titles, *cells]) for column in range(len(titles))]
+    right = {0, 3, 4, 5, 6}
+    lines = []
+    for row in [titles, *cells]:
+        line = " " + "  ".join(pad(cell, widths[i], right=i in right) for i, cell in enumerate(row))
+        lines.append(_cut(line.rstrip()))
+    return lines
+
+
+def _cut(line: str) -> str:
+    while width(line) > COLUMNS:
+        line = line[:-2].rstrip() + "…"
+    return line
+
+
+def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+    """What became of the candidates, and how good the best is proven to be."""
+    counts, gap = plan_set.counts, plan_set.optimality.gap
+    text = say(
+        lang,
+        "counts",
+        enumerated=f"{counts.enumerated:,}",
+        seconds=f"{plan_set.timing.total_s:.1f}",
+        illegal=f"{sum(counts.rejected.values()):,}",
+        too_big=f"{counts.too_big:,}",
+        pruned=f"{counts.pruned:,}",
+        solved=f"{counts.solved:,}",
+    )
+    if plan_set.plans:
+        text += say(lang, "semicolon") + (
+            say(lang, "gap_unknown") if gap is None else say(lang, "gap", gap=percent(gap))
+        )
+    return wrap(text, columns, hanging=INDENT)
+
+
+def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+    """What the target framework costs, and warnings."""
+    lines: list[str] = []
+    free = plan_set.unrestricted
+    if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != "any":
+        target = TARGETS[spec.search.target]
+        price = say(lang, "price", target=target, price=f"{free.price_pct:.1f}", step=seconds(free.best_step_time_s))
+        lines += wrap(price, columns, hanging=INDENT)
+    for text in plan_set.warnings:
+        lines += wrap(say(lang, "warning", text=text), columns, hanging=INDENT)
+    if not plan_set.reproducible:
+        lines += wrap(say(lang, "not_reproducible"), columns, hanging=INDENT)
+    return lines
+
+
+def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+    """Why there is no plan, and the nearest changes that would bring one."""
+    if plan_set.status == "cancelled":
+        return [say(lang, "cancelled")]
+    if plan_set.status == "failed":
+        return wrap(say(lang, "failed", error=plan_set.error or "?"), columns, hanging=INDENT)
+    if plan_set.status != "infeasible":
+        return [say(lang, "running", status=plan_set.status)]
+    lines = [say(lang, "infeasible")]
+    reason = plan_set.infeasible
+    if reason is None:
+        return lines
+    if reason.binding_rules:
+        lines += wrap(
+            say(lang, "binding", rules="; ".join(reason.binding_rules)), columns, indent=INDENT, hanging=INDENT
+        )
+    if not reason.nearest:
+        return [*lines, INDENT + say(lang, "no_nearest")]
+    lines.append(INDENT + say(lang, "nearest_changes"))
+    for near in reason.nearest:
+        lines += wrap(f"- {near.change}: {near.effect}", columns, indent=INDENT * 2, hanging=INDENT)
+    return lines
+
+
+def _next_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
+    """Commands on as few lines as hold them whole, so that each can be copied."""
+    lines = [say(lang, "next")]
+    for step in next_steps(plan_set, spec):
+        joint = " | " if lines[-1].strip() != say(lang, "next").strip() else ""
+        if width(lines[-1] + joint + step) > COLUMNS:
+            lines[-1] += joint.rstrip()
+            lines.append(INDENT + step)
+        else:
+            lines[-1] += joint + step
+    return lines
+
+
+def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
+    """Commands that make sense now, with the real plan's id."""
+    if not plan_set.plans:
+        return ["autodeploy plan SPEC -f json", "autodeploy why-not SPEC --strategy tp=8,pp=8", "make serve"]
+    best = plan_set.plans[0]
+    target = "mindspeed-llm" if spec.search.target in {"any", "mindformers"} else spec.search.target
+    other = 2 * best.strategy.tp if best.strategy.tp < 8 else best.strategy.tp // 2
+    return [
+        f"autodeploy export {best.plan_id} --to {target}",
+        f"why-not {best.plan_id} --strategy tp={other}",
+        "make serve",
+    ]

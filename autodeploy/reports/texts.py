@@ -1,0 +1,118 @@
+"""Every sentence of the reports, in English and Chinese."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+
+_TEXTS: dict[str, tuple[str, str]] = {
+    "comma": (", ", "，"),
+    "semicolon": ("; ", "；"),
+    "and": (" and ", "、"),
+    # header
+    "on": ("on", "@"),
+    "cards": ("{cards} cards", "{cards} 卡"),
+    "cards_and_dies": ("{cards} cards ({ranks} dies)", "{cards} 卡（{ranks} 芯）"),
+    "workload": ("seq {seq}, batch {batch}, {precision}", "序列 {seq}，批 {batch}，{precision}"),
+    "for_target": ("for {target}", "目标框架 {target}"),
+    "any_target": ("without a framework's launch rules", "不受框架启动规则限制"),
+    # best plan
+    "best": ("BEST", "最优"),
+    "plan": ("PLAN", "方案"),
+    "micro_batch": ("micro batch {size}", "微批 {size}"),
+    "recompute": ("recompute {what}", "重计算 {what}"),
+    "swap": ("swap {what}", "换出 {what}"),
+    "nothing_recomputed": ("no recompute", "无重计算"),
+    "step": ("step {step} s", "单步 {step} s"),
+    "per_card": ("{value} tokens/s/card", "{value} tokens/s/卡"),
+    "in_total": ("{value} tokens/s", "共 {value} tokens/s"),
+    "mfu": ("MFU {value} % ({convention})", "MFU {value} %（{convention}）"),
+    "interval": ("80 % interval {low}-{high} s", "80 % 区间 {low}-{high} s"),
+    "extrapolated": ("extrapolated in {axes}", "外推于 {axes}"),
+    "nearest": ("nearest record: {record}", "最近实测：{record}"),
+    "memory": ("memory {peak} of {limit} GiB (stage {stage})", "内存 {peak} / {limit} GiB（阶段 {stage}）"),
+    "oom": (
+        "out of memory above expert imbalance {limit} (assumed {assumed}, peak {peak})",
+        "专家不均衡超过 {limit} 即内存不足（假设 {assumed}，峰值 {peak}）",
+    ),
+    "does_not_fit": ("DOES NOT FIT by {excess} GiB", "超出 {excess} GiB，放不下"),
+    "run": ("{tokens} tokens: {days} days, {card_hours} card-hours", "{tokens} tokens：{days} 天，{card_hours} 卡时"),
+    "a_step": ("a step: ", "一步构成： "),
+    "hidden": ("{share} % hidden", "隐藏 {share} %"),
+    "tie": ("tie", "持平"),
+    "starting_point": ("the usual starting point", "常用起点"),
+    "versus_best": ("vs best", "相对最优"),
+    # footer
+    "counts": (
+        "{enumerated} strategies in {seconds} s: {illegal} illegal, {too_big} too big, {pruned} bounded out, "
+        "{solved} solved",
+        "{seconds} s 内枚举 {enumerated} 个策略：{illegal} 个不合法，{too_big} 个放不下，{pruned} 个被下界剪枝，"
+        "{solved} 个求解",
+    ),
+    "gap": ("gap {gap} % (of this model)", "最优性差距 {gap} %（在此模型内）"),
+    "gap_unknown": ("no bound proven", "未证得下界"),
+    "price": (
+        "launch rules of {target} cost {price} %: without them {step} s",
+        "{target} 的启动规则代价 {price} %：不受限时为 {step} s",
+    ),
+    "warning": ("warning: {text}", "注意：{text}"),
+    "not_reproducible": (
+        "warning: the time limit was reached, so another run may differ",
+        "注意：达到时间上限，再次运行的结果可能不同",
+    ),
+    "next": ("next: ", "下一步： "),
+    # no plan
+    "infeasible": ("NO PLAN: nothing fits", "无可行方案"),
+    "binding": ("binding rules: {rules}", "起约束作用的规则：{rules}"),
+    "nearest_changes": ("nearest changes that fit:", "最接近的可行修改："),
+    "no_nearest": (
+        "no single change of cards, batch or features makes it fit",
+        "卡数、批大小或特性的单项修改都不能使其可行",
+    ),
+    "cancelled": ("CANCELLED before a plan was found", "已取消，尚无方案"),
+    "failed": ("FAILED: {error}", "失败：{error}"),
+    "running": ("the search is {status}", "搜索状态：{status}"),
+    # columns
+    "layout": ("layout", "布局"),
+    "schedule": ("schedule", "流水调度"),
+    "step_column": ("s/step", "s/步"),
+    "card_column": ("tok/s/card", "tok/s/卡"),
+    "gib_column": ("GiB", "GiB"),
+    "plan_column": ("plan", "方案"),
+    "full_recompute": ("full rec.", "全重计算"),
+    # Markdown
+    "title": ("Plan report", "方案报告"),
+    "best_plan": ("Best plan", "最优方案"),
+    "plans": ("Plans", "方案列表"),
+    "search": ("Search", "搜索"),
+    "provenance": ("numbers are at weakest", "数字来源最弱为"),
+    "generated": ("generated, review before launch", "自动生成，启动前请复核"),
+}
+
+PART_NAMES: dict[str, tuple[str, str]] = {
+    "compute_s": ("compute", "计算"),
+    "imbalance_s": ("imbalance", "负载不均"),
+    "exposed_ep_s": ("EP", "EP"),
+    "exposed_tp_s": ("TP", "TP"),
+    "exposed_cp_s": ("CP", "CP"),
+    "exposed_dp_s": ("DP", "DP"),
+    "exposed_pp_s": ("PP send", "PP 收发"),
+    "pipeline_bubble_s": ("bubble", "空泡"),
+    "recompute_s": ("recompute", "重计算"),
+    "exposed_swap_s": ("swap", "换入换出"),
+    "host_bound_s": ("host", "主机下发"),
+    "optimizer_s": ("optimizer", "优化器"),
+    "other": ("other", "其他"),
+}
+
+
+def say(lang: Language, key: str, **values: object) -> str:
+    """The sentence in that language with its blanks filled in."""
+    return _TEXTS[key][LANGUAGES.index(lang)].format(**values)
+
+
+def part_name(lang: Language, part: str) -> str:
+    """The short name of a part of the step time."""
+    return PART_NAMES[part][LANGUAGES.index(lang)]

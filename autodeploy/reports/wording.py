@@ -1,0 +1,124 @@
+"""How numbers and strategies are written."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.texts import Language, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.specs.strategy import Recompute, Strategy
+
+SCHEDULES: dict[str, str] = {
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved 1F1B",
+    "dualpipev": "DualPipeV",
+    "dualpipe": "DualPipe",
+    "adaptive_pipe": "Adaptive Pipe",
+}
+TARGETS: dict[str, str] = {"mindspeed-llm": "MindSpeed-LLM", "megatron": "Megatron-LM", "mindformers": "MindFormers"}
+SYSTEMS: dict[str, str] = {
+    "cloudmatrix-384": "CloudMatrix 384",
+    "ascend-800t-a2": "Ascend 800T A2",
+    "nvidia-a100-80g": "NVIDIA A100 80 GB",
+    "nvidia-h100": "NVIDIA H100",
+    "nvidia-h800": "NVIDIA H800",
+    "nvidia-b200": "NVIDIA B200",
+}
+
+
+def seconds(value: float) -> str:
+    """Seconds with three significant digits at least: 61.2, 3.45, 0.123."""
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as percent, without the sign: 0.3 -> 30.0."""
+    return f"{100 * share:.{digits}f}"
+
+
+def quantity(value: float) -> str:
+    """A large number in short: 14.8T, 1.2M, 350k, 812."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            scaled = value / size
+            return f"{scaled:.1f}".removesuffix(".0") + unit if scaled < 100 else f"{scaled:,.0f}{unit}"
+    return f"{value:,.0f}"
+
+
+def degrees(strategy: Strategy, *, with_dp: bool) -> str:
+    """The parallel degrees, such as `TP2 PP8 VPP4 EP32 DP48`; CP and ETP only where they are not 1."""
+    named = [("TP", strategy.tp), ("PP", strategy.pp), ("VPP", strategy.vpp)]
+    named += [("CP", strategy.cp)] if strategy.cp > 1 else []
+    named += [("EP", strategy.ep)]
+    named += [("ETP", strategy.etp)] if strategy.etp is not None and strategy.etp > 1 else []
+    named += [("DP", strategy.dp)] if with_dp and strategy.dp is not None else []
+    return " ".join(f"{name}{value}" for name, value in named)
+
+
+def schedule_cell(strategy: Strategy, lang: Language) -> str:
+    """The schedule as a table shows it, with full recompute, which changes a plan's character."""
+    full = ", " + say(lang, "full_recompute") if strategy.recompute.granularity == "full" else ""
+    return strategy.schedule + full
+
+
+def recompute_names(recompute: Recompute) -> list[str]:
+    """What is recomputed anywhere in the model, in the order of the vocabulary."""
+    if recompute.granularity == "none":
+        return []
+    if recompute.granularity == "full":
+        layers = recompute.num_layers
+        return ["full" if layers is None else f"full ({layers} layers a stage)"]
+    return list(dict.fromkeys([*recompute.modules, *_anywhere(recompute.per_stage)]))
+
+
+def swap_names(strategy: Strategy) -> list[str]:
+    """What is swapped to the host anywhere in the model."""
+    optimizer = ["optimizer"] if strategy.swap_optimizer else []
+    return list(dict.fromkeys([*strategy.swap, *_anywhere(strategy.swap_per_stage), *optimizer]))
+
+
+def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
+    return [module for stage in per_stage or () for module, layers in stage.items() if layers > 0]
+
+
+def choices(strategy: Strategy, lang: Language) -> str:
+    """Schedule, micro batch and memory choices in words."""
+    recomputed, swapped = recompute_names(strategy.recompute), swap_names(strategy)
+    parts = [SCHEDULES[strategy.schedule], say(lang, "micro_batch", size=strategy.micro_batch_size)]
+    parts.append(say(lang, "recompute", what="+".join(recomputed)) if recomputed else say(lang, "nothing_recomputed"))
+    if swapped:
+        parts.append(say(lang, "swap", what="+".join(swapped)))
+    if strategy.reuse_fp32_param:
+        parts.append("reuse_fp32_param")
+    return say(lang, "comma").join(parts)
+
+
+def width(text: str) -> int:
+    """Columns of a terminal: East Asian wide characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    """The text filled with spaces to that many columns."""
+    space = " " * max(0, columns - width(text))
+    return space + text if right else text + space
+
+
+def wrap(text: str, columns: int = 100, indent: str = "", hanging: str = "") -> list[str]:
+    """Lines of at most `columns`. Words stay whole, a `%` stays with its number; Chinese text breaks between signs."""
+    lines, line = [], indent
+    for piece in _PIECES.findall(text):
+        if line.strip() and width(line + piece) > columns:
+            lines.append(line)
+            line = indent + hanging
+        line += piece if line.strip() else piece.lstrip()
+    return [*lines, line]
+
+
+_WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef"
+_PIECES = re.compile(rf" *(?:[{_WIDE}][，：；（）]*|[^ {_WIDE}]+(?: %[^ {_WIDE}]*)?)")

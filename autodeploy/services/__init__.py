@@ -1,0 +1,16 @@
+"""The transaction boundary: what the command line, the API and the pages ask for."""
+
+from autodeploy.services.searches import SearchService, Submission
+from autodeploy.services.session import Services, open_services
+from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView
+
+__all__ = [
+    "PlanView",
+    "SearchPage",
+    "SearchService",
+    "SearchSummary",
+    "SearchView",
+    "Services",
+    "Submission",
+    "open_services",
+]

@@ -1,0 +1,391 @@
+"""Searches from the outside: submit, look at, list, cancel, delete, run here."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import IntegrityError
+
+from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.jobs.execution import execute
+from autodeploy.jobs.owner import Owner
+from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView
+from autodeploy.specs.planset import FINISHED
+from autodeploy.specs.spec import canonical_json
+from autodeploy.store.clock import iso, new_search_id, utc_now
+from autodeploy.store.events import STATUS, Events
+from autodeploy.store.idempotency import IdempotencyKeys
+from autodeploy.store.plans import Plans
+from autodeploy.store.planset_rows import read_plan, read_plan_set
+from autodeploy.store.queue import Queue
+from autodeploy.store.searches import Searches, SearchFilter
+from autodeploy.store.tables import SearchRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
+
+    from autodeploy.jobs.planning import Planner
+    from autodeploy.jobs.runner import JobRunner
+    from autodeploy.planner import Progress
+    from autodeploy.settings import Settings
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+    from autodeploy.store.database import Database, Session
+    from autodeploy.store.events import Event
+
+MAX_TAGS = 20
+MAX_TAG_LENGTH = 64
+MAX_NOTE_LENGTH = 4000
+MAX_KEY_LENGTH = 255
+EVERYWHERE = SearchFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What became of a submitted spec: a new search, or (`created` False) the one its idempotency key made before."""
+
+    search: SearchView
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A spec's identity: equal contents have equal results."""
+
+    spec_hash: str
+    profile_hash: str
+    engine_version: str
+
+
+class SearchService:
+    """Every call is one transaction, or a few short ones that leave nothing half done."""
+
+    def __init__(self, database: Database, planner: Planner, runner: JobRunner | None, settings: Settings) -> None:
+        self._database = database
+        self._planner = planner
+        self._runner = runner
+        self._settings = settings
+
+    # -- begin -----------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        spec: Spec,
+        *,
+        idempotency_key: str | None = None,
+        principal: str = "",
+        tags: Iterable[str] = (),
+        note: str = "",
+        reuse: bool = True,
+    ) -> Submission:
+        """Queues a search; with `reuse` an equal spec that was planned before is answered at once.
+
+        Parameters
+        ----------
+        idempotency_key : the same key and spec give the same search, however often and however fast they come.
+        principal : whose key it is.
+
+        Raises
+        ------
+        SpecError
+            when the profile is unknown, or the key was used for another spec.
+        """
+        content = _Content(*self._planner.describe_hashes(spec))
+        tags = check_annotations(tags, note)
+        try:
+            with self._database.write() as session:
+                before = self._search_of_key(session, principal, idempotency_key, content, tags, note)
+                if before is None:
+                    search_id = self._insert(session, spec, content, tags, note, reuse=reuse)
+                    if idempotency_key is not None:
+                        body_hash = _body_hash(content, tags, note)
+                        IdempotencyKeys(session).add(
+                            principal, idempotency_key, body_hash=body_hash, search_id=search_id, now=utc_now()
+                        )
+        except IntegrityError:
+            # Another process used the same key between our look and our insert: its search is the answer.
+            with self._database.read() as session:
+                before = self._search_of_key(session, principal, idempotency_key, content, tags, note)
+            if before is None:
+                raise
+        if before is not None:
+            return Submission(self.get(before), created=False)
+        if self._runner is not None:
+            self._runner.wake()
+        return Submission(self.get(search_id), created=True)
+
+    def plan_and_store(
+        self,
+        spec: Spec,
+        *,
+        tags: Iterable[str] = (),
+        note: str = "",
+        reuse: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        should_cancel: Callable[[], bool] | None = None,
+    ) -> PlanSet:
+        """Plans in this process, by the same code as a queued search, and stores the result.
+
+        Raises
+        ------
+        SpecError
+            when the profile is unknown or the spec asks for something that is not modelled.
+        SearchCancelled
+            when `should_cancel` stopped it before there was a plan.
+        """
+        content = _Content(*self._planner.describe_hashes(spec))
+        tags = check_annotations(tags, note)
+        with self._database.write() as session:
+            search_id = self._insert(session, spec, content, tags, note, reuse=reuse, enqueue=False)
+            claim = Queue(session).claim(search_id, str(Owner()), now=utc_now())
+        if claim is None:  # an equal search had the answer
+            return self.get(search_id).plan_set
+        return execute(
+            self._database,
+            claim,
+            self._planner,
+            heartbeat_s=self._settings.heartbeat_s,
+            progress=progress,
+            should_cancel=should_cancel,
+        )
+
+    def _search_of_key(
+        self, session: Session, principal: str, key: str | None, content: _Content, tags: tuple[str, ...], note: str
+    ) -> str | None:
+        if key is None:
+            return None
+        if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
+            raise SpecError(f"1 to {MAX_KEY_LENGTH} printable characters", path="Idempotency-Key")
+        row = IdempotencyKeys(session).get(principal, key)
+        if row is None:
+            return None
+        if row.body_hash != _body_hash(content, tags, note):
+            raise SpecError(
+                "this key was used for another request", path="Idempotency-Key", hint="take a new key for a new request"
+            )
+        return row.search_id
+
+    def _insert(
+        self,
+        session: Session,
+        spec: Spec,
+        content: _Content,
+        tags: tuple[str, ...],
+        note: str,
+        *,
+        reuse: bool,
+        enqueue: bool = True,
+    ) -> str:
+        """A queued search, or with `reuse` a finished copy of an equal one."""
+        now = utc_now()
+        row = _new_row(spec, content, note, now)
+        Searches(session).add(row, tags)
+        equal = (
+            Searches(session).reusable(content.spec_hash, content.profile_hash, content.engine_version)
+            if reuse
+            else None
+        )
+        if equal is None:
+            Events(session).append(row.id, STATUS, [{"status": "queued"}], now=now)
+            if enqueue and self._runner is not None:
+                self._runner.enqueue(session, row.id)
+            return row.id
+        found = read_plan_set(equal, Plans(session).documents(equal.id))
+        search = found.search.model_copy(update={"id": row.id, "created_at": iso(row.created_at)})
+        Searches(session).store_result(row.id, found.model_copy(update={"search": search}), now=now)
+        Searches(session).change(row.id, {"cached_from": equal.cached_from or equal.id})
+        Events(session).append(row.id, STATUS, [{"status": found.status, "cached": True}], now=now)
+        return row.id
+
+    # -- look --------------------------------------------------------------------------------------------------------
+
+    def get(self, search_id: str) -> SearchView:
+        """One search with everything stored about it.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
+        with self._database.read() as session:
+            row = Searches(session).get(search_id)
+            if row is None:
+                raise _no_search(search_id)
+            documents = Plans(session).documents(search_id) if row.num_plans else []
+            tags = Searches(session).tags([search_id])[search_id]
+            running = row.status == "running"
+            progress = Events(session).latest_progress(search_id) if running else None
+            return SearchView(
+                plan_set=read_plan_set(row, documents),
+                updated_at=row.updated_at,
+                progress=progress,
+                cached=row.cached_from is not None,
+                cancel_requested=row.cancel_requested,
+                tags=tags,
+                note=row.note,
+            )
+
+    def status(self, search_id: str) -> str:
+        """The status alone: what somebody who waits asks often."""
+        status = self.find_status(search_id)
+        if status is None:
+            raise _no_search(search_id)
+        return status
+
+    def find_status(self, search_id: str) -> str | None:
+        """The status alone, None without such a search."""
+        with self._database.read() as session:
+            return Searches(session).status(search_id)
+
+    def list(self, where: SearchFilter = EVERYWHERE, *, limit: int = 20, after: str | None = None) -> SearchPage:
+        """Searches newest first; `after` is the id of the last one seen."""
+        with self._database.read() as session:
+            rows = Searches(session).page(where, limit=limit + 1, after=after)
+            shown = rows[:limit]
+            tags = Searches(session).tags([row.id for row in shown]) if shown else {}
+        return SearchPage(tuple(_summary(row, tags[row.id]) for row in shown), has_more=len(rows) > limit)
+
+    def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
+        """What happened after event number `after`."""
+        with self._database.read() as session:
+            return Events(session).after(search_id, after)
+
+    def plans(self, search_id: str) -> tuple[Plan, ...]:
+        """The ranked plans of a search; none while it is not finished."""
+        with self._database.read() as session:
+            if not Searches(session).exists(search_id):
+                raise _no_search(search_id)
+            return tuple(read_plan(document) for document in Plans(session).documents(search_id))
+
+    def plan(self, plan_id: str) -> PlanView:
+        """A plan by its id, with the newest PlanSet that holds it.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
+        with self._database.read() as session:
+            row = Plans(session).newest(plan_id)
+            search = Searches(session).get(row.search_id) if row is not None else None
+            if row is None or search is None:
+                raise NotFoundError(
+                    f"there is no plan {plan_id}", hint="GET /v1/searches lists searches and their best plans"
+                )
+            plan_set = read_plan_set(search, Plans(session).documents(row.search_id))
+        return PlanView(next(plan for plan in plan_set.plans if plan.plan_id == plan_id), plan_set)
+
+    def count_by_status(self) -> dict[str, int]:
+        """How many searches have each status."""
+        with self._database.read() as session:
+            return Searches(session).count_by_status()
+
+    # -- change ------------------------------------------------------------------------------------------------------
+
+    def annotate(self, search_id: str, *, tags: Iterable[str] | None = None, note: str | None = None) -> SearchView:
+        """Replaces tags, note or both."""
+        checked = check_annotations(tags or (), note or "")
+        with self._database.write() as session:
+            searches = Searches(session)
+            if searches.lock(search_id) is None:
+                raise _no_search(search_id)
+            if tags is not None:
+                searches.set_tags(search_id, checked)
+            searches.change(search_id, {"updated_at": utc_now()} | ({} if note is None else {"note": note}))
+        return self.get(search_id)
+
+    def cancel(self, search_id: str) -> SearchView:
+        """Stops a search: at once when it is queued, soon when it runs.
+
+        Raises
+        ------
+        ConflictError
+            when it is finished; cancelling twice is no error.
+        """
+        with self._database.write() as session:
+            before = Queue(session).request_cancel(search_id, now=utc_now())
+        if before is None:
+            raise _no_search(search_id)
+        if before in FINISHED and before != "cancelled":
+            raise ConflictError(f"search {search_id} is finished ({before})", hint="a result can be deleted")
+        return self.get(search_id)
+
+    def delete(self, search_id: str) -> None:
+        """Removes a search with its plans and events.
+
+        Raises
+        ------
+        ConflictError
+            when it is running.
+        """
+        with self._database.write() as session:
+            searches = Searches(session)
+            row = searches.lock(search_id)
+            if row is None:
+                raise _no_search(search_id)
+            if row.status == "running":
+                raise ConflictError(f"search {search_id} is running", hint="cancel it first")
+            searches.delete(search_id)
+
+
+def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
+    """The tags, sorted and each once.
+
+    Raises
+    ------
+    SpecError
+        when there are too many, or text is too long or not text.
+    """
+    unique = tuple(sorted(set(tags)))
+    errors = [
+        FieldError("/tags", f"{tag[:80]!r} is not a tag", f"1 to {MAX_TAG_LENGTH} printable characters")
+        for tag in unique
+        if not 1 <= len(tag) <= MAX_TAG_LENGTH or not tag.isprintable()
+    ]
+    if len(unique) > MAX_TAGS:
+        errors.append(FieldError("/tags", f"{len(unique)} tags", f"at most {MAX_TAGS}"))
+    if len(note) > MAX_NOTE_LENGTH or "\0" in note:
+        errors.append(FieldError("/note", "not a note", f"at most {MAX_NOTE_LENGTH} characters"))
+    if errors:
+        raise SpecError(errors=tuple(errors))
+    return unique
+
+
+def _body_hash(content: _Content, tags: tuple[str, ...], note: str) -> str:
+    return hashlib.sha256(canonical_json([content.spec_hash, list(tags), note]).encode()).hexdigest()
+
+
+def _new_row(spec: Spec, content: _Content, note: str, now: datetime) -> SearchRow:
+    return SearchRow(
+        id=new_search_id(now),
+        created_at=now,
+        updated_at=now,
+        status="queued",
+        model_name=spec.model.name,
+        profile=spec.cluster.profile[-200:],
+        num_npus=spec.cluster.num_npus,
+        seq_length=spec.training.seq_length,
+        global_batch_size=spec.training.global_batch_size.value,
+        spec=spec.model_dump(mode="json"),
+        spec_hash=content.spec_hash,
+        profile_hash=content.profile_hash,
+        engine_version=content.engine_version,
+        note=note,
+    )
+
+
+def _summary(row: Any, tags: tuple[str, ...]) -> SearchSummary:
+    values = dict(row._mapping)
+    return SearchSummary(
+        **{key: value for key, value in values.items() if key not in {"model_name", "cached_from"}},
+        model=values["model_name"],
+        cached=values["cached_from"] is not None,
+        tags=tags,
+    )
+
+
+def _no_search(search_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no search {search_id}", hint="GET /v1/searches lists them")

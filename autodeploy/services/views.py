@@ -1,0 +1,85 @@
+"""What services answer with: values, never rows, so that nothing is read after a transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.specs.planset import FINISHED
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from autodeploy.specs.planset import Plan, PlanSet
+
+
+@dataclass(frozen=True, slots=True)
+class SearchView:
+    """One search: its PlanSet (without plans until it is finished) and what is known besides.
+
+    `progress` is the latest report of a running search, in the fields of `autodeploy.planner.Progress`.
+    """
+
+    plan_set: PlanSet
+    updated_at: datetime
+    progress: dict[str, Any] | None = None
+    cached: bool = False
+    cancel_requested: bool = False
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.plan_set.search.id
+
+    @property
+    def status(self) -> str:
+        return self.plan_set.status
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status in FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSummary:
+    """One line of a list of searches."""
+
+    id: str
+    created_at: datetime
+    finished_at: datetime | None
+    status: str
+    model: str
+    profile: str
+    num_npus: int | None
+    seq_length: int
+    global_batch_size: int
+    num_plans: int
+    best_plan_id: str | None
+    best_step_time_s: float | None
+    best_tokens_per_s_per_npu: float | None
+    best_mfu: float | None
+    gap: float | None
+    cached: bool
+    tags: tuple[str, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """A piece of the list, newest first. `next_after` continues it."""
+
+    items: tuple[SearchSummary, ...]
+    has_more: bool
+
+    @property
+    def next_after(self) -> str | None:
+        return self.items[-1].id if self.has_more else None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """A plan and the PlanSet that holds it."""
+
+    plan: Plan
+    plan_set: PlanSet

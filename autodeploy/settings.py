@@ -1,0 +1,130 @@
+"""What an operator sets: environment variables that start with `AUTODEPLOY_`. Read once, then frozen."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from autodeploy.errors import FieldError, SpecError
+
+PREFIX = "AUTODEPLOY_"
+
+
+def data_directory() -> Path:
+    """Where one person's data lives: `$XDG_DATA_HOME/autodeploy`, by default `~/.local/share/autodeploy`."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "autodeploy"
+
+
+def default_database_url() -> str:
+    """SQLite in the data directory."""
+    return f"sqlite:///{data_directory() / 'autodeploy.db'}"
+
+
+class Settings(BaseSettings):
+    """Frozen settings of one process."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    database_url: Annotated[str, Field(description="SQLite file or PostgreSQL (postgresql+psycopg://)")] = Field(
+        default_factory=default_database_url
+    )
+    host: Annotated[str, Field(description="address the server listens on")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    auth: Annotated[
+        Literal["none"] | None,
+        Field(description="absent: open on loopback, refused elsewhere; none: open on every address, said on purpose"),
+    ] = None
+    jobs: Annotated[
+        Literal["embedded", "procrastinate"],
+        Field(description="embedded: processes of the server; procrastinate: workers on PostgreSQL"),
+    ] = "embedded"
+    workers: Annotated[int, Field(ge=1, le=256, description="searches that run at the same time")] = 1
+    max_attempts: Annotated[int, Field(ge=1, le=10, description="of a search whose process dies")] = 2
+    heartbeat_s: Annotated[float, Field(gt=0, le=60, description="a running search reports this often")] = 1.0
+    stalled_after_s: Annotated[float, Field(gt=0, le=3600, description="a search silent for longer is retried")] = 30.0
+    poll_s: Annotated[float, Field(gt=0, le=60, description="how often the queue is looked at without a wake-up")] = 1.0
+    body_limit_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
+    wait_limit_s: Annotated[float, Field(ge=0, le=600, description="longest `Prefer: wait`")] = 120.0
+    stream_limit_s: Annotated[float, Field(gt=0, description="life of one event stream; clients resume")] = 600.0
+    shutdown_grace_s: Annotated[float, Field(ge=0, le=600, description="time that open requests get on shutdown")] = 5.0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "console"] = "json"
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        if value.startswith("postgresql://"):
+            value = value.replace("postgresql://", "postgresql+psycopg://", 1)
+        if value.startswith("sqlite://"):
+            path = value.removeprefix("sqlite://").removeprefix("/").partition("?")[0]
+            if path in {"", ":memory:"}:
+                raise ValueError(
+                    "SQLite needs a file: several processes share it | sqlite:////var/lib/autodeploy/autodeploy.db"
+                )
+        elif not value.startswith("postgresql+psycopg://"):
+            raise ValueError(
+                "only SQLite and PostgreSQL are known | sqlite:///file.db or postgresql+psycopg://host/name"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _queue_has_its_database(self) -> Self:
+        if self.jobs == "procrastinate" and self.is_sqlite:
+            raise ValueError("AUTODEPLOY_JOBS=procrastinate needs PostgreSQL | set AUTODEPLOY_DATABASE_URL")
+        return self
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether the database is an SQLite file."""
+        return self.database_url.startswith("sqlite")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def refuse_open_server(self) -> None:
+        """Raises unless the server is closed to others, or open on purpose.
+
+        Raises
+        ------
+        SpecError
+            naming the setting.
+        """
+        if self.auth is None and not self.is_loopback:
+            raise SpecError(
+                f"everyone who reaches {self.host} could use this server",
+                path=f"{PREFIX}AUTH",
+                hint=f"listen on 127.0.0.1, or say {PREFIX}AUTH=none on purpose",
+            )
+
+
+def load_settings(**changes: Any) -> Settings:
+    """Settings from the environment, `changes` first.
+
+    Raises
+    ------
+    SpecError
+        with the variable's name as path of each bad value.
+    """
+    try:
+        return Settings(**changes)
+    except ValidationError as error:
+        raise SpecError(errors=tuple(_field_error(item) for item in error.errors(include_url=False))) from error
+
+
+def _field_error(item: Any) -> FieldError:
+    name = PREFIX + "_".join(str(part) for part in item["loc"]).upper() if item["loc"] else "environment"
+    message, _, hint = str(item["msg"]).removeprefix("Value error, ").partition(" | ")
+    return FieldError(name, message, hint)

@@ -1,0 +1,1 @@
+"""Frontiers, schedule cuts and the CP-SAT master problem."""

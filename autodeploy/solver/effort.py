@@ -1,0 +1,28 @@
+"""How much work a search may do, in units that repeat on every machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Budgets of one inner problem.
+
+    deterministic_time: CP-SAT's own unit (about a second of one core); rounds: master problems solved; moves: steps
+    of the local search; gap: stop when the proven gap is no larger; most_choices: a master with more columns isn't built.
+    """
+
+    name: str
+    deterministic_time: float
+    rounds: int
+    moves: int
+    gap: float
+    most_choices: int
+
+
+FAST: Final = Effort("fast", deterministic_time=0.1, rounds=3, moves=12, gap=0.02, most_choices=600)
+DEFAULT: Final = Effort("default", deterministic_time=1.0, rounds=16, moves=60, gap=1e-4, most_choices=4000)
+DEEP: Final = Effort("deep", deterministic_time=10.0, rounds=80, moves=400, gap=0.0, most_choices=20000)
+EFFORTS: Final = {effort.name: effort for effort in (FAST, DEFAULT, DEEP)}

@@ -1,0 +1,116 @@
+"""Layouts of layers over chunks: model order, templates to start from, and neighbours."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+
+
+@lru_cache(maxsize=256)
+def chunk_order(schedule: str, pp: int, vpp: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Places (stage, chunk) of every model part, in model order; DualPipe keeps each part in two places."""
+    if schedule == "dualpipev":
+        return tuple(((p, 0),) for p in range(pp)) + tuple(((p, 1),) for p in reversed(range(pp)))
+    if schedule == "dualpipe":
+        return tuple(((p, 0), (pp - 1 - p, 1)) for p in range(pp))
+    return tuple(((p, c),) for c in range(vpp) for p in range(pp))
+
+
+def parts_of(problem: InnerProblem) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """`chunk_order` of a problem."""
+    return chunk_order(problem.schedule, problem.pp, problem.vpp)
+
+
+def most_layers_per_chunk(problem: InnerProblem) -> int:
+    """Layers that one part may hold: all of them, or an even share rounded up when chunks must be equal.
+
+    Frameworks with equal chunks fill up with no-op layers, so a chunk may hold fewer.
+    """
+    if not problem.equal_chunks:
+        return problem.total_layers
+    return -(-problem.total_layers // len(parts_of(problem)))
+
+
+def to_layout(problem: InnerProblem, sizes: Ints) -> Ints:
+    """Layers of every part [n, parts] -> layout [n, pp, vpp, classes]; classes follow each other in model order."""
+    end = np.cumsum(sizes, axis=1)
+    start = end - sizes
+    limits = np.concatenate([[0], np.cumsum(problem.layers)])
+    counts = np.stack(
+        [
+            np.clip(np.minimum(end, limits[c + 1]) - np.maximum(start, limits[c]), 0, None)
+            for c in range(len(problem.layers))
+        ],
+        axis=-1,
+    )
+    layout = np.zeros((len(sizes), problem.pp, problem.vpp, len(problem.layers)), dtype=np.int64)
+    for part, places in enumerate(parts_of(problem)):
+        for stage, chunk in places:
+            layout[:, stage, chunk] = counts[:, part]
+    return layout
+
+
+def to_sizes(problem: InnerProblem, layout: Ints) -> Ints:
+    """Layers of every part [parts] of one layout [pp, vpp, classes]."""
+    return np.array([layout[places[0]].sum() for places in parts_of(problem)], dtype=np.int64)
+
+
+def templates(problem: InnerProblem) -> Ints:
+    """Sizes [n, parts] to start a search from: even, light at the front, at the end, at both, and balanced by work."""
+    parts = len(parts_of(problem))
+    most, least = most_layers_per_chunk(problem), problem.min_layers_per_chunk
+    mean = problem.total_layers / parts
+    weights = [np.ones(parts)]
+    for front, back in ((1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 1)):
+        weight = np.full(parts, max(mean, 1e-9))
+        weight[0] -= front
+        weight[-1] -= back
+        weights.append(np.maximum(weight, 0.0))
+    weights += [np.linspace(1.0, slope, parts) for slope in (0.5, 2.0)]
+    weights.append(_room_for_pieces(problem, parts))
+    rows = [rounded(w, problem.total_layers, least, most) for w in weights]
+    found = [row for row in rows if row is not None]
+    return np.unique(np.array(found, dtype=np.int64).reshape(-1, parts), axis=0)
+
+
+def _room_for_pieces(problem: InnerProblem, parts: int) -> np.ndarray:
+    """Even work: a part that holds a fixed piece has fewer layers by the piece's share of a layer's time."""
+    total = sum(n * (c.forward_s + c.backward_s) for n, c in zip(problem.layers, problem.classes, strict=True))
+    layer = total / max(problem.total_layers, 1)
+    extra = np.zeros(parts)
+    where = {place: index for index, places in enumerate(parts_of(problem)) for place in places}
+    for piece in problem.pieces:
+        extra[where[piece.stage, piece.chunk]] += (piece.cost.forward_s + piece.cost.backward_s) / max(layer, 1e-30)
+    level = (problem.total_layers + extra.sum()) / parts
+    return np.asarray(np.maximum(level - extra, 0.0))
+
+
+def rounded(weight: np.ndarray, total: int, least: int, most: int) -> Ints | None:
+    """Integers in [least, most] in proportion to weights that add up to total (largest remainders), None if none do."""
+    if not least * len(weight) <= total <= most * len(weight):
+        return None
+    share = weight / weight.sum() * total if weight.sum() > 0 else np.full(len(weight), total / len(weight))
+    sizes = np.clip(np.floor(share), least, most).astype(np.int64)
+    while sizes.sum() != total:
+        step = 1 if sizes.sum() < total else -1
+        room = sizes < most if step > 0 else sizes > least
+        # The last parts first among equals: an early part's layer has more micro batches in flight.
+        score = np.where(room, step * (share - sizes), -np.inf)
+        sizes[len(sizes) - 1 - int(np.argmax(score[::-1]))] += step
+    return sizes
+
+
+def neighbours(problem: InnerProblem, sizes: Ints) -> Ints:
+    """Every layout [n, parts] that moves one layer from one part to another."""
+    parts = len(sizes)
+    give, take = np.nonzero(~np.eye(parts, dtype=np.bool_))
+    keep = (sizes[give] > problem.min_layers_per_chunk) & (sizes[take] < most_layers_per_chunk(problem))
+    give, take = give[keep], take[keep]
+    moved = np.repeat(sizes[None, :], len(give), axis=0)
+    rows = np.arange(len(give))
+    moved[rows, give] -= 1
+    moved[rows, take] += 1
+    return moved

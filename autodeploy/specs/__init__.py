@@ -1,0 +1,1 @@
+"""What users send: models, clusters, training runs and their documents."""

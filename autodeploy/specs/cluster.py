@@ -1,0 +1,40 @@
+"""The cluster a run is planned for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from autodeploy.specs.base import Document
+
+MAX_NPUS = 200_000
+
+
+class Block(Document):
+    """Healthy nodes of one supernode: a broken node is simply not counted."""
+
+    supernode: Annotated[int, Field(ge=0, le=10_000)]
+    nodes: Annotated[int, Field(ge=1, le=25_000)]
+
+
+class ClusterSpec(Document):
+    """Which cards there are and which of them may be used. Cards as the vendor counts them."""
+
+    profile: Annotated[str, Field(min_length=1, max_length=4096, examples=["cloudmatrix-384"])]
+    device: Annotated[str, Field(max_length=64)] | None = None
+    num_npus: Annotated[int, Field(ge=1, le=MAX_NPUS, examples=[384])] | None = None
+    blocks: Annotated[tuple[Block, ...], Field(min_length=1, max_length=4096)] | None = None
+    spare_npus: Annotated[int, Field(ge=0, le=MAX_NPUS)] = 0
+    use: Literal["exactly", "at_most"] = "exactly"
+    slowest_device_factor: Annotated[float, Field(ge=1.0, le=10.0)] = 1.0
+    overrides: dict[str, float] = {}
+    grade_is_inferred: bool = False
+
+    @model_validator(mode="after")
+    def _count_is_given_once(self) -> Self:
+        if (self.num_npus is None) == (self.blocks is None):
+            raise ValueError("give either num_npus or blocks, not both and not neither")
+        if self.num_npus is not None and self.spare_npus >= self.num_npus:
+            raise ValueError(f"spare_npus {self.spare_npus} leaves no card of {self.num_npus} to plan on")
+        return self

@@ -1,0 +1,307 @@
+"""The model that is trained: its shape in the names of Hugging Face `config.json`, and what follows from it.
+
+Parameter counts are of matrices, embeddings and norms; biases are left out (below 0.03 % in every preset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from autodeploy.specs.base import Document
+from autodeploy.specs.model_rules import faults
+
+HiddenAct = Literal["silu", "gelu", "geglu"]
+NormLayout = Literal["pre", "sandwich"]
+AttentionType = Literal["full_attention", "sliding_attention"]
+
+MAX_LAYERS = 1024
+NORMS_PER_LAYER: dict[NormLayout, int] = {"pre": 2, "sandwich": 4}
+
+_PATTERNS: dict[str, tuple[AttentionType, ...]] = {
+    "alternating sliding and full attention": ("sliding_attention", "full_attention"),
+    "sliding attention": ("sliding_attention",),
+    "full attention": ("full_attention",),
+}
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is a truth value, not a size")
+    return value
+
+
+_Int = Annotated[int, BeforeValidator(_no_bool)]
+Width = Annotated[_Int, Field(ge=1, le=1_048_576)]
+HeadCount = Annotated[_Int, Field(ge=1, le=4096)]
+HeadDim = Annotated[_Int, Field(ge=1, le=8192)]
+ExpertCount = Annotated[_Int, Field(ge=1, le=8192)]
+LayerIndex = Annotated[_Int, Field(ge=0, lt=MAX_LAYERS)]
+
+
+class ModelSpec(Document):
+    """A decoder-only transformer, dense or mixture of experts, with grouped-query or latent attention.
+
+    `kv_lora_rank` makes attention multi-head latent (MLA, DeepSeek-V2, arXiv 2405.04434); `n_routed_experts` makes
+    the layers after the first `first_k_dense_replace`, but not `mlp_only_layers`, mixture-of-experts layers.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200, examples=["DeepSeek-V3"])]
+    hidden_size: Annotated[_Int, Field(ge=1, le=262_144, examples=[7168])]
+    num_hidden_layers: Annotated[_Int, Field(ge=1, le=MAX_LAYERS, examples=[61])]
+    num_attention_heads: Annotated[HeadCount, Field(examples=[128])]
+    num_key_value_heads: HeadCount = Field(default_factory=int, description="absent: as many as num_attention_heads")
+    vocab_size: Annotated[_Int, Field(ge=1, le=16_777_216, examples=[129_280])]
+
+    q_lora_rank: Annotated[Width | None, Field(description="absent under MLA: queries are not compressed")] = None
+    kv_lora_rank: Annotated[Width | None, Field(description="present: multi-head latent attention")] = None
+    qk_nope_head_dim: HeadDim | None = None
+    qk_rope_head_dim: HeadDim | None = None
+    v_head_dim: Annotated[HeadDim | None, Field(description="without MLA, absent: head_dim")] = None
+    head_dim: HeadDim = Field(default_factory=int, description="absent: hidden_size / num_attention_heads")
+
+    intermediate_size: Annotated[Width | None, Field(description="of the dense layers; absent: there is none")] = None
+    hidden_act: Annotated[HiddenAct, Field(description="silu: gated (SwiGLU); gelu: plain; geglu: gated")] = "silu"
+    tie_word_embeddings: bool = False
+    learned_position_embeddings: Annotated[
+        _Int, Field(ge=0, le=16_777_216, description="rows of a learned position table; 0: rotary")
+    ] = 0
+    sliding_window: Annotated[
+        _Int | None, Field(ge=1, le=16_777_216, description="tokens; without layer_types it holds for every layer")
+    ] = None
+    layer_types: Annotated[
+        tuple[AttentionType, ...] | None,
+        Field(max_length=MAX_LAYERS, description="one a layer, or 'alternating sliding and full attention'"),
+    ] = None
+    norm_layout: Annotated[NormLayout, Field(description="sandwich: four norms a layer")] = "pre"
+    qk_norm: bool = False
+
+    n_routed_experts: ExpertCount | None = None
+    num_experts_per_tok: ExpertCount | None = None
+    moe_intermediate_size: Annotated[Width | None, Field(description="of one routed expert")] = None
+    n_shared_experts: Annotated[_Int, Field(ge=0, le=256)] = 0
+    shared_expert_intermediate_size: Annotated[
+        Width | None, Field(description="all shared experts together; absent: n_shared_experts * moe_intermediate_size")
+    ] = None
+    first_k_dense_replace: Annotated[_Int, Field(ge=0, le=MAX_LAYERS)] = 0
+    mlp_only_layers: Annotated[
+        tuple[LayerIndex, ...], Field(max_length=MAX_LAYERS, description="further dense layers, by index from 0")
+    ] = ()
+    n_group: Annotated[ExpertCount | None, Field(description="expert groups of node-limited routing")] = None
+    topk_group: Annotated[ExpertCount | None, Field(description="groups a token may reach")] = None
+    capacity_factor: Annotated[float | None, Field(gt=0, le=1024, description="absent: dropless")] = None
+    num_nextn_predict_layers: Annotated[_Int, Field(ge=0, le=16, description="multi-token prediction modules")] = 0
+
+    # -- validation ------------------------------------------------------------------------------------------
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+
+    @field_validator("layer_types", mode="before")
+    @classmethod
+    def _expand_pattern(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, str):
+            return value
+        pattern = _PATTERNS.get(value.strip().lower().replace("_", " "))
+        if pattern is None:
+            raise ValueError(f"unknown pattern {value!r} | " + " or ".join(map(repr, _PATTERNS)) + ", or one a layer")
+        layers = info.data.get("num_hidden_layers", len(pattern))
+        return tuple(pattern[i % len(pattern)] for i in range(layers))
+
+    @field_validator("mlp_only_layers", mode="after")
+    @classmethod
+    def _in_order(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(set(value)))
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        self._fill_derived()
+        found = faults(self)
+        if found:
+            raise ValidationError.from_exception_data("ModelSpec", [_line(self, *fault) for fault in found])
+        return self
+
+    def _fill_derived(self) -> None:
+        # Into __dict__: the model is frozen, and what follows from other fields must not count as set by the user.
+        if self.num_key_value_heads == 0:
+            self.__dict__["num_key_value_heads"] = self.num_attention_heads
+        if self.head_dim == 0:
+            width = self.qk_head_dim if self.is_mla else self.hidden_size // self.num_attention_heads
+            self.__dict__["head_dim"] = max(1, width)
+
+    # -- shape -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether some layers have routed experts."""
+        return self.n_routed_experts is not None
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether attention is multi-head latent attention."""
+        return self.kv_lora_rank is not None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether an MLP has three matrices (gate, up, down) instead of two."""
+        return self.hidden_act != "gelu"
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one head's query and key."""
+        if self.is_mla:
+            return (self.qk_nope_head_dim or 0) + (self.qk_rope_head_dim or 0)
+        return self.head_dim
+
+    @property
+    def value_head_dim(self) -> int:
+        """Width of one head's value."""
+        return self.v_head_dim if self.v_head_dim is not None else self.head_dim
+
+    @property
+    def shared_expert_width(self) -> int:
+        """Intermediate width of all shared experts of a layer together; 0 without."""
+        if self.shared_expert_intermediate_size is not None:
+            return self.shared_expert_intermediate_size
+        return self.n_shared_experts * (self.moe_intermediate_size or 0)
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether the layer (from 0) has routed experts."""
+        return self.is_moe and layer >= self.first_k_dense_replace and layer not in self.mlp_only_layers
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers without routed experts, MTP modules not counted."""
+        return self.num_hidden_layers - self.num_moe_layers
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with routed experts, MTP modules not counted."""
+        if not self.is_moe:
+            return 0
+        further = sum(layer >= self.first_k_dense_replace for layer in self.mlp_only_layers)
+        return max(0, self.num_hidden_layers - self.first_k_dense_replace - further)
+
+    def attention_window(self, layer: int) -> int | None:
+        """Tokens a query of the layer (from 0) sees at most; None is all before it."""
+        if self.layer_types is not None and self.layer_types[layer] == "full_attention":
+            return None
+        return self.sliding_window
+
+    # -- parameters ------------------------------------------------------------------------------------------
+
+    @property
+    def attention_params(self) -> int:
+        """Projection matrices of one layer's attention (MLA: arXiv 2405.04434, section 2.1)."""
+        h, a = self.hidden_size, self.num_attention_heads
+        if self.kv_lora_rank is None:
+            return h * (a + self.num_key_value_heads) * (self.head_dim + self.value_head_dim)
+        query_width = a * self.qk_head_dim
+        query = h * query_width if self.q_lora_rank is None else self.q_lora_rank * (h + query_width)
+        key_value = self.kv_lora_rank * (h + a * ((self.qk_nope_head_dim or 0) + self.value_head_dim))
+        return query + key_value + h * (self.qk_rope_head_dim or 0) + a * self.value_head_dim * h
+
+    def mlp_params(self, width: int) -> int:
+        """Matrices of one MLP with that intermediate width: three where gated, else two."""
+        return (3 if self.is_gated else 2) * self.hidden_size * width
+
+    @property
+    def dense_mlp_params(self) -> int:
+        """The MLP of one dense layer; 0 where there is none."""
+        return self.mlp_params(self.intermediate_size or 0)
+
+    @property
+    def routed_expert_params(self) -> int:
+        """One routed expert; 0 in a dense model."""
+        return self.mlp_params(self.moe_intermediate_size or 0)
+
+    @property
+    def shared_expert_params(self) -> int:
+        """All shared experts of one layer together."""
+        return self.mlp_params(self.shared_expert_width)
+
+    @property
+    def router_params(self) -> int:
+        """The router of one mixture-of-experts layer."""
+        return self.hidden_size * (self.n_routed_experts or 0)
+
+    @property
+    def norm_params_per_layer(self) -> int:
+        """Norm weights of one layer: around attention and MLP, on heads (qk_norm) and on the latents (MLA)."""
+        on_heads = 2 * self.head_dim if self.qk_norm and not self.is_mla else 0
+        on_latents = (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)
+        return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + on_heads + on_latents
+
+    @property
+    def dense_layer_params(self) -> int:
+        """One dense layer."""
+        return self.attention_params + self.norm_params_per_layer + self.dense_mlp_params
+
+    @property
+    def moe_layer_params(self) -> int:
+        """One mixture-of-experts layer with all its experts."""
+        return self._moe_layer_params(self.n_routed_experts or 0)
+
+    @property
+    def active_moe_layer_params(self) -> int:
+        """What one token uses of a mixture-of-experts layer."""
+        return self._moe_layer_params(self.num_experts_per_tok or 0)
+
+    def _moe_layer_params(self, experts: int) -> int:
+        mlp = self.router_params + self.shared_expert_params + experts * self.routed_expert_params
+        return self.attention_params + self.norm_params_per_layer + mlp
+
+    def layer_params(self, layer: int) -> int:
+        """The layer with that index (from 0), all experts."""
+        return self.moe_layer_params if self.is_moe_layer(layer) else self.dense_layer_params
+
+    @property
+    def embedding_params(self) -> int:
+        """Token embedding and, where positions are learned, their table."""
+        return (self.vocab_size + self.learned_position_embeddings) * self.hidden_size
+
+    @property
+    def head_params(self) -> int:
+        """The output head's own parameters: 0 where it is tied to the embedding."""
+        return 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size
+
+    @property
+    def final_norm_params(self) -> int:
+        """The norm before the output head."""
+        return self.hidden_size
+
+    @property
+    def mtp_params(self) -> int:
+        """All multi-token prediction modules without the embedding and head they share with the model.
+
+        A module is one more layer of the last layer's kind, three norms and the projection of the joined hidden
+        state and embedding, 2h x h (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+        """
+        h = self.hidden_size
+        module = self.layer_params(self.num_hidden_layers - 1) + 2 * h * h + 3 * h
+        return self.num_nextn_predict_layers * module
+
+    def total_params(self, include_mtp: bool = False) -> int:
+        """All parameters; published totals leave multi-token prediction out."""
+        layers = self.num_dense_layers * self.dense_layer_params + self.num_moe_layers * self.moe_layer_params
+        ends = self.embedding_params + self.head_params + self.final_norm_params
+        return layers + ends + (self.mtp_params if include_mtp else 0)
+
+    def active_params(self, include_embedding: bool = True) -> int:
+        """Parameters one token uses, without multi-token prediction.
+
+        Publishers differ: Qwen, Mistral and Kimi count the embedding, DeepSeek and Pangu Ultra MoE do not (a look-up
+        multiplies nothing); all but GLM count the head. Each preset says what its published number counts.
+        """
+        idle = self.num_moe_layers * (self.moe_layer_params - self.active_moe_layer_params)
+        return self.total_params() - idle - (0 if include_embedding else self.embedding_params)
+
+
+def _line(model: ModelSpec, field: str, message: str, hint: str) -> InitErrorDetails:
+    error = PydanticCustomError("value_error", "{message}", {"message": f"{message} | {hint}"})
+    return InitErrorDetails(type=error, loc=(field,), input=getattr(model, field))

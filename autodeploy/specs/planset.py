@@ -1,0 +1,187 @@
+"""What a search answers with. The same schema in the database, the API, the files and the pages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from autodeploy.specs.base import Document
+from autodeploy.specs.strategy import Strategy
+
+Status = Literal["queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed"]
+Kind = Literal["datasheet", "measured", "fitted", "assumed"]
+
+FINISHED: frozenset[str] = frozenset({"optimal", "feasible", "infeasible", "cancelled", "failed"})
+
+
+class Breakdown(Document):
+    """Where a step's time goes, on the rank that sets the pace. All parts >= 0; their sum is the step time."""
+
+    compute_s: float = 0.0
+    exposed_tp_s: float = 0.0
+    exposed_ep_s: float = 0.0
+    exposed_cp_s: float = 0.0
+    exposed_dp_s: float = 0.0
+    exposed_pp_s: float = 0.0
+    pipeline_bubble_s: float = 0.0
+    recompute_s: float = 0.0
+    exposed_swap_s: float = 0.0
+    host_bound_s: float = 0.0
+    optimizer_s: float = 0.0
+    imbalance_s: float = 0.0
+
+
+PARTS: tuple[str, ...] = tuple(Breakdown.model_fields)
+
+
+class StageMemory(Document):
+    """GiB on the card of one pipeline stage, by what occupies it."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    workspace: float
+    communication_buffers: float
+    runtime: float
+
+
+class Stage(Document):
+    """One pipeline stage: its layers (per virtual stage), times of one micro batch and memory."""
+
+    layers: tuple[int, ...]
+    holds: tuple[str, ...] = ()
+    forward_s: float
+    backward_s: float
+    in_flight: float
+    memory_gib: StageMemory
+    total_gib: float
+
+
+class Hidden(Document):
+    """How much communication runs behind computation, as shares of the total of its kind."""
+
+    ep_share_steady: float = 0.0
+    ep_share_step: float = 0.0
+    tp_share: float = 0.0
+    cp_share: float = 0.0
+    dp_share: float = 0.0
+
+
+class Uncertainty(Document):
+    """An 80 % interval of the step time and what it rests on."""
+
+    low_s: float
+    high_s: float
+    basis: str
+    nearest_record: str | None = None
+    extrapolated: tuple[str, ...] = ()
+
+
+class Plan(Document):
+    """One deployment plan, ready to be exported to a launch script."""
+
+    rank: int
+    plan_id: str
+    strategy: Strategy
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_npu: float
+    mfu: float
+    mfu_convention: str
+    peak_memory_gib: float
+    allocator_peak_gib: float
+    memory_limit_gib: float
+    fits: bool = True
+    oom_imbalance: float | None = None
+    num_npus_used: int
+    micro_batches: int
+    days: float | None = None
+    npu_hours: float | None = None
+    breakdown: Breakdown
+    hidden: Hidden
+    stages: tuple[Stage, ...]
+    uncertainty: Uncertainty
+    gap: float | None = None
+    tie_with: int | None = None
+    label: str | None = None
+    explanation: str = ""
+    provenance: Kind = "assumed"
+
+
+class Optimality(Document):
+    """How good the best plan is proven to be, within this model."""
+
+    objective: str
+    bound: float | None = None
+    relaxation: str = ""
+    gap: float | None = None
+    proved: bool = False
+
+
+class Counts(Document):
+    """What became of the candidates."""
+
+    enumerated: int = 0
+    rejected: dict[str, int] = {}
+    too_big: int = 0
+    pruned: int = 0
+    solved: int = 0
+
+
+class Timing(Document):
+    """Wall-clock seconds. The only part of a PlanSet that differs between equal searches."""
+
+    enumerate_s: float = 0.0
+    solve_s: float = 0.0
+    total_s: float = 0.0
+
+
+class Unrestricted(Document):
+    """What the target framework's launch rules cost: the best step without them."""
+
+    best_step_time_s: float | None = None
+    price_pct: float | None = None
+
+
+class NearestChange(Document):
+    """A change of the spec that would make it fit, and what it brings."""
+
+    change: str
+    effect: str
+
+
+class Infeasible(Document):
+    """Why there is no plan."""
+
+    binding_rules: tuple[str, ...]
+    nearest: tuple[NearestChange, ...] = ()
+
+
+class SearchInfo(Document):
+    """The search a PlanSet answers."""
+
+    id: str
+    spec: dict[str, Any]
+    spec_hash: str
+    profile_hash: str
+    engine_version: str
+    created_at: str
+
+
+class PlanSet(Document):
+    """The result of a search: ranked plans, how good they are proven to be and what was rejected."""
+
+    search: SearchInfo
+    status: Status
+    reproducible: bool = True
+    optimality: Optimality
+    counts: Counts = Counts()
+    timing: Timing = Timing()
+    plans: tuple[Plan, ...] = ()
+    reference: Annotated[Plan | None, Field(description="the usual starting point, for comparison")] = None
+    unrestricted: Unrestricted = Unrestricted()
+    warnings: tuple[str, ...] = ()
+    infeasible: Infeasible | None = None
+    error: str | None = None

@@ -1,0 +1,127 @@
+"""Well-known models by name. One YAML document a model in `models/`: its shape, the source of the numbers, what is
+assumed where nothing is published, and the published parameter counts that the tests compare with."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from autodeploy.errors import SpecError
+from autodeploy.specs.base import Document
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.validation import did_you_mean, field_errors
+
+MODELS_DIR = Path(__file__).parent / "models"
+
+CountedPart = Literal["embedding", "head", "mtp"]
+
+
+class PublishedCounts(Document):
+    """Parameters in billions as the publisher gives them, and which parts besides the layers that number counts."""
+
+    total_params_b: Annotated[float, Field(gt=0)]
+    active_params_b: Annotated[float | None, Field(gt=0, description="absent: a dense model")] = None
+    mtp_params_b: Annotated[float | None, Field(gt=0, description="own parameters of the MTP modules")] = None
+    total_counts: tuple[CountedPart, ...] = ("embedding", "head")
+    active_counts: tuple[CountedPart, ...] = ("embedding", "head")
+    tolerance_pct: Annotated[float, Field(gt=0, le=5)] = 1.0
+    tolerance_reason: Annotated[str | None, Field(description="why more than 1 %")] = None
+    source: str
+
+
+class Preset(Document):
+    """A model and where its numbers come from."""
+
+    title: Annotated[str, Field(min_length=1, max_length=100)]
+    source: str
+    assumed: tuple[str, ...] = ()
+    published: PublishedCounts
+    model: ModelSpec
+
+    def counted_params_b(self) -> tuple[float, float]:
+        """Total and active parameters of the model in billions, counting what the publisher counts."""
+        model, published = self.model, self.published
+        sizes = {"embedding": model.embedding_params, "head": model.head_params, "mtp": model.mtp_params}
+        ends = model.embedding_params + model.head_params
+        total = model.total_params() - ends + sum(sizes[part] for part in published.total_counts)
+        active = model.active_params() - ends + sum(sizes[part] for part in published.active_counts)
+        return total / 1e9, active / 1e9
+
+
+class PresetInfo(Document):
+    """A preset in a list: its name, title and published parameter counts in billions."""
+
+    name: str
+    title: str
+    params_b: float
+    active_b: float
+    source: str
+    assumed: tuple[str, ...] = ()
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    """The names of all presets, in alphabetical order."""
+    return tuple(sorted(path.stem for path in MODELS_DIR.glob("*.yaml")))
+
+
+def read_preset(name: str) -> Preset:
+    """The preset's whole document. Read once a process; case, spaces and underscores don't matter in the name.
+
+    Raises
+    ------
+    SpecError
+        when there is no preset of that name (the hint names close ones) or its file is not valid.
+    """
+    key = name[:100].strip().lower().replace("_", "-").replace(" ", "-")
+    if key not in preset_names():
+        hint = did_you_mean(key, preset_names()) or "`autodeploy models ls` lists them"
+        raise SpecError(f"there is no model preset {name[:100]!r}", path="/model", hint=hint)
+    return _read(key)
+
+
+@cache
+def _read(key: str) -> Preset:
+    document = _read_yaml(MODELS_DIR / f"{key}.yaml")
+    try:
+        document["model"] = {"name": document["title"], **document["model"]}
+        return Preset.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix=f"/{key}", model=Preset)) from error
+
+
+def load_preset(name: str) -> ModelSpec:
+    """The model of that name, for example `deepseek-v3`; its `name` is the preset's title.
+
+    Raises
+    ------
+    SpecError
+        when there is no preset of that name; the hint names close ones.
+    """
+    return read_preset(name).model
+
+
+def list_presets() -> list[PresetInfo]:
+    """All presets in alphabetical order of their names."""
+    return [_info(name, read_preset(name)) for name in preset_names()]
+
+
+def _info(name: str, preset: Preset) -> PresetInfo:
+    published = preset.published
+    return PresetInfo(
+        name=name,
+        title=preset.title,
+        params_b=published.total_params_b,
+        active_b=published.active_params_b or published.total_params_b,
+        source=preset.source,
+        assumed=preset.assumed,
+    )
+
+
+def _read_yaml(path: Path) -> Any:
+    from ruamel.yaml import YAML  # here, because most uses of this module read no file
+
+    return YAML(typ="safe", pure=True).load(path)

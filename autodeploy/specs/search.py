@@ -1,0 +1,40 @@
+"""What counts as best, which strategies may be chosen and how hard to look."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from autodeploy.specs.base import Document
+
+Objective = Literal["step_time", "tokens_per_s_per_npu", "peak_memory", "npu_hours"]
+Target = Literal["mindspeed-llm", "megatron", "mindformers", "any"]
+Numerics = Literal["exact", "reordered", "lossy"]
+Switch = Literal["on", "off", "auto"]
+Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"]
+AxisValue = int | str
+
+
+def _switch(value: Any) -> Any:
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+
+class SearchSpec(Document):
+    """The search. Defaults suit a launch with MindSpeed-LLM."""
+
+    objective: Objective = "step_time"
+    target: Target = "mindspeed-llm"
+    top_k: Annotated[int, Field(ge=1, le=100)] = 5
+    fix: dict[Axis, AxisValue] = {}
+    allow: dict[Axis, tuple[AxisValue, ...]] = {}
+    forbid: dict[Axis, tuple[AxisValue, ...]] = {}
+    features: dict[str, Annotated[Switch, BeforeValidator(_switch)]] = {}
+    numerics: Numerics = "reordered"
+    deterministic_training: bool = False
+    memory_limit_gib: Annotated[float, Field(gt=0, le=4096)] | None = None
+    host_memory_reserved_gib: Annotated[float, Field(ge=0, le=65_536)] = 128.0
+    gap: Annotated[float, Field(ge=0, le=1)] = 0.02
+    effort: Literal["fast", "default", "deep"] | Annotated[float, Field(gt=0, le=10_000)] = "default"
+    time_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    mode: Literal["reproducible", "fast"] = "reproducible"

@@ -1,0 +1,100 @@
+"""The spec: everything a user says about one planning job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from autodeploy.errors import FieldError, SpecError
+from autodeploy.specs.base import Document
+from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.features import FEATURES, GROUPS
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.training import TrainingSpec
+from autodeploy.specs.validation import did_you_mean, field_errors
+
+ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
+
+
+class Spec(Document):
+    """What to plan: the model, the cluster, the training run and the search."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    search: SearchSpec = SearchSpec()
+    strategy: Strategy | None = None
+
+
+def canonical_json(document: Any) -> str:
+    """JSON with sorted keys and no spaces: equal documents give equal text."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def spec_hash(spec: Spec) -> str:
+    """SHA-256 of the validated spec, so that spelling and order don't matter."""
+    return hashlib.sha256(canonical_json(spec.model_dump(mode="json")).encode()).hexdigest()
+
+
+def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Spec:
+    """Validate a spec whose `model` is a preset's name, an inline model, {preset: name, ...changes} or {hf_config}.
+
+    Parameters
+    ----------
+    document : mapping as read from YAML, JSON or a request body.
+    read_hf_model : turns an {hf_config: ...} mapping into a model; `importers.spec_file` brings it.
+
+    Raises
+    ------
+    SpecError
+        with every bad field at once: JSON pointer, message and hint.
+    """
+    if not isinstance(document, Mapping):
+        raise SpecError("a spec is a mapping with model, cluster and training", path="")
+    document = dict(document)
+    errors: list[FieldError] = []
+    if "model" in document:
+        try:
+            document["model"] = _resolve_model(document["model"], read_hf_model)
+        except SpecError as error:
+            errors += [FieldError("/model" + e.path.removeprefix("/model"), e.message, e.hint) for e in error.errors]
+    try:
+        spec = Spec.model_validate(document)
+    except ValidationError as error:
+        known_bad_model = bool(errors)
+        errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
+    else:
+        errors += _unknown_names(spec)
+    if errors:
+        raise SpecError(errors=tuple(errors))
+    return spec
+
+
+def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:
+    """A preset's name or a reference becomes an inline model."""
+    if isinstance(value, str):
+        return load_preset(value)
+    if isinstance(value, Mapping) and "hf_config" in value:
+        if read_hf_model is None:
+            raise SpecError("hf_config can't be read here", path="/hf_config", hint="inline the model")
+        return read_hf_model(value)
+    if isinstance(value, Mapping) and "preset" in value:
+        changes = {k: v for k, v in value.items() if k != "preset"}
+        return load_preset(str(value["preset"])).model_dump(exclude_unset=True) | changes
+    return value
+
+
+def _unknown_names(spec: Spec) -> list[FieldError]:
+    known = [*FEATURES, *GROUPS]
+    return [
+        FieldError(f"/search/features/{name}", f"unknown feature {name!r}", did_you_mean(name, known))
+        for name in spec.search.features
+        if name not in known
+    ]

@@ -1,0 +1,82 @@
+"""One parallel strategy: what a launch script would say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from autodeploy.specs.base import Document
+
+CpAlgo = Literal["ring", "ulysses", "hybrid"]
+Schedule = Literal["1f1b", "interleaved", "dualpipev", "dualpipe", "adaptive_pipe"]
+Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical"]
+RecomputeModule = Literal[
+    "core_attn",
+    "mla_up_proj",
+    "norm",
+    "activation",
+    "permute",
+    "moe_zero_memory_level0",
+    "moe_zero_memory_level1",
+    "mlp",
+    "moe",
+    "shared_experts",
+]
+SwapModule = Literal["attention", "unpermute", "layer_input", "moe"]
+
+Degree = Annotated[int, Field(ge=1, le=131_072)]
+Layers = Annotated[int, Field(ge=0, le=4096)]
+
+
+class Recompute(Document):
+    """What the backward pass computes again instead of keeping it.
+
+    `num_layers` counts layers of each pipeline stage and is capped at the stage's layers; absent means all of
+    them. `per_stage` names, for each pipeline stage, how many layers recompute each module ("full" = the layer).
+    """
+
+    granularity: Literal["none", "full", "selective"] = "none"
+    num_layers: Layers | None = None
+    num_layers_per_stage: tuple[Layers, ...] | None = None
+    modules: tuple[RecomputeModule, ...] = ()
+    per_stage: tuple[dict[str, Layers], ...] | None = None
+
+
+class Strategy(Document):
+    """Degrees, schedule, placement and memory choices. `dp` follows from the number of ranks."""
+
+    tp: Degree = 1
+    pp: Degree = 1
+    vpp: Degree = 1
+    dp: Degree | None = None
+    cp: Degree = 1
+    cp_algo: CpAlgo | None = None
+    ulysses_degree: Degree | None = None
+    ep: Degree = 1
+    etp: Degree | None = None
+    micro_batch_size: Degree = 1
+    sequence_parallel: bool | None = None
+    distributed_optimizer: bool = True
+    fsdp: bool = False
+    schedule: Schedule = "1f1b"
+    layers_per_stage: tuple[Layers, ...] | tuple[tuple[Layers, ...], ...] | None = None
+    moe_dispatcher: Dispatcher | None = None
+    recompute: Recompute = Recompute()
+    swap: tuple[SwapModule, ...] = ()
+    swap_per_stage: tuple[dict[str, Layers], ...] | None = None
+    swap_optimizer: bool = False
+    reuse_fp32_param: bool = False
+    features: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _shape_matches(self) -> Self:
+        if self.layers_per_stage is not None and len(self.layers_per_stage) != self.pp:
+            raise ValueError(f"layers_per_stage has {len(self.layers_per_stage)} stages, pp is {self.pp}")
+        for name in ("per_stage", "num_layers_per_stage"):
+            rows = getattr(self.recompute, name)
+            if rows is not None and len(rows) != self.pp:
+                raise ValueError(f"recompute.{name} has {len(rows)} stages, pp is {self.pp}")
+        if self.swap_per_stage is not None and len(self.swap_per_stage) != self.pp:
+            raise ValueError(f"swap_per_stage has {len(self.swap_per_stage)} stages, pp is {self.pp}")
+        return self

@@ -1,0 +1,46 @@
+"""What is trained: sequence, batch, precision and how evenly the router spreads tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from autodeploy.specs.base import Document
+
+Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+
+
+class BatchSize(Document):
+    """Sequences in a global batch, and by how many percent the planner may move it."""
+
+    value: Annotated[int, Field(ge=1, le=10_000_000)]
+    tolerance_pct: Annotated[float, Field(ge=0.0, le=50.0)] = 0.0
+
+
+def _as_batch(value: Any) -> Any:
+    return {"value": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
+
+
+class TrainingSpec(Document):
+    """The training run whose step is planned."""
+
+    kind: Literal["pretrain", "rl_post_training"] = "pretrain"
+    seq_length: Annotated[int, Field(ge=1, le=16_777_216, examples=[4096])]
+    global_batch_size: Annotated[BatchSize, BeforeValidator(_as_batch)]
+    tokens: Annotated[float, Field(gt=0, le=1e18, examples=[14.8e12])] | None = None
+    precision: Precision = "bf16"
+    routing_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] = 1.3
+    routing_imbalance_peak: Annotated[float, Field(ge=1.0, le=64.0)] = 2.0
+    expert_load_file: str | None = None
+    sequence_length_histogram: dict[str, float] | None = None
+    norm_precision: Literal["bf16", "fp32"] = "bf16"
+
+    @model_validator(mode="after")
+    def _peak_is_the_larger(self) -> Self:
+        if self.routing_imbalance_peak < self.routing_imbalance:
+            raise ValueError(
+                f"routing_imbalance_peak {self.routing_imbalance_peak} is below the sustained "
+                f"routing_imbalance {self.routing_imbalance}"
+            )
+        return self

@@ -1,0 +1,73 @@
+"""Turning pydantic's complaints into field errors with a JSON pointer and a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from autodeploy.errors import FieldError
+
+# Branch labels that pydantic puts into the location of a union; they are no keys of the document.
+_BRANCHES = ("function-", "tuple[", "dict[", "list[", "constrained-", "literal[", "nullable[")
+
+
+def pointer(location: Iterable[int | str]) -> str:
+    """The JSON pointer (RFC 6901) of a location in a document."""
+    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
+    return "".join(f"/{part}" for part in parts)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint that names the closest known spelling, or all of them when there are few."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=3, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "known: " + ", ".join(known) if len(known) <= 20 else ""
+
+
+def _fields_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> list[str]:
+    """Names that are valid where an unknown key was found."""
+    if model is None:
+        return []
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part)) if model else None
+        nested = _nested_model(field.annotation) if field is not None else None
+        if nested is None:
+            return []
+        model = nested
+    return list(model.model_fields)
+
+
+def _nested_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if (found := _nested_model(argument)) is not None:
+            return found
+    return None
+
+
+def field_errors(
+    error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None
+) -> tuple[FieldError, ...]:
+    """All complaints of one validation, in document order, one per field and message."""
+    found: dict[tuple[str, str], FieldError] = {}
+    for item in error.errors(include_url=False, include_context=True):
+        location = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(_BRANCHES)))
+        path = prefix + pointer(location)
+        message, hint = item["msg"], ""
+        if item["type"] == "extra_forbidden":
+            message = f"unknown key {location[-1]!r}"
+            hint = did_you_mean(str(location[-1]), _fields_at(model, location))
+        elif item["type"] == "missing":
+            message = f"{location[-1]!r} is required"
+        elif item["type"] == "literal_error":
+            hint = "one of " + str(item.get("ctx", {}).get("expected", ""))
+        elif item["type"] == "value_error":
+            message, _, hint = message.removeprefix("Value error, ").partition(" | ")
+        found.setdefault((path, message), FieldError(path, message, hint))
+    return tuple(found.values())

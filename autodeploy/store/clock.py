@@ -1,0 +1,32 @@
+"""Time and identity of stored things."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as its numbers do
+_TIME_DIGITS = 10
+_RANDOM_DIGITS = 6
+SEARCH_ID_PATTERN = r"^srch_[0-9a-z]{1,40}$"
+PLAN_ID_PATTERN = r"^p_[0-9a-z]{1,40}$"
+
+
+def utc_now() -> datetime:
+    """Now, in UTC, with its time zone."""
+    return datetime.now(UTC)
+
+
+def iso(moment: datetime) -> str:
+    """RFC 3339 in UTC with milliseconds: 2026-11-20T12:00:00.000Z."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def new_search_id(moment: datetime) -> str:
+    """`srch_` and 16 base 32 digits: milliseconds since 1970, then random bits. Sorts by creation."""
+    milliseconds = int(moment.timestamp() * 1000)
+    return "srch_" + _base32(milliseconds, _TIME_DIGITS) + _base32(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)
+
+
+def _base32(number: int, digits: int) -> str:
+    return "".join(_ALPHABET[(number >> 5 * place) & 31] for place in reversed(range(digits)))

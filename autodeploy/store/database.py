@@ -1,0 +1,105 @@
+"""One database: its engine and its two kinds of session, for reading and for writing.
+
+SQLite runs in WAL mode, so readers never wait for the writer. A write transaction begins IMMEDIATE: one that begins
+as a reader and then writes fails with "database is locked", whatever the busy timeout.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
+from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take it from here
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import Connection
+
+BUSY_TIMEOUT_MS = 5000
+# The database is away, locked or full: the same call may work later.
+DATABASE_ERRORS: tuple[type[Exception], ...] = (DBAPIError, TimeoutError)
+_BEGIN = "autodeploy_begin"
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+class Database:
+    """A pool of connections. Make one for each process; sessions are short and never shared.
+
+    Parameters
+    ----------
+    url : `sqlite:///file` or `postgresql+psycopg://...`; the directory of an SQLite file is made if missing.
+    pool_size : connections kept open; as many again may be opened for a peak.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = 20) -> None:
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": pool_size, "json_serializer": _to_json}
+        if self.is_sqlite:
+            Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        else:
+            # A server that was restarted leaves dead connections in the pool.
+            options["pool_pre_ping"] = True
+            options["connect_args"] = {"connect_timeout": 10, "application_name": "autodeploy"}
+        self.engine = create_engine(url, **options)
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        self._writer = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that only reads; nothing it changes is kept."""
+        with Session(self.engine, autoflush=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """One write transaction: committed at the end, rolled back by an exception."""
+        with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @property
+    def write_engine(self) -> Engine:
+        """The engine whose transactions begin as writers; for migrations."""
+        return self._writer
+
+    def ping(self) -> bool:
+        """Whether the database answers."""
+        try:
+            with self.engine.connect() as connection:
+                connection.execute(text("SELECT 1"))
+        except OperationalError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self.engine.dispose()
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # The driver's own BEGIN is off: `_begin_sqlite` says which kind a transaction is.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))

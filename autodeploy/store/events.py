@@ -1,0 +1,71 @@
+"""What happened to a search, in order: changes of status and progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, insert, select
+
+from autodeploy.store.tables import EventRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy.orm import Session
+
+STATUS = "status"
+PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `kind` is "status" or "progress"; `seq` counts from 1 within the search."""
+
+    seq: int
+    created_at: datetime
+    kind: str
+    data: dict[str, Any]
+
+
+class Events:
+    """Repository of events inside one session.
+
+    Appending needs a transaction in which nobody else appends to the same search: any write on SQLite, a locked
+    search row on PostgreSQL.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def append(self, search_id: str, kind: str, items: Sequence[dict[str, Any]], *, now: datetime) -> None:
+        """Adds events of one kind after the last one."""
+        if not items:
+            return
+        last = self.session.scalar(select(func.max(EventRow.seq)).where(EventRow.search_id == search_id)) or 0
+        rows = [
+            {"search_id": search_id, "seq": seq, "created_at": now, "kind": kind, "data": data}
+            for seq, data in enumerate(items, start=last + 1)
+        ]
+        self.session.execute(insert(EventRow), rows)
+
+    def after(self, search_id: str, seq: int, *, limit: int = 500) -> list[Event]:
+        """Up to `limit` events that follow number `seq`."""
+        query = (
+            select(EventRow)
+            .where(EventRow.search_id == search_id, EventRow.seq > seq)
+            .order_by(EventRow.seq)
+            .limit(limit)
+        )
+        return [Event(row.seq, row.created_at, row.kind, row.data) for row in self.session.scalars(query)]
+
+    def latest_progress(self, search_id: str) -> dict[str, Any] | None:
+        """The data of the newest progress event."""
+        query = (
+            select(EventRow.data)
+            .where(EventRow.search_id == search_id, EventRow.kind == PROGRESS)
+            .order_by(EventRow.seq.desc())
+            .limit(1)
+        )
+        return self.session.scalar(query)

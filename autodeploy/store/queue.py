@@ -1,0 +1,191 @@
+"""The search row as a job: claim, heartbeat, finish, hand back, recover.
+
+Every step is one conditional UPDATE, so that two runners never hold the same search and a runner that was taken for
+dead cannot finish what another one has taken over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import CursorResult, select, update
+
+from autodeploy.store.events import STATUS, Events
+from autodeploy.store.searches import Searches
+from autodeploy.store.tables import SearchRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.orm import Session
+
+    from autodeploy.specs.planset import PlanSet
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to run one search: holds as long as the row names this owner and attempt."""
+
+    search_id: str
+    owner: str
+    attempt: int
+
+
+class Queue:
+    """Repository of the queue inside one write session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.events = Events(session)
+
+    def has_queued(self) -> bool:
+        """Whether a search waits. Reading first keeps an idle runner from taking the write lock."""
+        return self.session.scalar(select(SearchRow.id).where(SearchRow.status == "queued").limit(1)) is not None
+
+    def claim_next(self, owner: str, *, now: datetime) -> Claim | None:
+        """Takes the oldest queued search; None when there is none."""
+        oldest = (
+            select(SearchRow.id)
+            .where(SearchRow.status == "queued")
+            .order_by(SearchRow.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        return self._claim(SearchRow.id == oldest.scalar_subquery(), owner, now)
+
+    def claim(self, search_id: str, owner: str, *, now: datetime) -> Claim | None:
+        """Takes that search, if it is queued."""
+        return self._claim(SearchRow.id == search_id, owner, now)
+
+    def _claim(self, which: ColumnElement[bool], owner: str, now: datetime) -> Claim | None:
+        row = self.session.execute(
+            update(SearchRow)
+            .where(which, SearchRow.status == "queued")
+            .values(
+                status="running",
+                owner=owner,
+                attempts=SearchRow.attempts + 1,
+                heartbeat_at=now,
+                started_at=now,
+                updated_at=now,
+            )
+            .returning(SearchRow.id, SearchRow.attempts)
+            .execution_options(synchronize_session=False)
+        ).one_or_none()
+        if row is None:
+            return None
+        self.events.append(row.id, STATUS, [{"status": "running", "attempt": row.attempts}], now=now)
+        return Claim(row.id, owner, row.attempts)
+
+    def beat(self, claim: Claim, *, now: datetime) -> bool:
+        """Says that the search is alive. False when the claim holds no longer."""
+        return self._change(_held(claim), heartbeat_at=now) == 1
+
+    def cancel_requested(self, claim: Claim) -> bool:
+        """Whether somebody asked to stop it, or it is not ours any more."""
+        wanted = self.session.scalar(select(SearchRow.cancel_requested).where(_held(claim)))
+        return wanted is None or wanted
+
+    def finish(self, claim: Claim, plan_set: PlanSet, *, now: datetime) -> bool:
+        """Stores the result. False, and nothing is stored, when the claim holds no longer."""
+        if self._change(_held(claim), heartbeat_at=now) != 1:
+            return False
+        Searches(self.session).store_result(claim.search_id, plan_set, now=now)
+        self.events.append(claim.search_id, STATUS, [{"status": plan_set.status}], now=now)
+        return True
+
+    def end(self, claim: Claim, status: str, error: str | None, *, now: datetime) -> bool:
+        """Finishes without a result: cancelled or failed. False when the claim holds no longer."""
+        done = self._change(
+            _held(claim), status=status, error=error, owner=None, heartbeat_at=None, updated_at=now, finished_at=now
+        )
+        if done:
+            self.events.append(claim.search_id, STATUS, [{"status": status, "error": error}], now=now)
+        return done == 1
+
+    def hand_back(self, claim: Claim, *, now: datetime) -> bool:
+        """Puts a running search back into the queue as if it had not been started."""
+        done = self._change(
+            _held(claim),
+            status="queued",
+            owner=None,
+            heartbeat_at=None,
+            attempts=SearchRow.attempts - 1,
+            updated_at=now,
+        )
+        if done:
+            self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": "shutdown"}], now=now)
+        return done == 1
+
+    def lose(self, claim: Claim, *, max_attempts: int, error: str, now: datetime) -> None:
+        """The process of a search died: queued again, or failed after the last attempt."""
+        self._retry(claim, max_attempts, error, now)
+
+    def recover(
+        self,
+        *,
+        stalled_before: datetime,
+        max_attempts: int,
+        now: datetime,
+        is_dead: Callable[[str], bool] = lambda owner: False,
+    ) -> list[str]:
+        """Takes back searches whose heartbeat is old or whose owner is known to be dead; gives their ids."""
+        running = select(SearchRow.id, SearchRow.owner, SearchRow.attempts, SearchRow.heartbeat_at).where(
+            SearchRow.status == "running"
+        )
+        lost = []
+        for search_id, owner, attempts, heartbeat_at in self.session.execute(running).all():
+            stale = heartbeat_at is None or heartbeat_at < stalled_before
+            if (stale or is_dead(owner or "")) and self._retry(
+                Claim(search_id, owner or "", attempts), max_attempts, "the process that ran this search died", now
+            ):
+                lost.append(search_id)
+        return lost
+
+    def _retry(self, claim: Claim, max_attempts: int, error: str, now: datetime) -> bool:
+        """Back to the queue, cancelled where that was asked for, or failed after the last attempt."""
+        row = self.session.scalar(select(SearchRow.cancel_requested).where(_held(claim)))
+        if row is None:
+            return False
+        if row:
+            return self.end(claim, "cancelled", None, now=now)
+        if claim.attempt >= max_attempts:
+            return self.end(claim, "failed", f"{error} ({claim.attempt} attempts)", now=now)
+        done = self._change(_held(claim), status="queued", owner=None, heartbeat_at=None, updated_at=now)
+        if done:
+            self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": error}], now=now)
+        return done == 1
+
+    def request_cancel(self, search_id: str, *, now: datetime) -> str | None:
+        """Cancels a queued search, asks a running one to stop; gives the status before, None if unknown."""
+        row = Searches(self.session).lock(search_id)
+        if row is None:
+            return None
+        before = row.status
+        if before == "queued":
+            columns = {"status": "cancelled", "cancel_requested": True, "finished_at": now, "updated_at": now}
+            Searches(self.session).change(search_id, columns)
+            self.events.append(search_id, STATUS, [{"status": "cancelled"}], now=now)
+        elif before == "running" and not row.cancel_requested:
+            Searches(self.session).change(search_id, {"cancel_requested": True, "updated_at": now})
+            self.events.append(search_id, STATUS, [{"status": "running", "cancel_requested": True}], now=now)
+        return before
+
+    def _change(self, which: ColumnElement[bool], **columns: object) -> int:
+        result = self.session.execute(
+            update(SearchRow).where(which).values(**columns).execution_options(synchronize_session=False)
+        )
+        assert isinstance(result, CursorResult)
+        return result.rowcount
+
+
+def _held(claim: Claim) -> ColumnElement[bool]:
+    return (
+        (SearchRow.id == claim.search_id)
+        & (SearchRow.status == "running")
+        & (SearchRow.owner == claim.owner)
+        & (SearchRow.attempts == claim.attempt)
+    )

@@ -1,0 +1,165 @@
+"""The searches: insert, read, list, annotate, delete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, func, insert, select, update
+
+from autodeploy.store.planset_rows import plan_rows, result_columns
+from autodeploy.store.tables import PlanRow, SearchRow, TagRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import Select
+    from sqlalchemy.orm import Session
+
+    from autodeploy.specs.planset import PlanSet
+
+REUSABLE = ("optimal", "feasible", "infeasible")
+# A list never reads the documents of the searches it lists.
+LIST_COLUMNS: tuple[Any, ...] = (
+    SearchRow.id,
+    SearchRow.created_at,
+    SearchRow.finished_at,
+    SearchRow.status,
+    SearchRow.model_name,
+    SearchRow.profile,
+    SearchRow.num_npus,
+    SearchRow.seq_length,
+    SearchRow.global_batch_size,
+    SearchRow.num_plans,
+    SearchRow.best_plan_id,
+    SearchRow.best_step_time_s,
+    SearchRow.best_tokens_per_s_per_npu,
+    SearchRow.best_mfu,
+    SearchRow.gap,
+    SearchRow.cached_from,
+    SearchRow.note,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFilter:
+    """Which searches a list names; None does not restrict."""
+
+    model: str | None = None
+    profile: str | None = None
+    status: str | None = None
+    tag: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+
+class Searches:
+    """Repository of searches inside one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def add(self, row: SearchRow, tags: Iterable[str] = ()) -> None:
+        """Inserts a search with its tags."""
+        self.session.add(row)
+        self.session.flush()
+        self.set_tags(row.id, tags)
+
+    def get(self, search_id: str) -> SearchRow | None:
+        """The search with that id."""
+        return self.session.get(SearchRow, search_id)
+
+    def exists(self, search_id: str) -> bool:
+        """Whether there is such a search."""
+        return self.status(search_id) is not None
+
+    def status(self, search_id: str) -> str | None:
+        """The status alone, without reading the documents."""
+        return self.session.scalar(select(SearchRow.status).where(SearchRow.id == search_id))
+
+    def lock(self, search_id: str) -> SearchRow | None:
+        """The search, and nobody else changes it in this transaction."""
+        return self.session.scalar(select(SearchRow).where(SearchRow.id == search_id).with_for_update())
+
+    def page(self, where: SearchFilter, *, limit: int, after: str | None = None) -> Sequence[Any]:
+        """Up to `limit` rows of LIST_COLUMNS, newest first, that come after the search `after`."""
+        columns: Select[Any] = select(*LIST_COLUMNS)
+        query = _filtered(columns, where).order_by(SearchRow.id.desc()).limit(limit)
+        if after is not None:
+            query = query.where(SearchRow.id < after)
+        return self.session.execute(query).all()
+
+    def count_by_status(self) -> dict[str, int]:
+        """How many searches have each status."""
+        query = select(SearchRow.status, func.count()).group_by(SearchRow.status)
+        return {status: count for status, count in self.session.execute(query)}
+
+    def reusable(self, spec_hash: str, profile_hash: str, engine_version: str) -> SearchRow | None:
+        """The newest finished search of the same content, if its result is reproducible."""
+        query = (
+            select(SearchRow)
+            .where(
+                SearchRow.spec_hash == spec_hash,
+                SearchRow.profile_hash == profile_hash,
+                SearchRow.engine_version == engine_version,
+                SearchRow.status.in_(REUSABLE),
+                SearchRow.reproducible.is_(True),
+            )
+            .order_by(SearchRow.id.desc())
+            .limit(1)
+        )
+        return self.session.scalar(query)
+
+    def store_result(self, search_id: str, plan_set: PlanSet, *, now: datetime) -> None:
+        """Writes the result and its plans; the search is then finished."""
+        columns = result_columns(plan_set) | {
+            "finished_at": now,
+            "updated_at": now,
+            "owner": None,
+            "heartbeat_at": None,
+        }
+        self.change(search_id, columns)
+        self.session.execute(delete(PlanRow).where(PlanRow.search_id == search_id))
+        self.session.add_all(plan_rows(search_id, plan_set.plans))
+        self.session.flush()
+
+    def change(self, search_id: str, columns: Mapping[str, Any]) -> None:
+        """Sets columns of one search."""
+        self.session.execute(update(SearchRow).where(SearchRow.id == search_id).values(**columns))
+
+    def delete(self, search_id: str) -> None:
+        """Removes a search; its plans, events, tags and keys go with it."""
+        self.session.execute(delete(SearchRow).where(SearchRow.id == search_id))
+
+    def tags(self, search_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The tags of each of these searches, sorted."""
+        found: dict[str, list[str]] = {search_id: [] for search_id in search_ids}
+        query = select(TagRow.search_id, TagRow.tag).where(TagRow.search_id.in_(search_ids)).order_by(TagRow.tag)
+        for search_id, tag in self.session.execute(query):
+            found[search_id].append(tag)
+        return {search_id: tuple(tags) for search_id, tags in found.items()}
+
+    def set_tags(self, search_id: str, tags: Iterable[str]) -> None:
+        """Replaces the tags."""
+        self.session.execute(delete(TagRow).where(TagRow.search_id == search_id))
+        rows = [{"search_id": search_id, "tag": tag} for tag in sorted(set(tags))]
+        if rows:
+            self.session.execute(insert(TagRow), rows)
+
+
+def _filtered(query: Select[Any], where: SearchFilter) -> Select[Any]:
+    for column, value in (
+        (SearchRow.model_name, where.model),
+        (SearchRow.profile, where.profile),
+        (SearchRow.status, where.status),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if where.tag is not None:
+        query = query.where(SearchRow.id.in_(select(TagRow.search_id).where(TagRow.tag == where.tag)))
+    if where.created_after is not None:
+        query = query.where(SearchRow.created_at >= where.created_after)
+    if where.created_before is not None:
+        query = query.where(SearchRow.created_at < where.created_before)
+    return query

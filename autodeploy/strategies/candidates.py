@@ -1,0 +1,63 @@
+"""Candidates as arrays: one entry per strategy, one array per axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+SCHEDULES: tuple[str, ...] = ("1f1b", "interleaved", "dualpipev", "dualpipe", "adaptive_pipe")
+CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
+DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")
+CHOICES: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """n strategies. Categorical axes hold indices into SCHEDULES, CP_ALGOS and DISPATCHERS."""
+
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    cp: Ints
+    cp_algo: Ints
+    ulysses: Ints
+    ep: Ints
+    etp: Ints
+    dp: Ints
+    micro_batch_size: Ints
+    micro_batches: Ints
+    schedule: Ints
+    moe_dispatcher: Ints
+    sequence_parallel: Bools
+    reuse_fp32_param: Bools
+    swap_optimizer: Bools
+
+    def __len__(self) -> int:
+        return int(self.tp.shape[0])
+
+    def take(self, index: Any) -> Candidates:
+        """The candidates at an index, a slice or a mask."""
+        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    def columns(self) -> dict[str, Any]:
+        """Axes by name, for rules."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def axes_at(self, index: int) -> dict[str, int | str | bool]:
+        """Axes of one candidate with the names of its categorical choices."""
+        row: dict[str, int | str | bool] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)[index].item()
+            row[field.name] = CHOICES[field.name][value] if field.name in CHOICES else value
+        return row
+
+
+def concatenate(parts: list[Candidates]) -> Candidates:
+    """All candidates of the parts, in order."""
+    return Candidates(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Candidates)})

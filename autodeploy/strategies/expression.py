@@ -1,0 +1,84 @@
+"""The small language of legality rules: arithmetic and comparisons over axes, read as numpy masks.
+
+A rule is text such as "pp * vpp <= layers" or "schedule == adaptive_pipe". Names are axes of the candidates or facts of
+the spec; a bare word that names a schedule, dispatcher or algorithm is that choice.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bools = npt.NDArray[np.bool_]
+Values = Mapping[str, Any]
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.FloorDiv: np.floor_divide,
+    ast.Mod: np.mod,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+}
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def names(text: str) -> frozenset[str]:
+    """Names an expression reads."""
+    return frozenset(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))
+
+
+def evaluate(text: str, values: Values) -> Any:
+    """Value of an expression, elementwise over arrays.
+
+    Raises
+    ------
+    KeyError
+        if it names something that `values` does not hold.
+    ValueError
+        if it uses anything but + - * // %, comparisons, and, or, not.
+    """
+    return _visit(_parse(text), values)
+
+
+def _visit(node: ast.expr, values: Values) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float()):
+            return node.value
+        case ast.Name(id=name):
+            return values[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _BINARY[type(op)](_visit(left, values), _visit(right, values))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return np.logical_not(_visit(operand, values))
+        case ast.BoolOp(op=op, values=parts):
+            combine = np.logical_and if isinstance(op, ast.And) else np.logical_or
+            result = _visit(parts[0], values)
+            for part in parts[1:]:
+                result = combine(result, _visit(part, values))
+            return result
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            terms = [_visit(left, values), *(_visit(c, values) for c in comparators)]
+            result = np.bool_(True)
+            for operator, first, second in zip(ops, terms, terms[1:], strict=False):
+                if type(operator) not in _COMPARE:
+                    raise ValueError(f"a rule can't use {type(operator).__name__}")
+                result = np.logical_and(result, _COMPARE[type(operator)](first, second))
+            return result
+    raise ValueError(f"a rule can't use {type(node).__name__}")

@@ -1,0 +1,42 @@
+"""Facts of a spec that legality rules read beside the axes of a candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autodeploy.specs.features import FEATURES
+from autodeploy.specs.model import ModelSpec
+
+PADDING = 128  # frameworks pad the vocabulary to a multiple of this times tp
+
+
+def facts_of(
+    model: ModelSpec, *, world: int, seq_length: int, global_batch: int, node_ranks: int, tp_limit: int, features: set[str]
+) -> dict[str, Any]:
+    """Names and values that rules may read.
+
+    Parameters
+    ----------
+    world : ranks. node_ranks : ranks of a node. tp_limit : largest tensor parallel group inside one node.
+    features : names of the features that are on.
+    """
+    padded = -(-model.vocab_size // (PADDING * 128)) * PADDING * 128
+    return {
+        "world": world,
+        "node_ranks": node_ranks,
+        "tp_limit": tp_limit,
+        "seq_length": seq_length,
+        "global_batch": global_batch,
+        "heads": model.num_attention_heads,
+        "kv_heads": model.num_key_value_heads,
+        "mla": model.is_mla,
+        "moe": model.is_moe,
+        "tied": model.tie_word_embeddings,
+        "experts": model.n_routed_experts or 1,
+        "expert_width": model.moe_intermediate_size or 0,
+        "layers": model.num_hidden_layers,
+        # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
+        "free_chunks": 2,
+        "padded_vocab": padded,
+        **{f"on_{name}": name in features for name in FEATURES},
+    }

@@ -1,0 +1,32 @@
+"""Which memory choices a candidate may use under its launch target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autodeploy.strategies.candidates import Candidates
+from autodeploy.strategies.expression import evaluate
+from autodeploy.strategies.rules import values_of
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, dict[str, str]]:
+    text = files("autodeploy.strategies").joinpath("memory_rules.yaml").read_text(encoding="utf-8")
+    table: dict[str, dict[str, str]] = YAML(typ="safe").load(text)["choices"]
+    return table
+
+
+def launchable(candidate: Candidates, facts: Mapping[str, Any], target: str) -> frozenset[str]:
+    """Memory choices that `target` can launch with one candidate; every choice under target any."""
+    if target == "any":
+        return frozenset(_table())
+    values = values_of(candidate, facts)
+    return frozenset(
+        name for name, rules in _table().items() if target in rules and bool(np.all(evaluate(rules[target], values)))
+    )

@@ -1,0 +1,95 @@
+"""Legality rules as data: read from rules.yaml once, applied as array masks with reject counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Bools, Candidates
+from autodeploy.strategies.expression import evaluate
+
+# Names of choices as rules write them; Python identifiers can't start with a digit.
+WORDS: dict[str, int] = {
+    **{("one_f_one_b" if name == "1f1b" else name): index for index, name in enumerate(SCHEDULES)},
+    **{name: index for index, name in enumerate(DISPATCHERS)},
+    **{name: index for index, name in enumerate(CP_ALGOS)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One named condition. `targets` holds "arithmetic" if it holds for every framework."""
+
+    name: str
+    targets: tuple[str, ...]
+    require: str
+    text: str
+    source: str
+    when: str = ""
+
+    def binds(self, target: str) -> bool:
+        """Whether the rule holds for a launch target."""
+        return "arithmetic" in self.targets or target in self.targets
+
+    def mask(self, values: Mapping[str, Any]) -> Bools:
+        """True where a candidate obeys the rule."""
+        obeyed = np.asarray(evaluate(self.require, values), dtype=bool)
+        if self.when:
+            obeyed = obeyed | ~np.asarray(evaluate(self.when, values), dtype=bool)
+        return obeyed
+
+
+@lru_cache(maxsize=1)
+def load_rules() -> tuple[Rule, ...]:
+    """All rules in file order: the first rule that rejects a candidate gives the reason."""
+    text = files("autodeploy.strategies").joinpath("rules.yaml").read_text(encoding="utf-8")
+    rows = YAML(typ="safe").load(text)["rules"]
+    return tuple(Rule(**{**row, "targets": tuple(row["targets"])}) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which candidates are legal and how many each rule rejected first."""
+
+    legal: Bools
+    rejected: dict[str, int]
+
+
+def values_of(candidates: Candidates, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything a rule may name."""
+    return {**WORDS, **facts, **candidates.columns()}
+
+
+def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verdict:
+    """Apply every rule that binds the target."""
+    values = values_of(candidates, facts)
+    legal = np.ones(len(candidates), dtype=bool)
+    rejected: dict[str, int] = {}
+    for rule in load_rules():
+        if not rule.binds(target):
+            continue
+        obeyed = rule.mask(values)
+        dead = legal & ~obeyed
+        count = int(np.count_nonzero(dead))
+        if count:
+            rejected[rule.name] = count
+            legal &= obeyed
+    return Verdict(legal, rejected)
+
+
+def broken_rules(candidates: Candidates, facts: Mapping[str, Any], target: str) -> list[list[Rule]]:
+    """For each candidate, every rule it breaks."""
+    values = values_of(candidates, facts)
+    found: list[list[Rule]] = [[] for _ in range(len(candidates))]
+    for rule in load_rules():
+        if rule.binds(target):
+            obeyed = np.broadcast_to(rule.mask(values), (len(candidates),))
+            for index in np.flatnonzero(~obeyed):
+                found[index].append(rule)
+    return found

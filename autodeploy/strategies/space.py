@@ -1,0 +1,200 @@
+"""The space of strategies: every combination of axis values, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.search import SearchSpec
+from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, Ints
+
+MAX_CANDIDATES = 40_000_000
+AXIS_ORDER = ("tp", "cp", "cp_algo", "pp", "vpp", "schedule", "ep", "etp", "moe_dispatcher", "micro_batch_size")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Values of each axis before rules, and the limits of the spec on them."""
+
+    tp: Sequence[int]
+    pp: Sequence[int]
+    vpp: Sequence[int]
+    cp: Sequence[int]
+    ep: Sequence[int]
+    micro_batch_size: Sequence[int]
+    cp_algo: Sequence[int]
+    schedule: Sequence[int]
+    moe_dispatcher: Sequence[int]
+    etp_modes: Sequence[str]
+    memory_modes: Sequence[tuple[bool, bool]]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a number, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def default_space(
+    model: ModelSpec, world: int, node_ranks: int, seq_length: int, batch: int, features: Mapping[str, str]
+) -> Space:
+    """Every value worth a look: what the arithmetic of model and cluster can admit at all.
+
+    Tensor parallel groups stay inside a node: across nodes one layer's collectives would cross the scale-out network
+    many times. Context parallelism is looked at from 8K tokens a rank down to 1K.
+    """
+    tp = [t for t in divisors(node_ranks) if model.num_attention_heads % t == 0]
+    chunks = model.num_hidden_layers + 2
+    pp = [p for p in divisors(world) if p <= min(chunks, 128)]
+    cp = [c for c in divisors(world) if c == 1 or (seq_length // c >= 1024 and seq_length % c == 0 and c <= 64)]
+    if seq_length < 16_384:
+        cp = [c for c in cp if c <= 2]
+    ep = [e for e in divisors(model.n_routed_experts or 1) if e <= world]
+    off = {name for name, switch in features.items() if switch == "off"}
+    schedules = [SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")]
+    if model.is_moe and "adaptive_pipe" not in off:
+        schedules.append(SCHEDULES.index("adaptive_pipe"))
+    dispatchers = [DISPATCHERS.index("alltoall")]
+    if model.is_moe:
+        dispatchers += [DISPATCHERS.index("alltoall_seq"), DISPATCHERS.index("allgather")]
+        if "hierarchical_a2a" not in off:
+            dispatchers.append(DISPATCHERS.index("hierarchical"))
+    algos = [
+        CP_ALGOS.index(name)
+        for name, feature in (("ring", "ring"), ("ulysses", "ulysses"), ("hybrid", "hybrid_cp"))
+        if feature not in off
+    ]
+    memory = [(False, False)]
+    if "reuse_fp32_param" not in off:
+        memory.append((True, False))
+    if "swap_optimizer" not in off:
+        memory.append((False, True))
+    return Space(
+        tp=tp,
+        pp=pp,
+        vpp=[v for v in range(1, 9) if v <= chunks],
+        cp=cp,
+        ep=ep,
+        micro_batch_size=[b for b in (1, 2, 4, 8, 16) if batch % b == 0],
+        cp_algo=algos or [0],
+        schedule=schedules,
+        moe_dispatcher=dispatchers,
+        etp_modes=("whole", "as_tp") if model.is_moe else ("as_tp",),
+        memory_modes=memory,
+    )
+
+
+def restrict(space: Space, search: SearchSpec) -> Space:
+    """The space under the spec's `fix`, `allow` and `forbid`."""
+    changed: dict[str, Any] = {}
+    for axis in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "cp_algo", "schedule", "moe_dispatcher"):
+        values: list[int] = list(getattr(space, axis))
+        encode = _encoder(axis)
+        if axis in search.fix:
+            values = [encode(search.fix[axis])]  # type: ignore[index]
+        if axis in search.allow:
+            allowed = {encode(v) for v in search.allow[axis]}  # type: ignore[index]
+            values = [v for v in values if v in allowed] or sorted(allowed)
+        if axis in search.forbid:
+            forbidden = {encode(v) for v in search.forbid[axis]}  # type: ignore[index]
+            values = [v for v in values if v not in forbidden]
+        changed[axis] = values
+    return Space(**{**space.__dict__, **changed})
+
+
+def _encoder(axis: str) -> Any:
+    if axis in CHOICES:
+        return lambda value: CHOICES[axis].index(str(value))
+    return int
+
+
+def enumerate_space(space: Space, *, world: int, global_batch: int, moe: bool) -> Candidates:
+    """All combinations as candidates; dp and the number of micro batches follow from the others.
+
+    Redundant spellings of one strategy are made once: no algorithm without context parallelism, no dispatcher without
+    expert parallelism, a schedule only with the virtual stages it can have, etp only where tp differs from 1.
+    """
+    axes = _grid(
+        [space.tp, space.cp, space.pp, space.vpp, space.schedule, space.ep, space.micro_batch_size, space.moe_dispatcher],
+    )
+    tp, cp, pp, vpp, schedule, ep, micro_batch_size, dispatcher = axes
+    one_f_one_b, interleaved, dualpipev, _, adaptive = range(len(SCHEDULES))
+    keep = np.where(schedule == one_f_one_b, vpp == 1, True)
+    keep &= np.where(schedule == interleaved, vpp > 1, True)
+    keep &= np.where(schedule == dualpipev, vpp == 2, True)
+    keep &= np.where(schedule == adaptive, (vpp > 1) | (pp == 1), True)
+    keep &= np.where(vpp > 1, pp > 1, True)
+    keep &= np.where(ep == 1, dispatcher == space.moe_dispatcher[0], True)
+    keep &= world % np.maximum(tp * cp * pp, 1) == 0
+    columns = [a[keep] for a in axes]
+    parts = []
+    for mode in space.etp_modes:
+        for reuse, swap in space.memory_modes:
+            for algo, ulysses_share in _context_choices(space):
+                parts.append(_assemble(columns, mode, reuse, swap, algo, ulysses_share, world, global_batch, moe))
+    from autodeploy.strategies.candidates import concatenate
+
+    return concatenate(parts)
+
+
+def _grid(values: Iterable[Sequence[int]]) -> list[Ints]:
+    return [a.ravel() for a in np.meshgrid(*[np.asarray(v, dtype=np.int64) for v in values], indexing="ij")]
+
+
+def _context_choices(space: Space) -> list[tuple[int, int]]:
+    """(algorithm, ulysses degree; 0 = all of cp) pairs."""
+    choices: list[tuple[int, int]] = []
+    for algo in space.cp_algo:
+        if CP_ALGOS[algo] == "hybrid":
+            choices += [(algo, degree) for degree in (2, 4, 8)]
+        else:
+            choices.append((algo, 0))
+    return choices
+
+
+def _assemble(
+    columns: list[Ints],
+    mode: str,
+    reuse: bool,
+    swap: bool,
+    algo: int,
+    ulysses: int,
+    world: int,
+    global_batch: int,
+    moe: bool,
+) -> Candidates:
+    tp, cp, pp, vpp, schedule, ep, micro_batch_size, dispatcher = columns
+    first = algo == 0 and ulysses == 0
+    keep = (cp == 1) if first else np.zeros_like(cp, dtype=bool)
+    name = CP_ALGOS[algo]
+    keep = keep | (cp > 1) if name != "hybrid" else (cp > ulysses)
+    if mode == "whole":
+        keep = keep & (tp > 1)
+    tp, cp, pp, vpp, schedule, ep, micro_batch_size, dispatcher = (c[keep] for c in columns)
+    n = tp.shape[0]
+    dp = world // (tp * cp * pp)
+    etp = tp.copy() if mode == "as_tp" and moe else np.ones(n, dtype=np.int64)
+    per_round = micro_batch_size * np.maximum(dp, 1)
+    split = {"ring": np.ones(n, dtype=np.int64), "ulysses": cp.copy(), "hybrid": np.full(n, max(ulysses, 1))}[name]
+    return Candidates(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        cp=cp,
+        cp_algo=np.full(n, algo),
+        ulysses=np.where(cp > 1, split, 1),
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        micro_batch_size=micro_batch_size,
+        micro_batches=global_batch // per_round,
+        schedule=schedule,
+        moe_dispatcher=dispatcher,
+        sequence_parallel=tp > 1,
+        reuse_fp32_param=np.full(n, reuse),
+        swap_optimizer=np.full(n, swap),
+    )

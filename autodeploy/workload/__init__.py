@@ -1,0 +1,1 @@
+"""A model and a training run as tables of operators, symbolic in the parallel degrees."""

@@ -1,0 +1,163 @@
+"""Attention of one layer: grouped-query (multi-head where every head has its own key) and multi-head latent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.specs.model import ModelSpec
+from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
+from cost_models.compute import attention_flops
+
+Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
+W = "attention"
+
+
+def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, window: int | None) -> Rows:
+    """Operators, kept tensors and exchanges of one layer's attention, from the norm's output to the residual."""
+    rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard)
+    operators, tensors, exchanges = rows
+    core, core_tensors = _core(model, shard, on, window)
+    operators += core
+    tensors += core_tensors
+    operators.append(_output_projection(model, shard))
+    exchanges += _context_parallel(model, shard)
+    return operators, tensors, exchanges
+
+
+def _heads(model: ModelSpec, shard: Sharding) -> tuple[Floats, Floats]:
+    """Query and key-value heads on a tensor-parallel rank; a key head is copied where there are fewer than ranks."""
+    heads = np.asarray(model.num_attention_heads / shard.tp)
+    return heads, np.asarray(np.maximum(model.num_key_value_heads / shard.tp, 1.0))
+
+
+def _grouped_projections(model: ModelSpec, shard: Sharding) -> Rows:
+    h, d, tokens = model.hidden_size, model.head_dim, shard.tokens
+    heads, kv_heads = _heads(model, shard)
+    width = heads * d + kv_heads * (d + model.value_head_dim)
+    rotary_bytes = 2.0 * 2.0 * tokens * (heads + kv_heads) * d
+    operators = [Operator("qkv_proj", "gemm", W, rows=tokens, columns=width, depth=h)]
+    if not model.learned_position_embeddings:
+        operators.append(
+            Operator("rotary", "vector", W, forward_bytes=rotary_bytes, backward_bytes=rotary_bytes, launches=2.0)
+        )
+    tensors = [Tensor("qkv", np.asarray(2.0 * tokens * width))]
+    return operators, tensors, []
+
+
+def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """MLA: down to the latents on the tokens a rank holds, up to the heads on all tokens of the tensor-parallel group.
+
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1; bytes per token as in Megatron's and MindSpeed's layers.
+    """
+    h, local, tokens = model.hidden_size, shard.local_tokens, shard.tokens
+    heads, _ = _heads(model, shard)
+    nope, rope, value = model.qk_nope_head_dim or 0, model.qk_rope_head_dim or 0, model.value_head_dim
+    q_rank, kv_rank = model.q_lora_rank or 0, model.kv_lora_rank or 0
+    query = heads * (nope + rope)
+    operators, down = [], kv_rank + rope + q_rank
+    operators.append(Operator("latent_down_proj", "gemm", W, rows=local, columns=down, depth=h, launches=2.0))
+    norm_bytes = 4.0 * local * (q_rank + kv_rank)
+    operators.append(
+        Operator("latent_norm", "vector", W, forward_bytes=norm_bytes, backward_bytes=2 * norm_bytes, launches=2.0)
+    )
+    operators.append(Operator("q_up_proj", "gemm", W, rows=tokens, columns=query, depth=q_rank or h))
+    operators.append(Operator("kv_up_proj", "gemm", W, rows=tokens, columns=heads * (nope + value), depth=kv_rank))
+    rotary_bytes = 2.0 * 2.0 * tokens * (heads + 1.0) * rope
+    operators.append(
+        Operator("rotary", "vector", W, forward_bytes=rotary_bytes, backward_bytes=rotary_bytes, launches=2.0)
+    )
+    if not on.rect_fa:
+        # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width.
+        joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + 2.0 * (nope + rope - value))
+        operators.append(
+            Operator("concat_and_pad", "movement", W, forward_bytes=joined, backward_bytes=joined, launches=3.0)
+        )
+    tensors = [
+        Tensor("latents", np.asarray(2.0 * local * (2 * q_rank + 2 * kv_rank + rope))),
+        Tensor("qkv", np.asarray(2.0 * tokens * heads * (2 * (nope + rope) + (value if on.rect_fa else nope + rope)))),
+    ]
+    gather = Exchange("latent_gather", "gather", W, np.asarray(2.0 * tokens * (q_rank + kv_rank + rope)))
+    return operators, tensors, [gather]
+
+
+def score_columns(seq: float, window: int | None) -> float:
+    """Mean keys a query attends to: half the sequence under a causal mask, fewer with a sliding window.
+
+    s / 2 for a causal triangle; a window w keeps w - w^2 / (2 s).
+    """
+    if window is None or window >= seq:
+        return seq / 2.0
+    return window - window * window / (2.0 * seq)
+
+
+def _core(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, window: int | None
+) -> tuple[list[Operator], list[Tensor]]:
+    heads, _ = _heads(model, shard)
+    qk, value, tokens, seq = model.qk_head_dim, model.value_head_dim, shard.tokens, shard.seq_length
+    out = Tensor("attention_out", np.asarray(2.0 * tokens * heads * value))
+    if on.flash_attention:
+        padded_value = value if on.rect_fa else qk
+        flops = attention_flops(tokens, score_columns(seq, window), heads, qk, padded_value)
+        stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads))
+        core = Operator("core_attention", "attention", W, flops=flops, head_dim=float(qk), seq=seq / shard.ring)
+        return [core], [out, stats]
+    return _materialised_core(shard, on, heads, qk, value), [out, _score_tensor(shard, on, heads)]
+
+
+def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk: int, value: int) -> list[Operator]:
+    """Attention with the whole score matrix in device memory: two batched products around softmax and dropout.
+
+    All s x s scores are computed. Bytes per score: products write and read 2 + 2, scale-mask-softmax 2 + 2, dropout
+    2 + 2 + 1.
+    """
+    seq, batch_heads = shard.seq_length, shard.micro_batch_size * heads / shard.cp
+    scores = batch_heads * seq * seq
+    per_score = 4.0 + (5.0 if on.attention_dropout else 0.0)
+    return [
+        Operator("scores", "gemm", W, rows=seq, columns=seq, depth=float(qk), groups=batch_heads),
+        Operator(
+            "softmax_dropout",
+            "vector",
+            W,
+            forward_bytes=per_score * scores,
+            backward_bytes=(per_score + 4.0) * scores,
+            launches=2.0,
+        ),
+        Operator("weighted_values", "gemm", W, rows=seq, columns=float(value), depth=seq, groups=batch_heads),
+    ]
+
+
+def _score_tensor(shard: Sharding, on: OperatorFeatures, heads: Floats) -> Tensor:
+    """5 a s^2 b bytes with dropout: softmax output, dropout mask and output (Korthikanti, arXiv:2205.05198)."""
+    scores = shard.micro_batch_size * heads / shard.cp * shard.seq_length**2
+    return Tensor("scores", np.asarray((5.0 if on.attention_dropout else 2.0) * scores))
+
+
+def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:
+    heads, _ = _heads(model, shard)
+    return Operator(
+        "attention_out_proj", "gemm", W, rows=shard.tokens, columns=model.hidden_size, depth=heads * model.value_head_dim
+    )
+
+
+def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
+    """Ring: keys and values pass ring - 1 times forward, with their gradients twice that backward.
+
+    Ulysses: queries, keys, values and the output change from sequence to heads and back, in both passes.
+    Source: features of MindSpeed, megatron_cp_algo and ulysses_cp_algo.
+    """
+    heads, kv_heads = _heads(model, shard)
+    # Under MLA every head has its own key and value once they are projected up.
+    key_value = heads * (model.qk_head_dim + model.value_head_dim) if model.is_mla else (
+        kv_heads * (model.head_dim + model.value_head_dim)
+    )
+    ring_chunk = np.asarray(2.0 * shard.tokens * key_value)
+    exchanged = np.asarray(
+        2.0 * shard.tokens * (heads * (model.qk_head_dim + model.value_head_dim) + key_value)
+    )
+    ring_steps = shard.ring - 1.0
+    return [
+        Exchange("key_value_ring", "ring", W, ring_chunk, ring_steps, 2.0 * ring_steps),
+        Exchange("head_exchange", "heads", W, exchanged, 1.0, 1.0),
+    ]

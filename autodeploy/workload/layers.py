@@ -1,0 +1,210 @@
+"""Lowering a model to tables: one per layer type, and the fixed pieces (embedding, head, multi-token prediction)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
+from autodeploy.workload.attention import attention_rows
+from autodeploy.workload.mlp import mlp_rows, moe_rows
+from autodeploy.workload.operators import (
+    Exchange,
+    Floats,
+    LayerTable,
+    Operator,
+    OperatorFeatures,
+    Sharding,
+    Tensor,
+    Window,
+)
+
+LayerKind = tuple[str, int | None]
+
+
+def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
+    """Kinds of layers (dense or moe, attention window) with their counts, dense before moe."""
+    counts: dict[LayerKind, int] = {}
+    for layer in range(model.num_hidden_layers):
+        kind = ("moe" if model.is_moe_layer(layer) else "dense", model.attention_window(layer))
+        counts[kind] = counts.get(kind, 0) + 1
+    return sorted(counts.items(), key=lambda item: (item[0][0], item[0][1] or 0))
+
+
+def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> LayerTable:
+    """The table of one transformer layer.
+
+    Parameters
+    ----------
+    kind : ("dense" | "moe", attention window or None).
+    """
+    moe, window = kind[0] == "moe", kind[1]
+    operators, tensors, exchanges = attention_rows(model, shard, on, window)
+    norms = _norms(model, shard, on)
+    part = moe_rows(model, shard, on) if moe else _dense(model, shard, on)
+    if on.dropout:
+        norms[0].append(_hidden_dropout(model, shard))
+        norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
+    exchanges += _tensor_parallel(model, shard, "attention", "qkv_proj", "attention_out_proj")
+    if not moe:
+        exchanges += _tensor_parallel(model, shard, "mlp", "mlp_up_proj", "mlp_down_proj")
+    elif model.shared_expert_width:
+        exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
+    dense_params, expert_params = _params(model, shard, moe)
+    return LayerTable(
+        name=kind[0] if window is None else f"{kind[0]}_window",
+        operators=tuple(operators + norms[0] + part[0]),
+        tensors=tuple(norms[1] + tensors + part[1]),
+        exchanges=tuple(exchanges + part[2]),
+        dense_params=dense_params,
+        expert_params=expert_params,
+        model_flops_per_token=2.0 * (model.active_moe_layer_params if moe else model.dense_layer_params),
+        choices_per_token=float(model.num_experts_per_tok or 0) if moe else 0.0,
+        synchronisations=1.0 if moe and on.capacity_factor is None else 0.0,
+    )
+
+
+def _dense(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
+    return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
+
+
+def _params(model: ModelSpec, shard: Sharding, moe: bool) -> tuple[Floats, Floats]:
+    """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
+    whole = model.norm_params_per_layer
+    latent = (model.q_lora_rank or 0) * model.hidden_size if model.is_mla else 0
+    latent += ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * model.hidden_size if model.is_mla else 0
+    cut = model.attention_params - latent
+    experts = np.zeros_like(shard.tp)
+    if moe:
+        cut += model.shared_expert_params
+        whole += model.router_params
+        experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
+    else:
+        cut += model.dense_mlp_params
+    return np.asarray(whole + latent + cut / shard.tp), experts
+
+
+def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
+    """Norms and residual additions around attention and MLP.
+
+    A fused norm reads and writes each element once (4 B), an unfused one about three times.
+    """
+    elements = shard.local_tokens * model.hidden_size
+    norms = NORMS_PER_LAYER[model.norm_layout]
+    per_norm = 4.0 if on.fused_rmsnorm else 14.0
+    operators, tensors = [], []
+    halves: tuple[Window, Window] = ("attention", "mlp")
+    for half in halves:
+        moved = (per_norm * norms / 2.0 + 6.0) * elements
+        operators.append(
+            Operator(
+                f"{half}_norm",
+                "vector",
+                half,
+                forward_bytes=moved,
+                backward_bytes=1.5 * moved,
+                launches=(1.0 if on.fused_rmsnorm else 5.0) * norms / 2.0 + 1.0,
+            )
+        )
+        tensors.append(Tensor(f"{half}_norm_in", np.asarray(on.norm_bytes * elements * norms / 2.0)))
+        tensors.append(Tensor(f"{half}_norm_out", np.asarray(2.0 * elements)))
+    return operators, tensors
+
+
+def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
+    """Dropout of both residual branches: reads and writes an element, writes a mask byte."""
+    elements = 2.0 * shard.local_tokens * model.hidden_size
+    return Operator(
+        "hidden_dropout", "vector", "mlp", forward_bytes=5.0 * elements, backward_bytes=5.0 * elements, launches=2.0
+    )
+
+
+def _tensor_parallel(model: ModelSpec, shard: Sharding, window: Window, first: str, last: str) -> list[Exchange]:
+    """Collectives around one tensor-parallel region: `first` cut by columns, `last` by rows.
+
+    With sequence parallelism the input is gathered and the output scattered; backward the output's gradient is
+    gathered, the input gathered again behind `first`'s input gradient, and its gradient scattered behind the weight
+    gradient. Without, one reduction forward and one backward, behind the weight gradient.
+    Source: Korthikanti, arXiv:2205.05198; Megatron-LM tensor_parallel/layers.py.
+    """
+    whole = np.asarray(2.0 * shard.tokens * model.hidden_size)
+    cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    reduced = np.where(~shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    return [
+        Exchange(f"{window}_gather", "gather", window, whole, cut, 0.0, beside=first),
+        Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
+        Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
+        Exchange(f"{window}_regather", "gather", window, whole, 0.0, cut, beside=first, behind="input_gradient"),
+        Exchange(f"{window}_gradient_scatter", "scatter", window, whole, 0.0, cut, beside=first, behind="weight_gradient"),
+        Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
+        Exchange(f"{window}_gradient_reduce", "reduce", window, whole, 0.0, reduced, beside=first, behind="weight_gradient"),
+    ]
+
+
+def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
+    """Token embedding on the first stage: a gather forward, a scatter-add backward."""
+    elements = shard.tokens * model.hidden_size
+    lookup = Operator("embedding", "movement", "mlp", forward_bytes=4.0 * elements, backward_bytes=8.0 * elements)
+    params = np.asarray(model.embedding_params / shard.tp)
+    multiple = np.where(shard.tp > 1, 1.0, 0.0)
+    kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
+    ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens))
+    return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params), 0.0)
+
+
+def head_table(model: ModelSpec, shard: Sharding, *, untied_copy: bool) -> LayerTable:
+    """Final norm, output projection and cross-entropy on the last stage.
+
+    The loss works on FP32 logits: one cast (6 B a logit), maximum, exponent and sum (12 B), gradient (8 B).
+
+    Parameters
+    ----------
+    untied_copy : the head holds weights of its own (untied embeddings, or tied ones on another stage).
+    """
+    h, tokens, vocab = model.hidden_size, shard.tokens, model.vocab_size / shard.tp
+    logits = tokens * vocab
+    operators = (
+        Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h),
+        Operator(
+            "cross_entropy", "vector", "mlp", forward_bytes=22.0 * logits, backward_bytes=12.0 * logits, launches=8.0
+        ),
+        Operator(
+            "final_norm",
+            "vector",
+            "mlp",
+            forward_bytes=4.0 * shard.local_tokens * h,
+            backward_bytes=6.0 * shard.local_tokens * h,
+        ),
+    )
+    tensors = (
+        Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
+        Tensor("logits", np.asarray(6.0 * logits)),
+    )
+    cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    gather = Exchange("head_gather", "gather", "mlp", np.asarray(2.0 * tokens * h), cut, cut, beside="output_proj")
+    loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), np.where(shard.tp > 1, 1.0, 0.0), 0.0)
+    params = np.asarray((model.vocab_size * h if untied_copy else 0) / shard.tp + h)
+    return LayerTable("head", operators, tensors, (gather, loss), params, np.zeros_like(params), 2.0 * model.vocab_size * h)
+
+
+def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
+    """One multi-token prediction module: joined projection 2h -> h, a layer of the last kind, the shared head again.
+
+    Source: DeepSeek-V3, arXiv:2412.19437, section 2.2. It needs the embedding and the head's weights beside it.
+    """
+    last = model.num_hidden_layers - 1
+    kind = ("moe" if model.is_moe_layer(last) else "dense", model.attention_window(last))
+    layer, head = layer_table(model, shard, on, kind), head_table(model, shard, untied_copy=False)
+    h = model.hidden_size
+    joined = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
+    kept = Tensor("mtp_joined_in", np.asarray(4.0 * shard.local_tokens * h))
+    return LayerTable(
+        name="mtp",
+        operators=(joined, *layer.operators, *head.operators),
+        tensors=(kept, *layer.tensors, *head.tensors),
+        exchanges=(*layer.exchanges, *head.exchanges),
+        dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h),
+        expert_params=layer.expert_params,
+        model_flops_per_token=layer.model_flops_per_token + head.model_flops_per_token + 4.0 * h * h,
+        choices_per_token=layer.choices_per_token,
+        synchronisations=layer.synchronisations,
+    )

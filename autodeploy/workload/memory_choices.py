@@ -1,0 +1,92 @@
+"""What can be recomputed or swapped instead of kept: which tensors a choice frees and what it replays.
+
+Source: MindSpeed and Megatron-LM recompute modules, MindSpeed moe-zero-memory, swap-attention and unpermute swap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChoice:
+    """One choice per layer. Two choices that free the same tensor exclude each other."""
+
+    name: str
+    kind: Literal["recompute", "swap"]
+    frees: tuple[str, ...]
+    replays: tuple[str, ...] = ()
+    replays_exchanges: tuple[str, ...] = ()
+
+
+EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward exchanges
+
+_EXPERT_TENSORS = ("expert_in", "expert_up_out", "expert_activation_out")
+_SHARED = ("shared_up_out", "shared_activation_out")
+
+CHOICES: dict[str, MemoryChoice] = {
+    choice.name: choice
+    for choice in (
+        MemoryChoice("full", "recompute", (EVERYTHING,), (EVERYTHING,), (EVERYTHING,)),
+        MemoryChoice(
+            "norm", "recompute", ("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm")
+        ),
+        MemoryChoice(
+            "activation",
+            "recompute",
+            ("mlp_activation_out", "shared_activation_out", "expert_activation_out"),
+            ("mlp_activation", "shared_activation", "expert_activation"),
+        ),
+        MemoryChoice(
+            "mla_up_proj", "recompute", ("qkv",), ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad")
+        ),
+        MemoryChoice(
+            "core_attn",
+            "recompute",
+            ("scores", "softmax_stats"),
+            ("core_attention", "scores", "softmax_dropout", "weighted_values"),
+        ),
+        MemoryChoice("permute", "recompute", ("expert_in",), ("permute", "sort_by_expert"), ("dispatch", "expert_gather")),
+        MemoryChoice(
+            "moe_zero_memory_level0",
+            "recompute",
+            ("expert_in", "expert_activation_out"),
+            ("permute", "sort_by_expert", "expert_activation"),
+            ("dispatch", "expert_gather"),
+        ),
+        MemoryChoice(
+            "moe_zero_memory_level1",
+            "recompute",
+            (*_EXPERT_TENSORS,),
+            ("permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
+            ("dispatch", "expert_gather"),
+        ),
+        MemoryChoice(
+            "mlp",
+            "recompute",
+            ("mlp_up_out", "mlp_activation_out"),
+            ("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
+            ("mlp_gather", "mlp_scatter", "mlp_reduce"),
+        ),
+        MemoryChoice(
+            "moe",
+            "recompute",
+            ("router_logits", "unpermute_in", *_EXPERT_TENSORS, *_SHARED),
+            (
+                *("router", "routing", "permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
+                *("expert_down_proj", "sort_by_rank", "unpermute"),
+                *("shared_up_proj", "shared_activation", "shared_down_proj"),
+            ),
+            ("dispatch", "combine", "expert_gather", "expert_scatter", "mlp_gather", "mlp_scatter"),
+        ),
+        MemoryChoice(
+            "shared_experts", "recompute", _SHARED, ("shared_up_proj", "shared_activation", "shared_down_proj")
+        ),
+        MemoryChoice("swap_attention", "swap", ("attention_norm_out", "qkv", "attention_out", "softmax_stats")),
+        MemoryChoice("swap_unpermute", "swap", ("unpermute_in",)),
+        MemoryChoice("swap_moe", "swap", ("expert_in", "expert_up_out")),
+    )
+}
+
+SWAP_NAMES: dict[str, str] = {"attention": "swap_attention", "unpermute": "swap_unpermute", "moe": "swap_moe"}

@@ -1,0 +1,177 @@
+"""The feed-forward part of a layer: dense MLP and mixture of experts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.specs.model import ModelSpec
+from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
+
+Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
+W = "mlp"
+
+
+def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float, float]:
+    """Device memory traffic of the activation function, bytes per element of its output: forward, backward, kept.
+
+    Gated and fused: reads 2 inputs, writes 1 output (6 B). Unfused, the silu output makes a round trip of its own.
+    """
+    if not gated:
+        return 4.0, 6.0, 2.0
+    return (6.0, 10.0, 2.0) if fused else (10.0, 16.0, 4.0)
+
+
+def mlp_rows(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, tp: Floats
+) -> Rows:
+    """A dense MLP of `width` cut over `tp` ranks: up (and gate), activation, down."""
+    h, tokens, gates = model.hidden_size, shard.tokens, 2.0 if model.is_gated else 1.0
+    local = width / tp
+    forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
+    elements = tokens * local
+    operators = [
+        Operator(f"{prefix}_up_proj", "gemm", W, rows=tokens, columns=gates * local, depth=h),
+        Operator(
+            f"{prefix}_activation",
+            "vector",
+            W,
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            launches=1.0 if on.fused_swiglu else 3.0,
+        ),
+        Operator(f"{prefix}_down_proj", "gemm", W, rows=tokens, columns=h, depth=local),
+    ]
+    tensors = [
+        Tensor(f"{prefix}_up_out", np.asarray(2.0 * gates * elements)),
+        Tensor(f"{prefix}_activation_out", np.asarray(kept * elements)),
+    ]
+    return operators, tensors, []
+
+
+def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures) -> Floats:
+    """Tokens times choices that a rank's experts work on, balanced: what its group sends it.
+
+    The group of etp x ep ranks holds local_tokens * etp * ep tokens, each chosen top-k times, spread over ep ranks
+    (every rank of an expert's tensor-parallel group sees all of them). With a capacity factor experts are padded to it.
+    """
+    choices = float(model.num_experts_per_tok or 0)
+    rows = shard.local_tokens * choices * shard.etp
+    return np.asarray(rows * on.capacity_factor if on.capacity_factor else rows)
+
+
+def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """Router, permutation, dispatch, experts, combine and shared experts of one mixture-of-experts layer."""
+    operators, tensors = _router(model, shard, on)
+    for rows in (_permute(model, shard, on), _experts(model, shard, on)):
+        operators += rows[0]
+        tensors += rows[1]
+    if model.shared_expert_width:
+        shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", tp=shard.tp)
+        operators += shared[0]
+        tensors += shared[1]
+    return operators, tensors, _expert_exchanges(model, shard, on)
+
+
+def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
+    experts, tokens = float(model.n_routed_experts or 0), shard.local_tokens
+    logits = tokens * experts
+    # Scores, top-k, mask and auxiliary loss in FP32; sort class operators pass over the logits several times.
+    passes = 24.0 if on.fused_operators else 48.0
+    operators = [
+        Operator("router", "gemm", W, rows=tokens, columns=experts, depth=model.hidden_size),
+        Operator(
+            "routing",
+            "vector",
+            W,
+            forward_bytes=passes * logits,
+            backward_bytes=passes * logits / 2.0,
+            launches=4.0 if on.fused_operators else 12.0,
+        ),
+    ]
+    return operators, [Tensor("router_logits", np.asarray(4.0 * logits))]
+
+
+def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """Rows copied k times into expert order and back; a second reordering where a rank has several experts.
+
+    Permute reads each token and writes k copies; unpermute reads k rows and writes one, weighted.
+    """
+    h, choices = model.hidden_size, float(model.num_experts_per_tok or 0)
+    sent = shard.local_tokens * choices
+    moved = 2.0 * h * (sent + shard.local_tokens)
+    received = expert_rows(shard, model, on)
+    local_experts = (model.n_routed_experts or 1) / shard.ep
+    resort = np.where((local_experts > 1) & (shard.ep > 1), 4.0 * h * received, 0.0)
+    launches = 1.0 if on.fused_operators else 3.0
+    operators = [
+        Operator("permute", "movement", W, forward_bytes=moved, backward_bytes=moved, launches=launches),
+        Operator(
+            "sort_by_expert", "movement", W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True
+        ),
+        Operator(
+            "sort_by_rank", "movement", W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True
+        ),
+        Operator("unpermute", "movement", W, forward_bytes=moved, backward_bytes=2.0 * moved, launches=launches),
+    ]
+    return operators, [Tensor("unpermute_in", np.asarray(2.0 * h * sent))], []
+
+
+def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """Grouped matrix multiplications over the experts of a rank, few rows each where experts are many."""
+    h, gates = model.hidden_size, 2.0 if model.is_gated else 1.0
+    width = (model.moe_intermediate_size or 0) / shard.etp
+    groups = (model.n_routed_experts or 1) / shard.ep
+    rows = expert_rows(shard, model, on)
+    each = rows / groups
+    forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
+    elements = rows * width
+    launches = 1.0 if on.grouped_gemm else float(np.max(groups))
+
+    def gemm(name: str, columns: Floats | float, depth: Floats | float) -> Operator:
+        return Operator(
+            name,
+            "grouped_gemm",
+            W,
+            rows=each,
+            columns=columns,
+            depth=depth,
+            groups=groups,
+            launches=launches,
+            per_expert=True,
+            fused=on.grouped_gemm,
+        )
+
+    operators = [
+        gemm("expert_up_proj", gates * width, h),
+        Operator(
+            "expert_activation",
+            "vector",
+            W,
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            launches=2.0,
+            per_expert=True,
+        ),
+        gemm("expert_down_proj", h, width),
+    ]
+    tensors = [
+        Tensor("expert_in", np.asarray(2.0 * rows * h), per_expert=True),
+        Tensor("expert_up_out", np.asarray(2.0 * gates * elements), per_expert=True),
+        Tensor("expert_activation_out", np.asarray(kept * elements), per_expert=True),
+    ]
+    return operators, tensors, []
+
+
+def _expert_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Exchange]:
+    """Dispatch and combine of the tokens a rank holds; with expert tensor parallelism their gather and scatter."""
+    h = model.hidden_size
+    factor = on.capacity_factor or 1.0
+    token_bytes = np.asarray(2.0 * h * shard.local_tokens * factor)
+    # Inside an expert's tensor-parallel group every rank needs all rows that any of its ranks received.
+    etp_bytes = np.where(shard.etp > 1, 2.0 * h * expert_rows(shard, model, on), 0.0)
+    return [
+        Exchange("dispatch", "dispatch", W, token_bytes),
+        Exchange("combine", "combine", W, token_bytes),
+        Exchange("expert_gather", "gather", W, np.asarray(etp_bytes)),
+        Exchange("expert_scatter", "scatter", W, np.asarray(etp_bytes)),
+    ]

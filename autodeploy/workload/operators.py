@@ -1,0 +1,140 @@
+"""Operators as data: what one layer computes, moves, keeps and exchanges for one micro batch on one rank.
+
+A layer is a table of operators, tensors and exchanges. Sizes are arrays with the candidate as first axis. Features
+change rows of the table; nothing multiplies a layer's final time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+OperatorKind = Literal["gemm", "grouped_gemm", "attention", "vector", "movement"]
+Window = Literal["attention", "mlp"]
+ExchangeKind = Literal["gather", "scatter", "reduce", "dispatch", "combine", "ring", "heads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row of a layer's table.
+
+    rows, columns, depth : m, n, k of a matrix multiplication; groups: how many of them (experts of the rank).
+    flops, head_dim, seq : of an attention operator (forward FLOPs that are computed).
+    forward_bytes, backward_bytes : device memory traffic of a vector or movement operator.
+    launches : operators the host issues for the forward pass.
+    window : which half of the layer it belongs to, for schedules that pair windows.
+    per_expert : its work grows with the tokens of the busiest rank.
+    """
+
+    name: str
+    kind: OperatorKind
+    window: Window
+    rows: Floats | float = 0.0
+    columns: Floats | float = 0.0
+    depth: Floats | float = 0.0
+    groups: Floats | float = 1.0
+    flops: Floats | float = 0.0
+    head_dim: float = 0.0
+    seq: Floats | float = 0.0
+    forward_bytes: Floats | float = 0.0
+    backward_bytes: Floats | float = 0.0
+    launches: float = 1.0
+    per_expert: bool = False
+    fused: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An activation kept for the backward pass, in bytes of one micro batch on one rank."""
+
+    name: str
+    kept_bytes: Floats
+    per_expert: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One communication of a layer: forward and backward counts of the same message.
+
+    message_bytes : output of a gather, input of a scatter or reduce, tokens of the rank once each of a dispatch or
+        combine, one chunk of a ring, all tensors of a heads exchange.
+    beside : the matrix multiplication it can be fused with or cut into chunks against; "" if none.
+    behind : which gradient of `beside` hides it in the backward pass, as frameworks do without any feature.
+    """
+
+    name: str
+    kind: ExchangeKind
+    window: Window
+    message_bytes: Floats
+    forward_count: Floats | float = 1.0
+    backward_count: Floats | float = 1.0
+    beside: str = ""
+    behind: Literal["", "input_gradient", "weight_gradient"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """Everything one layer (or fixed piece) does for one micro batch on one rank."""
+
+    name: str
+    operators: tuple[Operator, ...]
+    tensors: tuple[Tensor, ...]
+    exchanges: tuple[Exchange, ...]
+    dense_params: Floats  # parameters on the rank that data parallel x context parallel ranks share
+    expert_params: Floats  # parameters on the rank that expert data parallel ranks share
+    model_flops_per_token: float  # forward, without attention scores
+    choices_per_token: float = 0.0  # experts a token is sent to
+    synchronisations: float = 0.0  # device-host synchronisations of the forward pass
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How tensors of a layer are cut: one entry per candidate. All arrays float64 [n] but the booleans."""
+
+    tp: Floats
+    cp: Floats
+    ulysses: Floats  # share of cp that splits heads; cp / ulysses splits the sequence by ring
+    ep: Floats
+    etp: Floats
+    micro_batch_size: Floats
+    sequence_parallel: Bools
+    seq_length: float
+
+    @property
+    def tokens(self) -> Floats:
+        """Rows of a tensor-parallel matrix multiplication: tokens of a micro batch on a context-parallel rank."""
+        return np.asarray(self.micro_batch_size * self.seq_length / self.cp)
+
+    @property
+    def local_tokens(self) -> Floats:
+        """Tokens a rank holds between tensor-parallel regions: 1/tp of them under sequence parallelism."""
+        return np.asarray(self.tokens / np.where(self.sequence_parallel, self.tp, 1.0))
+
+    @property
+    def ring(self) -> Floats:
+        """Ranks of the key-value ring."""
+        return np.asarray(self.cp / self.ulysses)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFeatures:
+    """Features that change the operator table, each a boolean."""
+
+    flash_attention: bool = True
+    fused_swiglu: bool = True
+    fused_rmsnorm: bool = True
+    fused_rope: bool = True
+    grouped_gemm: bool = True
+    rect_fa: bool = False
+    fused_operators: bool = False
+    attention_stats_bytes: float = 64.0
+    capacity_factor: float | None = None
+    norm_bytes: float = 2.0
+    dropout: bool = False
+    attention_dropout: bool = False

@@ -1,0 +1,1 @@
+"""Pure numpy formulas of time and memory: numbers in, numbers out."""

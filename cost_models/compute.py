@@ -1,0 +1,128 @@
+"""Time of operators on one device: matrix multiplication, grouped matrix multiplication, attention, vector work.
+
+Every function takes scalars or arrays (candidate first) and returns seconds as a float64 array. A roofline bounds each
+operator from below; measured shapes bend it with few parameters of physical meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Number = Floats | float | int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeRates:
+    """What one device reaches. Numbers may be arrays (candidate first), so that a fit can vary them.
+
+    peak_flops : matrix (cube, tensor core) peak in the run's number format [FLOP/s].
+    hbm_bytes_per_s : datasheet bandwidth of device memory [B/s].
+    gemm_fraction : of the peak, for an endless matrix multiplication.
+    gemm_k_half, gemm_mn_half : elements; the depth and the width at which half the rate is lost.
+    grouped_gemm : rate of a grouped matrix multiplication against one of the same total shape.
+    attention_forward, attention_backward : of the peak, at head dimension 128 and long sequences.
+    attention_head_dim_half, attention_seq_half : elements, tokens; saturation in head dimension and sequence.
+    hbm_fraction : of hbm_bytes_per_s, for streaming vector operators.
+    movement_fraction : of hbm_bytes_per_s, for gather and scatter (permute, unpermute, concatenation).
+    cube_op_s, vector_op_s : fixed cost of one operator [s].
+    """
+
+    peak_flops: Number
+    hbm_bytes_per_s: Number
+    gemm_fraction: Number
+    gemm_k_half: Number
+    gemm_mn_half: Number
+    grouped_gemm: Number
+    attention_forward: Number
+    attention_backward: Number
+    attention_head_dim_half: Number
+    attention_seq_half: Number
+    hbm_fraction: Number
+    movement_fraction: Number
+    cube_op_s: Number
+    vector_op_s: Number
+
+
+def gemm_efficiency(m: Number, n: Number, k: Number, rates: ComputeRates) -> Floats:
+    """Fraction of the matrix peak that C[m, n] = A[m, k] B[k, n] reaches.
+
+    Notes
+    -----
+    eff = fraction / (1 + k_half / k + mn_half / m + mn_half / n). Each output tile pays a prologue and an epilogue
+    that do not depend on k, hence k_half; partly filled tiles at the edges pay for the whole, hence mn_half.
+
+    References
+    ----------
+    Fitted to five shapes measured on Ascend 910B2C (BF16, mamf-finder, 2024-11-01): 272.6 to 317.3 TFLOPS.
+    """
+    return np.asarray(rates.gemm_fraction / (1.0 + rates.gemm_k_half / k + rates.gemm_mn_half * (1.0 / m + 1.0 / n)))
+
+
+def gemm_s(m: Number, n: Number, k: Number, rates: ComputeRates, *, element_bytes: float = 2.0) -> Floats:
+    """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost."""
+    matrix_s = 2.0 * m * n * k / (rates.peak_flops * gemm_efficiency(m, n, k, rates))
+    memory_s = element_bytes * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
+    return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s)
+
+
+def grouped_gemm_s(
+    groups: Number, m: Number, n: Number, k: Number, rates: ComputeRates, *, fused: bool | npt.NDArray[np.bool_] = True
+) -> Floats:
+    """Seconds of `groups` matrix multiplications of m rows each: the experts of one rank.
+
+    Fused, they are one operator with one fixed cost, at the grouped rate; apart, each is an operator of its own.
+    The weights of all groups are read whatever m is: few tokens per expert make the operator memory-bound.
+    """
+    m = np.maximum(m, 1e-9)
+    efficiency = gemm_efficiency(m, n, k, rates) * np.where(fused, rates.grouped_gemm, 1.0)
+    matrix_s = groups * 2.0 * m * n * k / (rates.peak_flops * efficiency)
+    memory_s = groups * 2.0 * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
+    return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s * np.where(fused, 1.0, groups))
+
+
+def attention_saturation(head_dim: Number, seq: Number, rates: ComputeRates) -> Floats:
+    """How much of the long-sequence rate at head dimension 128 flash attention keeps at this shape.
+
+    The softmax runs on vector units per score, whatever the head dimension: d / (d + d_half) relative to d = 128.
+    Short sequences leave blocks of the causal triangle partly filled: s / (s + s_half).
+    """
+    reference = 128.0 / (128.0 + np.asarray(rates.attention_head_dim_half))
+    return np.asarray(
+        (head_dim / (head_dim + np.asarray(rates.attention_head_dim_half)) / reference)
+        * (seq / (seq + np.asarray(rates.attention_seq_half)))
+    )
+
+
+def attention_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number, v_dim: Number) -> Floats:
+    """FLOPs of Q K^T and P V of the forward pass over rows x columns scores that are really computed."""
+    return np.asarray(2.0 * rows * columns * heads * (np.asarray(qk_dim) + v_dim))
+
+
+def attention_s(
+    flops: Number, head_dim: Number, seq: Number, rates: ComputeRates, *, backward: bool
+) -> Floats:
+    """Seconds of flash attention with `flops` forward FLOPs; the backward pass computes 2.5 times as many.
+
+    References
+    ----------
+    FlashAttention-2, arXiv:2307.08691, section 3: five matrix products backward against two forward.
+    """
+    fraction = rates.attention_backward if backward else rates.attention_forward
+    work = 2.5 * np.asarray(flops) if backward else np.asarray(flops)
+    return np.asarray(
+        work / (rates.peak_flops * fraction * attention_saturation(head_dim, seq, rates)) + rates.cube_op_s
+    )
+
+
+def vector_s(moved_bytes: Number, operators: Number, rates: ComputeRates) -> Floats:
+    """Seconds of streaming vector operators that read and write `moved_bytes` of device memory in all."""
+    return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * rates.hbm_fraction) + operators * rates.vector_op_s)
+
+
+def movement_s(moved_bytes: Number, operators: Number, rates: ComputeRates) -> Floats:
+    """Seconds of gather and scatter: rows move by index, so device memory streams below its streaming rate."""
+    return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * rates.movement_fraction) + operators * rates.vector_op_s)

@@ -1,0 +1,72 @@
+"""What data parallelism adds to a step: gradient reduction, optimizer, parameter gathering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, all_reduce_s
+from cost_models.hbm import optimizer_moved_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronisation:
+    """Seconds to reduce gradients and to gather updated weights, if nothing hides them [n]."""
+
+    reduce_s: Floats
+    gather_s: Floats
+
+
+def synchronisation(
+    params: Number,
+    group: Group,
+    tiers: tuple[Tier, ...],
+    *,
+    distributed_optimizer: bool,
+    gradient_bytes: float,
+    weight_bytes: float = 2.0,
+) -> Synchronisation:
+    """Reduction of the gradients of `params` parameters held on every rank of a data parallel group.
+
+    With a distributed optimizer gradients are reduce-scattered and updated weights all-gathered; without, gradients
+    are all-reduced and every rank updates everything. Buckets are large: no fixed cost per operator.
+    """
+    gradients = np.asarray(params) * gradient_bytes
+    if distributed_optimizer:
+        return Synchronisation(
+            all_gather_s(gradients, group, tiers, 0.0),
+            all_gather_s(np.asarray(params) * weight_bytes, group, tiers, 0.0),
+        )
+    reduced = all_reduce_s(gradients, group, tiers, 0.0)
+    return Synchronisation(reduced, np.zeros_like(reduced))
+
+
+def exposed_s(communication_s: Number, window_s: Number, *, overlapped: bool, contention: Number, last_share: Number) -> Floats:
+    """Seconds of a reduction (or gathering) that the pass beside it does not hide.
+
+    Parameters
+    ----------
+    window_s : computation of the pass that buckets may run beside [s].
+    contention : a collective beside computation takes this much longer.
+    last_share : share of the bytes in the bucket that is complete only when the pass ends.
+    """
+    communication_s = np.asarray(communication_s)
+    if not overlapped:
+        return communication_s
+    hidden_rest = np.maximum(0.0, communication_s * (1.0 - last_share) * contention - window_s)
+    return np.asarray(hidden_rest + communication_s * last_share)
+
+
+def optimizer_s(params: Number, shards: Number, hbm_bytes_per_s: Number) -> Floats:
+    """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory."""
+    return np.asarray(np.asarray(params) * optimizer_moved_bytes(shards) / hbm_bytes_per_s)
+
+
+def swapped_optimizer_s(params: Number, shards: Number, link_bytes_per_s: float, update_s: Number) -> Floats:
+    """Exposed seconds of keeping optimizer states on the host: 12 bytes a parameter in, and out, beside the update.
+
+    Both directions of the host link run at the same time. Source: MindSpeed swap-optimizer.
+    """
+    transfer = np.asarray(params) * 12.0 / np.asarray(shards, dtype=np.float64) / link_bytes_per_s
+    return np.asarray(np.maximum(0.0, transfer - update_s))

@@ -1,0 +1,99 @@
+"""Bytes of device memory: static state per parameter, activations per token, buffers.
+
+All sizes are bytes on one rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Number = Floats | float | int
+GIB = float(2**30)
+MIB = float(2**20)
+
+# Flash attention on Ascend keeps the row maximum and the row sum of the softmax as FP32 [batch, heads, tokens, 8].
+SOFTMAX_STATS_BYTES = {"ascend": 64.0, "nvidia": 4.0}
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per parameter held on a rank, by what they are; each may be an array (candidate first)."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Weights, gradients and optimizer states together."""
+        return np.asarray(self.weights + self.gradients + self.optimizer)
+
+
+def state_bytes(
+    shards: Number,
+    *,
+    distributed_optimizer: Number,
+    reuse_fp32_param: Number = False,
+    swap_optimizer: Number = False,
+    fsdp: Number = False,
+    gradient_bytes: Number = 4.0,
+    swap_chunks: float = 16.0,
+) -> StateBytes:
+    """Bytes per parameter of mixed-precision Adam.
+
+    Parameters
+    ----------
+    shards : ranks that share the optimizer states of a parameter (data parallel times context parallel; for experts
+        the expert data parallel ranks).
+    distributed_optimizer : states are split over the shards.
+    reuse_fp32_param : the 16-bit weight is stored inside the FP32 master copy: 2 bytes a parameter less, of the
+        sharded copy when the optimizer is distributed.
+    swap_optimizer : states live on the host; a 1/swap_chunks window of them is on the device during the update.
+    fsdp : weights, gradients and states are all split.
+
+    Notes
+    -----
+    Unsharded: 2 weight + 4 gradient + 4 master + 8 Adam = 18. With a distributed optimizer 6 + 12 / D.
+
+    References
+    ----------
+    Megatron-LM theoretical_memory_usage.py; MindSpeed reuse-fp32-param, swap-optimizer, custom_fsdp.
+    """
+    sharded = np.asarray(distributed_optimizer, dtype=bool) | np.asarray(fsdp, dtype=bool)
+    split = np.where(sharded, np.asarray(shards, dtype=np.float64), 1.0)
+    states = 12.0 / split - np.where(reuse_fp32_param, 2.0 / split, 0.0)
+    states = np.where(swap_optimizer, states / swap_chunks, states)
+    full = np.where(fsdp, split, 1.0)
+    return StateBytes(2.0 / full, np.asarray(gradient_bytes, dtype=np.float64) / full, states)
+
+
+def optimizer_moved_bytes(shards: Number) -> Floats:
+    """Device memory traffic of one Adam update, bytes per parameter held on the rank.
+
+    Reads the FP32 gradient (4), reads and writes master weight and both moments (24), writes the 16-bit weight (2), for
+    its shard; the gradient is read once more for its norm and cleared (8) wherever it is held.
+    """
+    return np.asarray(30.0 / np.asarray(shards, dtype=np.float64) + 8.0)
+
+
+def first_step_peak_bytes(static_bytes: Number, adam_bytes: Number, activation_bytes: Number) -> Floats:
+    """Allocator peak of a run's first step: Adam's moments appear only at its end.
+
+    max(static, static - moments + activations): what a short run's log shows.
+    """
+    static = np.asarray(static_bytes, dtype=np.float64)
+    return np.asarray(np.maximum(static, static - adam_bytes + activation_bytes))
+
+
+def communicator_bytes(message_bytes: Number, default_bytes: float) -> Floats:
+    """Buffers of one HCCL communicator: a send and a receive buffer, not shared with other communicators.
+
+    References
+    ----------
+    CANN documentation, HCCL_BUFFSIZE: two buffers, 200 MB each by default; MindSpeed sizes them by message.
+    """
+    return np.asarray(2.0 * np.maximum(np.asarray(message_bytes), default_bytes))

@@ -1,0 +1,219 @@
+"""Makespans without a graph: lower bounds made of real paths, exact for equal stages.
+
+Every term is the length of a path through the schedule's graph (or less than one), so their maximum never exceeds the
+simulated makespan. A path that paces on stage p has this shape:
+
+    makespan >= M W_p - hidden_p                                       work: everything that stage p does
+              + sum_{q<p} (F + B)(q, first chunk)                      ramp: the first forward comes, the last backward goes
+              + max_k [sum_{q=p+1..p+k} (F + B)(q, last chunk) - forwards that p runs meanwhile]       filling
+              + max_k [sum_{q=p+1..p+k} (F + B)(q, last chunk) - backwards that p runs meanwhile]      draining (1f1b)
+
+With few micro batches another path is longer: one micro batch through every chunk and back, waiting at the slowest chunk
+for all the others: sum of all F + B, and (M - 1) max(F, B).
+
+Equal stages: 1f1b (M + P - 1)(F + B); interleaved M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2);
+dualpipev (P - 1)(F&B + B) - F over the work of the stage at the turn, F and B of one chunk (MindSpeed's
+dualpipev document, with whole backwards). A pair must hide no more than the smaller of its two halves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.schedule.orders import ScheduleKind, operation_order
+from cost_models.schedule.simulation import pair_counts
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedForm:
+    """makespan_s = work_s + bubble_s [n], both >= 0; pacing_stage [n] is the stage whose work is counted."""
+
+    makespan_s: Floats
+    work_s: Floats
+    bubble_s: Floats
+    pacing_stage: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class PathTerms:
+    """Candidate paths [n, paths]: the work of the pacing stage, what the path spends beside it, and the stage."""
+
+    work_s: Floats
+    bubble_s: Floats
+    stage: Ints
+
+    def longest(self) -> ClosedForm:
+        """The longest path of every candidate."""
+        total = self.work_s + self.bubble_s
+        best = np.argmax(total, axis=1)[:, None]
+        work = np.take_along_axis(self.work_s, best, 1)[:, 0]
+        # The best path is no shorter than the pacing stage's own work, so only rounding can make this negative.
+        bubble = np.maximum(np.take_along_axis(self.bubble_s, best, 1)[:, 0], 0.0)
+        stage = np.take_along_axis(np.broadcast_to(self.stage, total.shape), best, 1)[:, 0]
+        return ClosedForm(work + bubble, work, bubble, stage)
+
+
+def closed_form_s(
+    kind: ScheduleKind,
+    forward_s: Floats,
+    backward_s: Floats,
+    micro_batches: int,
+    hidden_pair_s: Floats | None = None,
+    p2p_s: Floats | float = 0.0,
+) -> ClosedForm:
+    """Lower bound on the makespan of candidates that share a schedule; parameters as `simulation.makespan_s`.
+
+    p2p_s counts where a path crosses devices in ramp and filling; in the steady phase a path may hide it.
+    """
+    _, pp, vpp = forward_s.shape
+    counts = pair_counts(operation_order(kind, pp, vpp, micro_batches))
+    hidden = np.zeros(forward_s.shape[:2])
+    if hidden_pair_s is not None:
+        hidden = np.einsum("npfb,pfb->np", hidden_pair_s, counts.astype(np.float64))
+    edge = np.broadcast_to(np.asarray(p2p_s, dtype=np.float64), (len(forward_s),))[:, None]
+    if kind in ("dualpipev", "dualpipe"):
+        return _dual_terms(kind, forward_s, backward_s, micro_batches, hidden_pair_s, hidden, edge).longest()
+    work = micro_batches * (forward_s + backward_s).sum(axis=2) - hidden
+    ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
+    ramp = np.cumsum(ramp, axis=1) - ramp
+    below = forward_s[..., -1] + backward_s[..., -1] + 2 * edge
+    terms = []
+    for stage in range(pp):
+        depth = np.arange(pp - stage)[None, :]
+        reach = np.concatenate([np.zeros_like(edge), np.cumsum(below[:, stage + 1 :], axis=1)], axis=1)
+        own = _Own(forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0])
+        terms.append(_excursions(kind, np.array(stage), np.array(pp), np.array(vpp), np.array(micro_batches),
+                                 depth, reach, own))
+    through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * edge[:, 0] * (pp > 1)
+    through += waiting(
+        kind, np.array(vpp), np.array(pp), np.array(micro_batches), forward_s.max(axis=(1, 2)), backward_s.max(axis=(1, 2))
+    )
+    return PathTerms(
+        np.append(work, work[:, -1:], axis=1),
+        np.append(ramp + np.stack(terms, axis=1), (through - work[:, -1])[:, None], axis=1),
+        np.append(np.arange(pp), pp - 1)[None, :],
+    ).longest()
+
+
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """The pacing stage's times [n]: forward of its first and last chunk, backward of its only chunk (1f1b)."""
+
+    first_forward_s: Floats
+    last_forward_s: Floats
+    backward_s: Floats
+
+
+def _excursions(
+    kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints, depth: Ints, reach: Floats, own: _Own
+) -> Floats:
+    """What a path gains by leaving its stage for the stages behind it, at the start and (1f1b) at the end [n].
+
+    depth, reach [n, k]: how many stages the path goes down, and the seconds it spends there.
+    """
+    m = micro_batches[..., None]
+    if kind == "1f1b":
+        ahead = (pp - stage)[..., None]
+        missed = np.minimum(m, ahead) - np.minimum(m, ahead - depth)
+        start = (reach - missed * own.first_forward_s[:, None]).max(axis=1)
+        end = (reach - missed * own.backward_s[:, None]).max(axis=1)
+        # With M <= P - p all forwards come before all backwards: there is one way down, not two.
+        return np.asarray(np.where(micro_batches > pp - stage, start + end, np.maximum(start, end)))
+    size = group_sizes(pp, micro_batches)
+    total, first_return = micro_batches * vpp, (vpp - 1) * size + 1
+    ahead = 2 * (pp - stage - 1) + (vpp - 1) * size + 1  # forwards before the first backward, in both kinds
+    missed = np.minimum(ahead, total) - first_return
+    missed = np.where((kind == "interleaved") & (micro_batches <= pp) & (vpp > 1), 0, missed)
+    late = np.minimum(missed, size - 1)
+    lost = late * own.last_forward_s + (missed - late) * own.first_forward_s
+    return np.maximum(reach[:, -1] - lost, 0.0)
+
+
+def waiting(kind: ScheduleKind, vpp: Ints, pp: Ints, micro_batches: Ints, forward_s: Floats, backward_s: Floats) -> Floats:
+    """One micro batch waits at the slowest chunk for all the others: in the forward or in the backward pass [n].
+
+    In both when all forwards come before all backwards (interleaved with M <= P).
+    """
+    all_warm_up = (kind == "interleaved") & (vpp > 1) & (micro_batches <= pp)
+    both = np.where(all_warm_up, forward_s + backward_s, np.maximum(forward_s, backward_s))
+    return np.asarray((micro_batches - 1) * both)
+
+
+def group_sizes(pp: Ints, micro_batches: Ints) -> Ints:
+    """`orders.group_size` for arrays."""
+    pp, micro_batches = np.broadcast_arrays(pp, micro_batches)
+    size = np.minimum(pp, micro_batches)
+    while True:
+        rest = micro_batches % np.maximum(size, 1)
+        bad = (size < micro_batches) & (rest != 0) & (rest < pp)
+        if not bad.any():
+            return np.asarray(size)
+        size = np.where(bad, size + 1, size)
+
+
+def _dual_terms(
+    kind: ScheduleKind,
+    forward_s: Floats,
+    backward_s: Floats,
+    micro_batches: int,
+    hidden_pair_s: Floats | None,
+    hidden: Floats,
+    edge: Floats,
+) -> PathTerms:
+    """Paths of DualPipeV; DualPipe is two of them that meet in the middle, with half of the micro batches each."""
+    if kind == "dualpipe":
+        half, m = forward_s.shape[1] // 2, micro_batches // 2
+        sides = [
+            _dual_side(
+                forward_s[:, order, chunks][:, :half],
+                backward_s[:, order, chunks][:, :half],
+                None if hidden_pair_s is None else hidden_pair_s[:, order, chunks, chunks][:, :half],
+                hidden[:, order][:, :half],
+                m,
+                edge,
+            )
+            for order, chunks in ((slice(None), slice(None)), (slice(None, None, -1), slice(None, None, -1)))
+        ]
+        mirrored = forward_s.shape[1] - 1 - sides[1].stage
+        return PathTerms(
+            np.concatenate([sides[0].work_s, sides[1].work_s], axis=1),
+            np.concatenate([sides[0].bubble_s, sides[1].bubble_s], axis=1),
+            np.concatenate([sides[0].stage, mirrored], axis=1),
+        )
+    return _dual_side(forward_s, backward_s, hidden_pair_s, hidden, micro_batches, edge)
+
+
+def _dual_side(
+    forward_s: Floats, backward_s: Floats, hidden_pair_s: Floats | None, hidden: Floats, m: int, edge: Floats
+) -> PathTerms:
+    ranks = forward_s.shape[1]
+    own = m * (forward_s + backward_s).sum(axis=2)
+    work = own - hidden
+    ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
+    ramp = np.cumsum(ramp, axis=1) - ramp
+    stages = np.arange(ranks)[None, :]
+    if ranks == 1:
+        return PathTerms(work, ramp, stages)
+    pair = np.zeros(forward_s.shape[:2]) if hidden_pair_s is None else hidden_pair_s[:, :, 1, 0]
+    both = backward_s.sum(axis=2)
+    outer = forward_s[:, :-1, 1] + 2 * both[:, :-1] - pair[:, :-1]
+    turn = (
+        (2 * ranks - 1) * forward_s[:, 0, 0]
+        + forward_s[:, 0, 1]
+        + outer.sum(axis=1)
+        - (ranks + 1) * forward_s[:, -1, 0]
+        - ranks * forward_s[:, -1, 1]
+        - (ranks - 1) * both[:, -1]
+    )
+    return PathTerms(
+        np.concatenate([work, work[:, -1:]], axis=1),
+        np.concatenate([ramp, turn[:, None]], axis=1),
+        np.append(stages, [[ranks - 1]], axis=1),
+    )
+

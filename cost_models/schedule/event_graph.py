@@ -1,0 +1,155 @@
+"""An operation order compiled to waves: sets of slots whose inputs are all done, so that numpy runs them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from cost_models.schedule.orders import NONE, Ints, OperationOrder, ScheduleKind, operation_order
+
+
+@dataclass(frozen=True, eq=False)
+class EventGraph:
+    """The slots of all devices, sorted by wave.
+
+    Row `count` of an end-time table stands for time zero (before a device's first slot), row `count + 1` for "no such
+    input". Inputs from the same device need no edge: the device's own order implies them.
+
+    Attributes
+    ----------
+    waves : (start, end of the slots that have two inputs, end) of each wave.
+    previous : the slot before, on the same device.
+    first_input, second_input : slots on other devices whose output this slot waits for.
+    duration : row of the table of durations: p V + c forward, P V + p V + c backward, 2 P V + (p V + f) V + b pair.
+    device : the device of each slot.
+    last : the last slot of each device [pp].
+    slot_of : position [pp, slots] of each slot of the order in this sorted list.
+    """
+
+    count: int
+    waves: tuple[tuple[int, int, int], ...]
+    previous: Ints
+    first_input: Ints
+    second_input: Ints
+    duration: Ints
+    device: Ints
+    last: Ints
+    slot_of: Ints
+
+
+@lru_cache(maxsize=64)
+def event_graph(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> EventGraph:
+    """The compiled graph of a schedule; see `operation_order` for the errors."""
+    return compile_order(operation_order(kind, pp, vpp, micro_batches))
+
+
+def compile_order(order: OperationOrder) -> EventGraph:
+    """Sort the slots into waves and number their inputs.
+
+    Raises
+    ------
+    RuntimeError : the order deadlocks, naming the slot at which each device is stuck.
+    """
+    wave = slot_waves(order)
+    used = wave >= 0
+    flat = np.flatnonzero(used)
+    first, second = _inputs(order)
+    two = (second >= 0).ravel()[flat]
+    one = (first >= 0).ravel()[flat]
+    sorted_flat = flat[np.lexsort((flat, ~one, ~two, wave.ravel()[flat]))]
+    count = len(sorted_flat)
+    position = np.full(wave.size, count + 1)
+    position[sorted_flat] = np.arange(count)
+    previous = position.reshape(wave.shape)[:, :-1]
+    previous = np.concatenate([np.full((order.pp, 1), count), previous], axis=1).ravel()[sorted_flat]
+    ends = np.cumsum(np.bincount(wave.ravel()[sorted_flat]))
+    starts = ends - np.diff(np.concatenate([[0], ends]))
+    in_order_two = (second >= 0).ravel()[sorted_flat]
+    twos = np.add.reduceat(in_order_two.astype(np.int64), starts)
+    return EventGraph(
+        count=count,
+        waves=tuple(zip(starts.tolist(), (starts + twos).tolist(), ends.tolist(), strict=True)),
+        previous=previous,
+        first_input=_positions(first, position, count, sorted_flat),
+        second_input=_positions(second, position, count, sorted_flat),
+        duration=_duration_rows(order).ravel()[sorted_flat],
+        device=sorted_flat // wave.shape[1],
+        last=position.reshape(wave.shape)[np.arange(order.pp), order.slots - 1],
+        slot_of=np.where(used, position.reshape(wave.shape), NONE),
+    )
+
+
+def _positions(slot: Ints, position: Ints, count: int, sorted_flat: Ints) -> Ints:
+    chosen = slot.ravel()[sorted_flat]
+    return np.where(chosen < 0, count + 1, position[np.maximum(chosen, 0)])
+
+
+def _duration_rows(order: OperationOrder) -> Ints:
+    vpp, parts = order.vpp, order.pp * order.vpp
+    device = np.arange(order.pp)[:, None] * vpp
+    forward, backward = device + order.forward_chunk, parts + device + order.backward_chunk
+    pair = 2 * parts + forward * vpp + order.backward_chunk
+    return np.where(order.pairs, pair, np.where(order.forward_chunk != NONE, forward, backward))
+
+
+def _slot_numbers(order: OperationOrder) -> tuple[Ints, Ints]:
+    """Flat slot p * slots + s of each forward and each backward [pp * vpp, micro batch]."""
+    width = order.forward_chunk.shape[1]
+    tables = []
+    for micro_batch, chunk in (
+        (order.forward_micro_batch, order.forward_chunk),
+        (order.backward_micro_batch, order.backward_chunk),
+    ):
+        table = np.full((order.pp * order.vpp, order.micro_batches), NONE)
+        device, slot = np.nonzero(chunk != NONE)
+        table[device * order.vpp + chunk[device, slot], micro_batch[device, slot]] = device * width + slot
+        tables.append(table)
+    return tables[0], tables[1]
+
+
+def _inputs(order: OperationOrder) -> tuple[Ints, Ints]:
+    """Flat slots on other devices that each slot waits for [pp, slots] (two only for pairs), NONE where absent."""
+    forwards, backwards = _slot_numbers(order)
+    device = np.broadcast_to(np.arange(order.pp)[:, None], order.forward_chunk.shape)
+
+    def waits(micro_batch: Ints, chunk: Ints, sender: Ints, table: Ints) -> Ints:
+        part = np.where(chunk != NONE, sender[device, np.maximum(chunk, 0)], NONE)
+        remote = (part != NONE) & (part // order.vpp != device)
+        return np.where(remote, table[np.maximum(part, 0), np.maximum(micro_batch, 0)], NONE)
+
+    ahead = waits(order.forward_micro_batch, order.forward_chunk, order.forward_from, forwards)
+    behind = waits(order.backward_micro_batch, order.backward_chunk, order.backward_from, backwards)
+    first = np.where(ahead != NONE, ahead, behind)
+    return first, np.where((ahead != NONE) & (behind != NONE), behind, NONE)
+
+
+def slot_waves(order: OperationOrder) -> Ints:
+    """Wave of each slot [pp, slots], NONE for padding: one more than the latest of its inputs.
+
+    Raises
+    ------
+    RuntimeError : the order deadlocks.
+    """
+    width = order.forward_chunk.shape[1]
+    first, second = _inputs(order)
+    slots, devices = order.slots, np.arange(order.pp)
+    done = np.zeros(order.pp * width + 1, dtype=np.bool_)
+    done[-1] = True  # NONE indexes the last entry: an absent input is always there
+    wave = np.full((order.pp, width), NONE)
+    at = np.zeros(order.pp, dtype=np.int64)
+    number = 0
+    while np.any(at < slots):
+        index = np.minimum(at, width - 1)
+        ready = (at < slots) & done[first[devices, index]] & done[second[devices, index]]
+        if not ready.any():
+            stuck = ", ".join(f"device {p} at slot {at[p]}" for p in devices[at < slots])
+            raise RuntimeError(f"{order.kind} with pp {order.pp}, vpp {order.vpp}, "
+                               f"{order.micro_batches} micro batches deadlocks: {stuck}")
+        chosen = devices[ready]
+        wave[chosen, at[ready]] = number
+        done[chosen * width + at[ready]] = True
+        at[ready] += 1
+        number += 1
+    return wave

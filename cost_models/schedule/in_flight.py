@@ -1,0 +1,95 @@
+"""Micro batches in flight: how many forwards of each chunk a device holds whose backward has not ended yet.
+
+A device runs one slot at a time, so the counts follow from its order alone, whatever the times. In a fused pair
+the new forward's activations and the old backward's are there together.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.schedule.closed_forms import group_sizes
+from cost_models.schedule.orders import OperationOrder, ScheduleKind, operation_order
+
+Ints = npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def in_flight(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:
+    """Micro batches that each chunk holds at its stage's peak [pp, vpp], from the graph.
+
+    The peak is the first moment at which the device holds most chunks (equal chunk bytes). With unequal chunks another
+    moment can cost more: see `in_flight_moments`.
+    """
+    held = _held(operation_order(kind, pp, vpp, micro_batches))
+    first = held.sum(axis=2).argmax(axis=1)
+    return np.asarray(held[np.arange(pp), first])
+
+
+@lru_cache(maxsize=256)
+def in_flight_moments(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:
+    """Every composition that can be a stage's peak for some chunk bytes [pp, moments, vpp].
+
+    A stage's activation peak is the maximum over moments of sum_c count_c bytes_c. Moments that another one dominates,
+    or that lie between two others, are left out; short rows repeat their last moment.
+    """
+    held = _held(operation_order(kind, pp, vpp, micro_batches))
+    rows = [_outermost(np.unique(row, axis=0)) for row in held]
+    most = max(len(row) for row in rows)
+    return np.stack([np.concatenate([row, np.repeat(row[-1:], most - len(row), axis=0)]) for row in rows])
+
+
+def _outermost(points: Ints) -> Ints:
+    """Points that no other point dominates and that are no midpoint of two others in their own direction."""
+    no_less = (points[None, :, :] >= points[:, None, :]).all(axis=2)
+    np.fill_diagonal(no_less, val=False)
+    points = points[~no_less.any(axis=1)]
+    known = {tuple(p) for p in points.tolist()}
+    vpp = points.shape[1]
+    steps = [np.eye(vpp, dtype=np.int64)[i] - np.eye(vpp, dtype=np.int64)[j] for i in range(vpp) for j in range(i)]
+    between = [any(tuple(p + s) in known and tuple(p - s) in known for s in steps) for p in points]
+    return points[~np.array(between, dtype=np.bool_)]
+
+
+def _held(order: OperationOrder) -> Ints:
+    """Counts while each slot runs [pp, slots, vpp]."""
+    chunks = np.arange(order.vpp)
+    begun = np.cumsum(order.forward_chunk[..., None] == chunks, axis=1)
+    ended = np.cumsum(order.backward_chunk[..., None] == chunks, axis=1)
+    before = np.concatenate([np.zeros_like(ended[:, :1]), ended[:, :-1]], axis=1)
+    return np.asarray(begun - before)
+
+
+def in_flight_closed(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints) -> Ints:
+    """Chunk-micro-batches that a stage holds at its peak [n]: the sum of `in_flight` over its chunks, by formula.
+
+    1f1b: min(M, P - p). interleaved: min(M V, 2 (P - p - 1) + (V - 1) N + 1), all M V when M <= P, with group size N;
+    adaptive_pipe one more. dualpipev: 2P, and one more on every stage that reaches the main step; dualpipe holds as many
+    as a DualPipeV of half the devices, in chunks twice as large. Divide by vpp for whole micro batches of the stage.
+
+    References
+    ----------
+    arXiv 2104.04473; Megatron-LM `theoretical_memory_usage.py` (stage 0: L (1 + (P - 1) / (P V)) layers); MindSpeed
+    `vpp_schedules.py`. DualPipeV: <= 2P + 1 chunks of L / 2P layers on every rank.
+    """
+    stage, pp, vpp, m = np.broadcast_arrays(stage, pp, vpp, micro_batches)
+    if kind == "1f1b":
+        return np.asarray(np.minimum(m, pp - stage))
+    if kind in ("dualpipev", "dualpipe"):
+        if kind == "dualpipe":
+            stage, pp, m = np.minimum(stage, pp - 1 - stage), pp // 2, m // 2
+        return _dual_closed(stage, pp, m)
+    extra = 2 if kind == "adaptive_pipe" else 1
+    most = np.minimum(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * group_sizes(pp, m) + extra)
+    if kind == "interleaved":
+        most = np.where((m <= pp) & (vpp > 1), m * vpp, most)
+    return np.asarray(most)
+
+
+def _dual_closed(stage: Ints, ranks: Ints, m: Ints) -> Ints:
+    """After the first two steps a rank holds 2 (P - r - 1) + 2 (r + 1) = 2P chunks; the main step holds one more."""
+    return np.asarray(2 * ranks + (m - 2 * ranks + stage + 1 > 0))
+

@@ -1,0 +1,217 @@
+"""Pipeline schedules as operation orders: which micro batch and chunk every device runs, slot after slot.
+
+Symbols: P = pp pipeline devices, V = vpp chunks a device, M = micro_batches, p = device, c = chunk.
+A slot is one forward (F), one backward (B), or a fused pair: the forward of one micro batch beside the backward of
+another. Warm-up and cool-down slots are never fused, so their communication stays exposed: F and B carry their full
+durations there, and only a pair hides anything.
+
+References
+----------
+1F1B and interleaving: Narayanan et al., arXiv 2104.04473, section 2.2; Megatron-core `pipeline_parallel/schedules.py`
+(`get_pp_rank_microbatches`, `get_schedule_table`). Adaptive Pipe: MindSpeed `vpp_schedules.py` (moe-fb-overlap), one
+warm-up more than Megatron. DualPipe and DualPipeV: DeepSeek `dualpipe.py`, `dualpipev.py`, without the dW split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+ScheduleKind = Literal["1f1b", "interleaved", "adaptive_pipe", "dualpipev", "dualpipe"]
+Ints = npt.NDArray[np.int64]
+NONE: Final = -1
+"""Marks an absent forward or backward in a slot, and an absent neighbour of a model part."""
+
+
+@dataclass(frozen=True, eq=False)
+class OperationOrder:
+    """The slots of every device, in the order in which the device runs them.
+
+    forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk: [pp, slots], NONE (-1) where a slot has no
+    such half; short rows are padded with empty slots at the end. forward_from, backward_from: [pp, vpp], flat
+    index p * vpp + c of the chunk that sends this chunk its input (of the forward, of the backward), or NONE.
+    """
+
+    kind: ScheduleKind
+    pp: int
+    vpp: int
+    micro_batches: int
+    forward_micro_batch: Ints
+    forward_chunk: Ints
+    backward_micro_batch: Ints
+    backward_chunk: Ints
+    forward_from: Ints
+    backward_from: Ints
+
+    @property
+    def slots(self) -> Ints:
+        """Slots that each device really has [pp]."""
+        used = (self.forward_micro_batch != NONE) | (self.backward_micro_batch != NONE)
+        return used.sum(axis=1)
+
+    @property
+    def pairs(self) -> npt.NDArray[np.bool_]:
+        """Which slots are fused forward-backward pairs [pp, slots]."""
+        return (self.forward_micro_batch != NONE) & (self.backward_micro_batch != NONE)
+
+
+def group_size(pp: int, micro_batches: int) -> int:
+    """Micro batches that run through one chunk before the next chunk has its turn (interleaved schedules).
+
+    P when M is a multiple of P. Megatron-core refuses a last group smaller than P, so otherwise the smallest N > P with
+    M mod N = 0 or M mod N >= P (its `microbatch_group_size_per_vp_stage`); all of them when M < P.
+    """
+    if micro_batches <= pp:
+        return micro_batches
+    for size in range(pp, micro_batches):
+        if micro_batches % size == 0 or micro_batches % size >= pp:
+            return size
+    return micro_batches
+
+
+def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:
+    """Forwards that each device runs before its first steady slot [pp] (1f1b, interleaved, adaptive_pipe).
+
+    1f1b: P - p - 1; interleaved: 2 (P - p - 1) + (V - 1) N with group size N; adaptive_pipe: one more. Never more than
+    the M V forwards there are, and all of them when M <= P in an interleaved schedule.
+    """
+    stage = np.arange(pp)
+    total = micro_batches * vpp
+    if kind == "1f1b":
+        return np.minimum(pp - stage - 1, total)
+    ahead = 2 * (pp - stage - 1) + (vpp - 1) * group_size(pp, micro_batches)
+    if kind == "adaptive_pipe":
+        return np.minimum(ahead + 1, total)
+    if micro_batches <= pp and vpp > 1:
+        return np.full(pp, total)
+    return np.minimum(ahead, total)
+
+
+@lru_cache(maxsize=128)
+def operation_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
+    """The slots of every device under a schedule.
+
+    Raises
+    ------
+    ValueError : the schedule doesn't exist for these numbers (1f1b has one chunk; DualPipe kinds have two chunks a
+        device, dualpipev needs M >= 2P - 1, dualpipe an even P, an even M and M >= 2P - 2).
+    """
+    if kind not in get_args(ScheduleKind):
+        raise ValueError(f"unknown schedule {kind!r}; known: {', '.join(get_args(ScheduleKind))}")
+    if min(pp, vpp, micro_batches) < 1:
+        raise ValueError(f"pp, vpp and micro_batches must be at least 1, not {pp}, {vpp}, {micro_batches}")
+    if kind in ("dualpipev", "dualpipe"):
+        return _dual_order(kind, pp, vpp, micro_batches)
+    if kind == "1f1b" and vpp != 1:
+        raise ValueError(f"1f1b has one chunk a device, not {vpp}; use interleaved")
+    return _interleaved_order(kind, pp, vpp, micro_batches)
+
+
+def _interleaved_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
+    micro_batch, chunk = _chunk_turns(pp, vpp, micro_batches)
+    rows = [
+        _steady_row(kind == "adaptive_pipe", int(ahead), micro_batch, chunk, vpp)
+        for ahead in warm_up_slots(kind, pp, vpp, micro_batches)
+    ]
+    part = np.arange(pp)[:, None] + pp * np.arange(vpp)[None, :]
+    return _assemble(kind, vpp, micro_batches, rows, part)
+
+
+def _chunk_turns(pp: int, vpp: int, micro_batches: int) -> tuple[Ints, Ints]:
+    """The sequence of (micro batch, chunk) of the forwards; backwards take the chunks in reverse."""
+    size = group_size(pp, micro_batches) if vpp > 1 else micro_batches
+    micro_batch, chunk = [], []
+    for first in range(0, micro_batches, size):
+        group = np.arange(first, min(first + size, micro_batches))
+        micro_batch.append(np.tile(group, vpp))
+        chunk.append(np.repeat(np.arange(vpp), len(group)))
+    return np.concatenate(micro_batch), np.concatenate(chunk)
+
+
+def _steady_row(fused: bool, ahead: int, micro_batch: Ints, chunk: Ints, vpp: int) -> Ints:
+    """One device's slots [4, slots]: warm-up forwards, steady F-B slots (fused or one after the other), backwards."""
+    total = len(micro_batch)
+    none = np.full(total, NONE)
+    forwards = np.stack([micro_batch, chunk, none, none])
+    backwards = np.stack([none, none, micro_batch, vpp - 1 - chunk])
+    steady = total - ahead
+    if fused:
+        middle = np.concatenate([forwards[:2, ahead:], backwards[2:, :steady]])
+    else:
+        middle = np.stack([forwards[:, ahead:], backwards[:, :steady]], axis=-1).reshape(4, -1)
+    return np.concatenate([forwards[:, :ahead], middle, backwards[:, steady:]], axis=1)
+
+
+def _dual_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
+    if vpp != 2:
+        raise ValueError(f"{kind} has two chunks a device, not {vpp}")
+    stage = np.arange(pp)
+    if kind == "dualpipev":
+        if micro_batches < 2 * pp - 1:
+            raise ValueError(f"dualpipev needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}")
+        rows = [_dual_row(pp, rank, micro_batches, fuse_first=rank < pp - 1) for rank in range(pp)]
+        return _assemble(kind, vpp, micro_batches, rows, np.stack([stage, 2 * pp - 1 - stage], axis=1))
+    if pp % 2 or micro_batches % 2 or micro_batches < 2 * pp - 2:
+        raise ValueError(
+            f"dualpipe needs an even pp, an even number of micro batches and at least 2 pp - 2 of them, "
+            f"not pp {pp} and {micro_batches} micro batches"
+        )
+    half = pp // 2
+    rows = []
+    for rank in range(pp):
+        near_end = min(rank, pp - 1 - rank)
+        row = _dual_row(half, near_end, micro_batches // 2, fuse_first=near_end < half - 1)
+        if rank >= half:  # the second half of the devices sees the two directions swapped
+            row[1] = np.where(row[1] == NONE, NONE, 1 - row[1])
+            row[3] = np.where(row[3] == NONE, NONE, 1 - row[3])
+        rows.append(row)
+    return _assemble(kind, vpp, micro_batches, rows, np.stack([stage, pp - 1 - stage + pp], axis=1))
+
+
+def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) -> Ints:
+    """One device of DualPipe or DualPipeV [4, slots]: the seven steps of DeepSeek's programs.
+
+    nF0, n(F0 F1), n(B1 F1), n(F0&B1 F1&B0), n(B1 F1&B0), n(B1 B0), nB0; the device at the turn doesn't fuse its first
+    pair, whose backward needs the forward just before.
+    """
+    outer = ranks - rank - 1
+    main = micro_batches - 2 * ranks + rank + 1
+    row: list[tuple[int, int]] = [(0, NONE)] * (2 * outer)
+    row += [(0, NONE), (1, NONE)] * (rank + 1)
+    row += [(NONE, 1), (1, NONE)] * outer
+    if main > 0:
+        row += ([(0, 1)] if fuse_first else [(0, NONE), (NONE, 1)]) + [(1, 0)]
+        row += [(0, 1), (1, 0)] * (main - 1)
+    row += [(NONE, 1), (1, 0)] * outer
+    row += [(NONE, 1), (NONE, 0)] * (rank + 1)
+    row += [(NONE, 0)] * outer
+    chunks = np.array(row).T
+    slots = np.full((4, chunks.shape[1]), NONE)
+    slots[1], slots[3] = chunks
+    for half in (0, 2):
+        for chunk in (0, 1):
+            mine = slots[half + 1] == chunk
+            slots[half, mine] = np.arange(mine.sum())
+    return slots
+
+
+def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints], part: Ints) -> OperationOrder:
+    """Pad the rows to one array and link the chunks by the model part that they run (part [pp, vpp])."""
+    width = max(row.shape[1] for row in rows)
+    slots = np.stack([np.pad(row, ((0, 0), (0, width - row.shape[1])), constant_values=NONE) for row in rows], axis=1)
+    holder = {int(number): index for index, number in enumerate(part.ravel())}
+    pp = len(rows)
+    ends = {pp - 1, pp} if kind == "dualpipe" else set()  # two directions: part pp - 1 doesn't feed part pp
+    before, after = np.full(part.size, NONE), np.full(part.size, NONE)
+    for number, index in holder.items():
+        if number - 1 in holder and not {number - 1, number} <= ends:
+            before[index] = holder[number - 1]
+            after[holder[number - 1]] = index
+    shape = part.shape
+    return OperationOrder(
+        kind, pp, vpp, micro_batches, *slots, forward_from=before.reshape(shape), backward_from=after.reshape(shape)
+    )

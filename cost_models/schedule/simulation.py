@@ -1,0 +1,157 @@
+"""The makespan of a schedule from its graph, for a batch of candidates at once.
+
+A slot starts when its device is free and its inputs have arrived: end = max(end of the slot before, end of every input
++ p2p) + duration. The duration of a fused pair is F + B - hidden; both its outputs leave at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.schedule.event_graph import EventGraph, event_graph
+from cost_models.schedule.orders import OperationOrder
+
+Floats = npt.NDArray[np.float64]
+BLOCK = 192
+"""Candidates simulated at once: the end times of a wave's neighbourhood stay in the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """What the graph says about each candidate.
+
+    makespan_s [n]; busy_s, idle_s, paired_hidden_s [n, pp]: time in slots, time in gaps (before, between and after
+    slots, each measured as a gap), communication hidden inside pairs. start_s, end_s [pp, slots] of the first
+    candidate when asked for, NaN-free: padding slots hold 0.
+    """
+
+    makespan_s: Floats
+    busy_s: Floats
+    idle_s: Floats
+    paired_hidden_s: Floats
+    start_s: Floats | None = None
+    end_s: Floats | None = None
+
+
+def makespan_s(
+    order: OperationOrder,
+    forward_s: Floats,
+    backward_s: Floats,
+    hidden_pair_s: Floats | None = None,
+    p2p_s: Floats | float = 0.0,
+) -> Floats:
+    """Seconds from the first forward to the last backward [n].
+
+    Parameters
+    ----------
+    forward_s, backward_s : time of one micro batch in each chunk [n, pp, vpp].
+    hidden_pair_s : what the pair (forward chunk f, backward chunk b) of a device hides [n, pp, f, b]; None hides nothing.
+    p2p_s : latency of an edge between two devices [n] or scalar; the sender's device is free meanwhile.
+    """
+    graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    return np.concatenate([
+        _ends(graph, durations[:, block], edge[block])[graph.last].max(axis=0) for block in _blocks(len(edge))
+    ])
+
+
+def simulate(
+    order: OperationOrder,
+    forward_s: Floats,
+    backward_s: Floats,
+    hidden_pair_s: Floats | None = None,
+    p2p_s: Floats | float = 0.0,
+    *,
+    keep_times: bool = False,
+) -> Timeline:
+    """Makespan, busy time and gaps of every device; parameters as `makespan_s`.
+
+    keep_times adds the start and end of every slot of candidate 0. On every device busy + idle = makespan.
+    """
+    graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    parts = [_account(order, graph, durations[:, block], edge[block]) for block in _blocks(len(edge))]
+    makespan, busy, idle = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    hidden = np.zeros_like(busy)
+    if hidden_pair_s is not None:
+        hidden = np.einsum("npfb,pfb->np", hidden_pair_s, pair_counts(order).astype(np.float64))
+    start = end = None
+    if keep_times:
+        table = np.append(_ends(graph, durations[:, :1], edge[:1])[: graph.count, 0], 0.0)
+        end = table[graph.slot_of]
+        start = end - np.append(durations[graph.duration, 0], 0.0)[graph.slot_of]
+    return Timeline(makespan, busy, idle, hidden, start, end)
+
+
+def pair_counts(order: OperationOrder) -> npt.NDArray[np.int64]:
+    """How often each device fuses a forward of chunk f with a backward of chunk b [pp, f, b]."""
+    counts = np.zeros((order.pp, order.vpp, order.vpp), dtype=np.int64)
+    device, slot = np.nonzero(order.pairs)
+    np.add.at(counts, (device, order.forward_chunk[device, slot], order.backward_chunk[device, slot]), 1)
+    return counts
+
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
+
+
+def _prepared(
+    order: OperationOrder, forward_s: Floats, backward_s: Floats, hidden_pair_s: Floats | None, p2p_s: Floats | float
+) -> tuple[EventGraph, Floats, Floats]:
+    """The graph, the table of durations [rows, n] that its slots index, and the latency of an edge [n]."""
+    candidates = forward_s.shape[0]
+    if forward_s.shape != (candidates, order.pp, order.vpp) or backward_s.shape != forward_s.shape:
+        raise ValueError(
+            f"forward_s and backward_s must have the shape [n, {order.pp}, {order.vpp}], "
+            f"not {forward_s.shape} and {backward_s.shape}"
+        )
+    rows = [forward_s.reshape(candidates, -1), backward_s.reshape(candidates, -1)]
+    if order.pairs.any():
+        pair = forward_s[..., :, None] + backward_s[..., None, :]
+        if hidden_pair_s is not None:
+            pair = pair - hidden_pair_s
+        rows.append(pair.reshape(candidates, -1))
+    graph = event_graph(order.kind, order.pp, order.vpp, order.micro_batches)
+    durations = np.ascontiguousarray(np.concatenate(rows, axis=1).T)
+    return graph, durations, np.broadcast_to(np.asarray(p2p_s, dtype=np.float64), (candidates,))
+
+
+def _ends(graph: EventGraph, durations: Floats, edge: Floats) -> Floats:
+    """End of every slot [count + 2, n]; the last two rows are time zero and "no such input"."""
+    candidates = durations.shape[1]
+    ends = np.empty((graph.count + 2, candidates))
+    ends[graph.count], ends[graph.count + 1] = 0.0, -np.inf
+    widest = max(end - start for start, _, end in graph.waves)
+    ready_buffer, input_buffer = np.empty((widest, candidates)), np.empty((widest, candidates))
+    for start, two, end in graph.waves:
+        ready, arrival = ready_buffer[: end - start], input_buffer[: end - start]
+        ends.take(graph.previous[start:end], axis=0, out=ready, mode="clip")
+        ends.take(graph.first_input[start:end], axis=0, out=arrival, mode="clip")
+        arrival += edge
+        np.maximum(ready, arrival, out=ready)
+        if two > start:
+            ends.take(graph.second_input[start:two], axis=0, out=arrival[: two - start], mode="clip")
+            arrival[: two - start] += edge
+            np.maximum(ready[: two - start], arrival[: two - start], out=ready[: two - start])
+        durations.take(graph.duration[start:end], axis=0, out=arrival, mode="clip")
+        np.add(ready, arrival, out=ends[start:end])
+    return ends
+
+
+def _account(
+    order: OperationOrder, graph: EventGraph, durations: Floats, edge: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Makespan [n], busy and idle [n, pp] of one block."""
+    ends = _ends(graph, durations, edge)
+    makespan = ends[graph.last].max(axis=0)
+    free = ends[graph.previous]
+    arrival = np.maximum(ends[graph.first_input], ends[graph.second_input]) + edge
+    gap = np.maximum(arrival - free, 0.0)
+    length = durations[graph.duration]
+    busy, idle = np.empty((len(edge), order.pp)), np.empty((len(edge), order.pp))
+    for device in range(order.pp):
+        mine = graph.device == device
+        busy[:, device] = length[mine].sum(axis=0)
+        idle[:, device] = gap[mine].sum(axis=0) + (makespan - ends[graph.last[device]])
+    return makespan, busy, idle

@@ -1,0 +1,36 @@
+"""The host link: what moving tensors to the host and back costs beside computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def transfer_s(transfer_bytes: Floats | float, link_bytes_per_s: Floats | float) -> Floats:
+    """Seconds to move bytes over the host link, one direction."""
+    return np.asarray(np.asarray(transfer_bytes, dtype=np.float64) / link_bytes_per_s)
+
+
+def exposed_swap_s(
+    swap_bytes: Floats | float, link_bytes_per_s: Floats | float, window_s: Floats | float
+) -> Floats:
+    """Seconds of a transfer that its window of computation does not hide.
+
+    Parameters
+    ----------
+    swap_bytes : bytes moved in one direction during the window [B]; tensors that share the link add up.
+    link_bytes_per_s : host link of the device, one direction [B/s].
+    window_s : computation beside which the transfer may run [s].
+
+    Notes
+    -----
+    exposed = max(0, bytes / bandwidth - window): a swap is free while the transfers between a tensor's production
+    and its next use fit behind the computation between them.
+
+    References
+    ----------
+    MindSpeed, swap-attention: hidden if 2 M / bandwidth is below the computation between out and in.
+    """
+    return np.asarray(np.maximum(0.0, transfer_s(swap_bytes, link_bytes_per_s) - window_s))

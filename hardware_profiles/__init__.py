@@ -1,0 +1,37 @@
+"""Hardware profiles: one YAML document a system, its schema, its loader, and where communication groups land."""
+
+from hardware_profiles.changes import apply_overlay, apply_overrides
+from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
+from hardware_profiles.errors import FieldProblem, ProfileError
+from hardware_profiles.loader import list_profiles, load_profile, profile_hash
+from hardware_profiles.profile import Device, FixedCosts, Host, MemoryOverheads, Profile, Tier
+from hardware_profiles.quantities import weakest
+from hardware_profiles.schema import KINDS, Kind, ProfileDocument, Quantity
+from hardware_profiles.topology import ClusterTopology, GroupPlacement, cluster_topology, group_strides
+
+__all__ = [
+    "EFFICIENCY_TERMS",
+    "KINDS",
+    "ClusterTopology",
+    "Device",
+    "EfficiencyTerm",
+    "FieldProblem",
+    "FixedCosts",
+    "GroupPlacement",
+    "Host",
+    "Kind",
+    "MemoryOverheads",
+    "Profile",
+    "ProfileDocument",
+    "ProfileError",
+    "Quantity",
+    "Tier",
+    "apply_overlay",
+    "apply_overrides",
+    "cluster_topology",
+    "group_strides",
+    "list_profiles",
+    "load_profile",
+    "profile_hash",
+    "weakest",
+]

@@ -1,0 +1,144 @@
+"""Profiles with some numbers changed: a user's overrides and a calibration overlay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hardware_profiles.errors import FieldProblem, ProfileError
+from hardware_profiles.profile import Profile
+from hardware_profiles.quantities import json_pointer, unknown_path_hint
+from hardware_profiles.reading import parse_profile_document, problems_of, read_yaml_file
+from hardware_profiles.schema import Quantity
+
+USER_OVERRIDE = "user override"
+OVERLAY = "calibration overlay"
+OVERLAY_REPORT_KEYS = frozenset({"profile", "report"})
+"""Keys of an overlay that are not numbers: the profile it belongs to, and what it was fitted to and how well."""
+
+
+def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile:
+    """The profile with these numbers, by dotted path, in the units of the profile.
+
+    An overridden number has kind "assumed" and the source "user override". ProfileError names every path that does not
+    exist or whose number is out of range.
+    """
+    problems: list[FieldProblem] = []
+    changes: dict[str, Quantity] = {}
+    for path, value in overrides.items():
+        known = profile.quantities.get(path)
+        if known is None:
+            hint = unknown_path_hint(profile.quantities, path)
+            problems.append(FieldProblem(json_pointer([path]), f"the profile has no number {path!r}", hint))
+        elif not _is_finite_number(value):
+            problems.append(FieldProblem(json_pointer([path]), "is not a finite number", f"give it in {known.unit}"))
+        else:
+            changes[path] = known.model_copy(
+                update={"value": float(value), "kind": "assumed", "source": (USER_OVERRIDE,), "note": ""}
+            )
+    return _changed(profile, changes, problems, "overrides", lambda path: json_pointer([path]))
+
+
+def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> Profile:
+    """The profile with a calibration overlay (a mapping, or the path of its YAML file) merged over it.
+
+    An overlay has the shape of the profile: `{profile: <name>, efficiency: {hbm: 0.83, ...}, hccs: {efficiency: ...},
+    release_factors: {...}, report: {...}}`; tiers stand under their names. A plain number keeps the profile's unit and
+    has kind "fitted"; a mapping may give value, unit, kind, source, note and prior_sigma. A release band may be new.
+    """
+    document = overlay if isinstance(overlay, Mapping) else read_yaml_file(Path(overlay))
+    wanted = document.get("profile")
+    if wanted != profile.name:
+        raise ProfileError(
+            f"the overlay belongs to profile {wanted!r}, not to {profile.name!r}",
+            path="/profile",
+            hint="calibrate for this profile, or leave the overlay out",
+        )
+    problems: list[FieldProblem] = []
+    changes: dict[str, Quantity] = {}
+    numbers = {key: value for key, value in document.items() if key not in OVERLAY_REPORT_KEYS}
+    for parts, value in _leaves(numbers, ()):
+        path = ".".join(parts)
+        try:
+            changes[path] = _overlaid(profile, parts, value)
+        except ProfileError as error:
+            problems.extend(error.problems)
+        except ValidationError as error:
+            problems.extend(problems_of(error, parts))
+    return _changed(profile, changes, problems, "overlay", lambda path: json_pointer(path.split(".")))
+
+
+def _is_finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The numbers of an overlay: anything but a mapping, or a mapping with a `value`."""
+    if isinstance(node, Mapping) and "value" not in node and len(path) < 8:
+        for key, value in node.items():
+            yield from _leaves(value, (*path, str(key)))
+    else:
+        yield path, node
+
+
+def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quantity:
+    path = ".".join(parts)
+    known = profile.quantities.get(path)
+    if known is None and len(parts) == 2 and parts[0] == "release_factors":
+        known = Quantity(value=1.0, unit="ratio", kind="fitted", source=(OVERLAY,))
+    if known is None:
+        hint = unknown_path_hint(profile.quantities, path)
+        raise ProfileError(f"the profile has no number {path!r}", path=json_pointer(parts), hint=hint)
+    base = {"unit": known.unit, "kind": "fitted", "source": (OVERLAY,), "prior_sigma": known.prior_sigma}
+    given = dict(value) if isinstance(value, Mapping) else {"value": value}
+    return Quantity.model_validate({**base, **given})
+
+
+def _changed(
+    profile: Profile,
+    changes: Mapping[str, Quantity],
+    problems: list[FieldProblem],
+    what: str,
+    pointer_of: Callable[[str], str],
+) -> Profile:
+    """A new profile with these quantities, validated as a whole; `pointer_of` a path is where the user wrote it."""
+    if problems:
+        raise _refused(what, problems)
+    if not changes:
+        return profile
+    content = profile.document.model_dump()
+    tiers = {tier["name"]: tier for tier in content["tiers"]}
+    for path, quantity in changes.items():
+        *parents, leaf = path.split(".")
+        node = content
+        for depth, key in enumerate(parents):
+            node = tiers[key] if depth == 0 and key in tiers else node[key]
+        node[leaf] = quantity.model_dump()
+    try:
+        return Profile(parse_profile_document(content))
+    except ProfileError as error:
+        written = {_pointer_in_document(path, list(tiers)): pointer_of(path) for path in changes}
+        raise _refused(what, [_as_written(problem, written) for problem in error.problems]) from None
+
+
+def _refused(what: str, problems: list[FieldProblem]) -> ProfileError:
+    text = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
+    return ProfileError(f"{what}: {text}", problems=tuple(problems))
+
+
+def _pointer_in_document(path: str, tier_names: list[str]) -> str:
+    head, *rest = path.split(".")
+    parts = ["tiers", tier_names.index(head), *rest] if head in tier_names else [head, *rest]
+    return json_pointer(parts)
+
+
+def _as_written(problem: FieldProblem, written: Mapping[str, str]) -> FieldProblem:
+    """The problem with the pointer of the change that made it, where one of them did."""
+    for document_pointer, pointer in written.items():
+        if problem.path == document_pointer or problem.path.startswith(document_pointer + "/"):
+            return problem._replace(path=pointer)
+    return problem

@@ -1,0 +1,120 @@
+"""The efficiencies that the formulas read: every name, its meaning, unit, default and prior, in one place.
+
+A profile may leave any of them out; the default then stands in with kind "assumed". `prior_sigma` is the relative
+standard deviation that calibration gives the number before it has seen a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EfficiencyTerm:
+    """What one named efficiency means.
+
+    `unit` is "fraction" (of the peak named in `meaning`, 0 < value <= `upper`) or the unit of a half-saturation size:
+    the size x_half in 1 / (1 + x_half / x), at which half of the peak is reached.
+    """
+
+    name: str
+    meaning: str
+    unit: str
+    default: float
+    prior_sigma: float
+    upper: float = 1.0
+    may_be_zero: bool = False
+
+
+_HALF_SIZE_LIMIT = 1e6
+
+EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
+    term.name: term
+    for term in (
+        EfficiencyTerm(
+            "gemm_peak_fraction",
+            "c of the GEMM curve c / (1 + k_half/K + mn_half/M + mn_half/N): share of the matrix peak that an "
+            "unboundedly large GEMM reaches",
+            "fraction",
+            0.90,
+            0.08,
+        ),
+        EfficiencyTerm(
+            "gemm_k_half",
+            "k_half of the GEMM curve: reduction length K at which the term halves the rate",
+            "elements",
+            420.0,
+            0.40,
+            upper=_HALF_SIZE_LIMIT,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "gemm_mn_half",
+            "mn_half of the GEMM curve: output rows M or columns N at which the term halves the rate",
+            "elements",
+            30.0,
+            0.60,
+            upper=_HALF_SIZE_LIMIT,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "grouped_gemm",
+            "rate of a grouped expert GEMM relative to one dense GEMM of a group's shape",
+            "fraction",
+            0.75,
+            0.20,
+        ),
+        EfficiencyTerm(
+            "attention_forward",
+            "flash attention forward: share of the matrix peak on the FLOPs executed (causal: the lower triangle), at "
+            "head dimension 128 and long sequences",
+            "fraction",
+            0.60,
+            0.15,
+        ),
+        EfficiencyTerm(
+            "attention_backward",
+            "flash attention backward: the same share, on the FLOPs executed, its recomputed scores included",
+            "fraction",
+            0.50,
+            0.15,
+        ),
+        EfficiencyTerm(
+            "attention_head_dim_half",
+            "head dimension d_half in (1 + d_half/128) / (1 + d_half/d), which scales attention away from head "
+            "dimension 128",
+            "elements",
+            64.0,
+            0.50,
+            upper=_HALF_SIZE_LIMIT,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "attention_seq_half",
+            "sequence length s_half in 1 / (1 + s_half/s), which scales attention on short sequences",
+            "tokens",
+            512.0,
+            0.70,
+            upper=_HALF_SIZE_LIMIT,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "hbm", "share of the HBM bandwidth that streaming vector operators reach", "fraction", 0.80, 0.10
+        ),
+        EfficiencyTerm(
+            "permute",
+            "share of the HBM bandwidth that token permute and unpermute (gather, scatter) reach",
+            "fraction",
+            0.20,
+            0.50,
+        ),
+        EfficiencyTerm(
+            "link_overlap_contention",
+            "a collective that runs beside computation takes 1 + this times as long (cores and HBM are shared)",
+            "fraction",
+            0.05,
+            0.50,
+            may_be_zero=True,
+        ),
+    )
+}

@@ -1,0 +1,70 @@
+"""Load a hardware profile by the name of a shipped one or by the path of a user's own YAML."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hardware_profiles.changes import apply_overlay, apply_overrides
+from hardware_profiles.errors import ProfileError
+from hardware_profiles.profile import Profile
+from hardware_profiles.reading import parse_profile_document, parse_yaml, read_yaml_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DATA = files("hardware_profiles") / "data"
+
+
+def list_profiles() -> tuple[str, ...]:
+    """Names of the shipped profiles, sorted."""
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in _DATA.iterdir() if entry.name.endswith(".yaml")))
+
+
+@cache
+def _shipped(name: str) -> Profile:
+    text = (_DATA / f"{name}.yaml").read_text(encoding="utf-8")
+    return Profile(parse_profile_document(parse_yaml(text, name=name), name=name))
+
+
+def load_profile(
+    name_or_path: str | Path,
+    overrides: Mapping[str, float] | None = None,
+    overlay: Mapping[str, Any] | str | Path | None = None,
+) -> Profile:
+    """The named profile (cached) or the one in a YAML file, with the overlay and then the overrides applied.
+
+    Text that ends in .yaml or .yml or contains a path separator is a path, anything else a name. ProfileError says
+    what is wrong: an unknown name lists the known ones, a bad file every bad field with its JSON pointer.
+    """
+    profile = _from_path(Path(name_or_path)) if _is_path(name_or_path) else _named(str(name_or_path))
+    if overlay is not None:
+        profile = apply_overlay(profile, overlay)
+    return apply_overrides(profile, overrides) if overrides else profile
+
+
+def profile_hash(profile: Profile) -> str:
+    """sha256 (hexadecimal) of the profile's content, overlay and overrides included."""
+    return profile.content_hash
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    text = str(name_or_path)
+    return isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
+
+
+def _named(name: str) -> Profile:
+    known = list_profiles()
+    if name not in known:
+        close = get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+        meant = f"did you mean {close[0]}? " if close else ""
+        hint = f"{meant}known are {', '.join(known)}; or give the path of a YAML file"
+        raise ProfileError(f"there is no hardware profile {name!r}", hint=hint)
+    return _shipped(name)
+
+
+def _from_path(path: Path) -> Profile:
+    return Profile(parse_profile_document(read_yaml_file(path), name=str(path)))

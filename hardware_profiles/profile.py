@@ -1,0 +1,304 @@
+"""A hardware profile as the formulas read it: plain floats in SI units, built once from the document.
+
+Bytes, seconds, FLOP/s, bytes/s. "Rank" and "device" mean the same: a card, or a die of a card with several.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hardware_profiles.errors import ProfileError
+from hardware_profiles.quantities import find_quantity, quantities, weakest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hardware_profiles.schema import (
+        DeviceDocument,
+        FixedCostsDocument,
+        HostDocument,
+        Kind,
+        MemoryDocument,
+        ProfileDocument,
+        Quantity,
+        TierDocument,
+        TierKind,
+    )
+
+TERA = 1e12
+GIGA = 1e9
+MICRO = 1e-6
+GIB = 2.0**30
+MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class Device:
+    """One chip grade, per rank. `peak_flops`: FLOP/s of the matrix unit by format (bf16, fp16, fp32, int8?, fp8?)."""
+
+    name: str
+    peak_flops: Mapping[str, float]
+    marketing_flops: float | None
+    vector_flops: float
+    hbm_bytes: float
+    usable_hbm_bytes: float
+    hbm_bytes_per_s: float
+    cube_cores: int | None
+    l2_bytes: float | None
+
+    @classmethod
+    def of(cls, name: str, document: DeviceDocument) -> Device:
+        """Convert the document's units to SI."""
+        formats = type(document.peak_tflops).model_fields
+        peaks = {number_format: getattr(document.peak_tflops, number_format) for number_format in formats}
+        return cls(
+            name=name,
+            peak_flops={key: peak.value * TERA for key, peak in peaks.items() if peak is not None},
+            marketing_flops=document.marketing_tflops.value * TERA if document.marketing_tflops else None,
+            vector_flops=document.vector_tflops.value * TERA,
+            hbm_bytes=document.hbm_gib.value * GIB,
+            usable_hbm_bytes=document.usable_hbm_gib.value * GIB,
+            hbm_bytes_per_s=document.hbm_gb_per_s.value * GIGA,
+            cube_cores=int(document.cube_cores.value) if document.cube_cores else None,
+            l2_bytes=document.l2_mib.value * MIB if document.l2_mib else None,
+        )
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One level of the interconnect.
+
+    `ranks`: ranks that one instance joins (None: the whole cluster). `links`: links a rank has in it: ranks - 1 on a
+    full mesh, where a group of g reaches (g - 1)/links of `bytes_per_s_per_rank`; 1 otherwise.
+    `bytes_per_s_per_rank`: wire rate one way, all links in use, oversubscription taken off. `efficiency`: share of it
+    that a message of size s reaches is efficiency / (1 + half_size_bytes / s). `latency_s`: per step.
+    """
+
+    name: str
+    kind: TierKind
+    ranks: int | None
+    links: int
+    bytes_per_s_per_rank: float
+    latency_s: float
+    efficiency: float
+    half_size_bytes: float
+    oversubscription: float
+
+    @classmethod
+    def of(cls, document: TierDocument, ranks: int | None, devices_per_npu: int) -> Tier:
+        """Convert the document's units to SI and its card rate to a rank's."""
+        oversubscription = document.oversubscription.value if document.oversubscription else 1.0
+        return cls(
+            name=document.name,
+            kind=document.kind,
+            ranks=ranks,
+            links=ranks - 1 if document.kind == "full_mesh" and ranks is not None else 1,
+            bytes_per_s_per_rank=document.gb_per_s_per_npu.value * GIGA / devices_per_npu / oversubscription,
+            latency_s=document.latency_us.value * MICRO,
+            efficiency=document.efficiency.value,
+            half_size_bytes=document.half_size_mib.value * MIB if document.half_size_mib else 0.0,
+            oversubscription=oversubscription,
+        )
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host side: CPU cores and host link per device, memory per node, time to issue an operator and to wait."""
+
+    cores_per_device: float
+    link_bytes_per_s: float
+    memory_bytes_per_node: float
+    issue_s_per_op: float
+    sync_s: float
+
+    @classmethod
+    def of(cls, document: HostDocument) -> Host:
+        """Convert the document's units to SI."""
+        return cls(
+            cores_per_device=document.cores_per_device.value,
+            link_bytes_per_s=document.host_link_gb_per_s.value * GIGA,
+            memory_bytes_per_node=document.host_memory_gib_per_node.value * GIB,
+            issue_s_per_op=document.issue_us_per_op.value * MICRO,
+            sync_s=document.sync_us.value * MICRO,
+        )
+
+
+@dataclass(frozen=True)
+class FixedCosts:
+    """Seconds an operator takes on the device before it does any work."""
+
+    cube_op_s: float
+    vector_op_s: float
+    comm_op_s: float
+
+    @classmethod
+    def of(cls, document: FixedCostsDocument) -> FixedCosts:
+        """Convert the document's units to SI."""
+        return cls(
+            cube_op_s=document.cube_op_us.value * MICRO,
+            vector_op_s=document.vector_op_us.value * MICRO,
+            comm_op_s=document.comm_op_us.value * MICRO,
+        )
+
+
+@dataclass(frozen=True)
+class MemoryOverheads:
+    """Bytes on the card beside the model's; `fragmentation` is a share of the allocator's peak."""
+
+    runtime_bytes: float
+    fragmentation: float
+    communicator_buffer_bytes: float
+
+    @classmethod
+    def of(cls, document: MemoryDocument) -> MemoryOverheads:
+        """Convert the document's units to SI."""
+        return cls(
+            runtime_bytes=document.runtime_gib.value * GIB,
+            fragmentation=document.fragmentation.value,
+            communicator_buffer_bytes=document.communicator_buffer_mib.value * MIB,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A hardware profile in SI units. Equal and hashed by content; `document` keeps unit, kind and source."""
+
+    document: ProfileDocument
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Profile) and self.content_hash == other.content_hash
+
+    def __hash__(self) -> int:
+        return hash(self.content_hash)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """sha256 of the canonical JSON of the document, overlays and overrides included."""
+        content = self.document.model_dump(mode="json")
+        return hashlib.sha256(
+            json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        ).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """The name a spec gives."""
+        return self.document.name
+
+    @property
+    def title(self) -> str:
+        """The name a person reads."""
+        return self.document.title
+
+    @property
+    def family(self) -> str:
+        """The device family that shares calibrated efficiencies."""
+        return self.document.family
+
+    @property
+    def vendor(self) -> str:
+        """Who makes it."""
+        return self.document.vendor
+
+    @property
+    def default_device(self) -> str:
+        """The chip grade taken when the spec names none."""
+        return self.document.default_device
+
+    @property
+    def mfu_peak_note(self) -> str:
+        """Which peak MFU is counted against, and why."""
+        return self.document.mfu_peak_note
+
+    @cached_property
+    def devices_per_npu(self) -> int:
+        """Ranks of one card."""
+        return int(self.document.devices_per_npu.value)
+
+    @cached_property
+    def npus_per_node(self) -> int:
+        """Cards of one node."""
+        return int(self.document.npus_per_node.value)
+
+    @cached_property
+    def ranks_per_node(self) -> int:
+        """Ranks of one node."""
+        return self.devices_per_npu * self.npus_per_node
+
+    @cached_property
+    def supernode_nodes(self) -> int | None:
+        """Nodes of one full supernode; None where there are no supernodes."""
+        nodes = self.document.supernode_nodes
+        return None if nodes is None else int(nodes.value)
+
+    @cached_property
+    def devices(self) -> Mapping[str, Device]:
+        """Chip grades by name."""
+        return {name: Device.of(name, document) for name, document in self.document.devices.items()}
+
+    def device(self, name: str | None = None) -> Device:
+        """The named chip grade, or the default one; ProfileError lists the known ones."""
+        wanted = self.default_device if name is None else name
+        if wanted not in self.devices:
+            close = get_close_matches(wanted.upper(), self.devices, n=1)
+            known = ", ".join(self.devices)
+            hint = f"did you mean {close[0]}? known are {known}" if close else f"known are {known}"
+            raise ProfileError(f"profile {self.name} has no device {wanted!r}", path="/device", hint=hint)
+        return self.devices[wanted]
+
+    @cached_property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Levels of the interconnect, innermost first."""
+        return tuple(
+            Tier.of(tier, self.document.ranks_spanned(tier.span), self.devices_per_npu) for tier in self.document.tiers
+        )
+
+    def tier(self, name: str) -> Tier:
+        """The tier of this name; ProfileError lists the known ones."""
+        for tier in self.tiers:
+            if tier.name == name:
+                return tier
+        known = ", ".join(tier.name for tier in self.tiers)
+        raise ProfileError(f"profile {self.name} has no tier {name!r}", path="/tiers", hint=f"known are {known}")
+
+    @cached_property
+    def host(self) -> Host:
+        """The host side."""
+        return Host.of(self.document.host)
+
+    @cached_property
+    def fixed_costs(self) -> FixedCosts:
+        """Fixed time of an operator by class."""
+        return FixedCosts.of(self.document.fixed_costs)
+
+    @cached_property
+    def memory(self) -> MemoryOverheads:
+        """Bytes beside the model's."""
+        return MemoryOverheads.of(self.document.memory)
+
+    @cached_property
+    def efficiency(self) -> Mapping[str, float]:
+        """Every efficiency of `efficiencies.EFFICIENCY_TERMS` by name."""
+        return {name: quantity.value for name, quantity in self.document.efficiency.items()}
+
+    @cached_property
+    def release_factors(self) -> Mapping[str, float]:
+        """Multiplier on compute time by software release band."""
+        return {name: quantity.value for name, quantity in self.document.release_factors.items()}
+
+    @cached_property
+    def quantities(self) -> Mapping[str, Quantity]:
+        """Every number with unit, kind and source, by dotted path."""
+        return quantities(self.document)
+
+    def quantity(self, path: str) -> Quantity:
+        """The number at a dotted path such as `scale_out.gb_per_s_per_npu`; ProfileError when there is none."""
+        return find_quantity(self.quantities, path)
+
+    def weakest_kind(self, paths: Iterable[str]) -> Kind:
+        """The weakest ground among the numbers at these paths: what an estimate made of them rests on."""
+        return weakest(self.quantity(path).kind for path in paths)

@@ -1,0 +1,121 @@
+"""Read a profile's YAML safely: bounded in size and depth, no aliases, every bad field named at once."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
+
+from hardware_profiles.errors import FieldProblem, ProfileError
+from hardware_profiles.quantities import json_pointer, quantities
+from hardware_profiles.schema import FIELDS_ERROR, ProfileDocument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+MAX_YAML_BYTES = 128 * 1024
+"""A profile is about 10 KB; ten times that leaves room for notes."""
+
+_MENDING = {
+    "extra_forbidden": "remove it, or check its spelling against the documented fields",
+    "missing": "add it",
+}
+
+
+class _AliasRefusingComposer(Composer):
+    """A few nested aliases can stand for billions of nodes, and a profile needs none."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.parser.check_event(AliasEvent):
+            event = self.parser.peek_event()
+            raise ComposerError(None, None, "aliases are not allowed in a profile", event.start_mark)
+        return super().compose_node(parent, index)
+
+
+def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
+    """The mapping that a YAML text holds; ProfileError with line and column when it is not one."""
+    if len(text) > MAX_YAML_BYTES:
+        raise ProfileError(f"{name} is larger than {MAX_YAML_BYTES // 1024} KiB", hint="a profile is about 10 KB")
+    parser = YAML(typ="safe", pure=True)
+    parser.Composer = _AliasRefusingComposer
+    try:
+        content = parser.load(text)
+    except RecursionError:
+        raise ProfileError(f"{name} is nested too deeply", hint="a profile is five levels deep") from None
+    except (YAMLError, ValueError) as error:
+        raise ProfileError(f"{name} is not valid YAML: {_one_line(error)}", hint="mend the syntax there") from None
+    if not isinstance(content, dict):
+        raise ProfileError(f"{name} does not hold a mapping", hint="start from one of the shipped profiles")
+    return content
+
+
+def read_yaml_file(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; ProfileError when it cannot be read, is too large or is not one."""
+    try:
+        if not path.is_file():
+            raise ProfileError(f"there is no file {path}", hint="give the path of a YAML file")
+        with path.open("rb") as file:
+            data = file.read(MAX_YAML_BYTES + 1)
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ProfileError(f"{path} is not UTF-8 text, or is too large", hint="a profile is a YAML text") from None
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read: {error.strerror}", hint="check the path and its rights") from None
+    return parse_yaml(text, name=str(path))
+
+
+def parse_profile_document(content: Any, *, name: str = "profile") -> ProfileDocument:
+    """Validate a document; ProfileError lists every bad field with its JSON pointer."""
+    try:
+        document = ProfileDocument.model_validate(content)
+    except ValidationError as error:
+        raise _invalid(name, problems_of(error)) from None
+    if problems := _unknown_sources(document):
+        raise _invalid(name, problems)
+    return document
+
+
+def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[FieldProblem]:
+    """Pydantic's findings as bad fields."""
+    problems: list[FieldProblem] = []
+    for finding in error.errors(include_url=False):
+        if finding["type"] == FIELDS_ERROR:
+            problems.extend(
+                FieldProblem(json_pointer((*prefix, *finding["loc"], *found.location)), found.message, found.hint)
+                for found in finding["ctx"]["findings"]
+            )
+            continue
+        message = finding["msg"].removeprefix("Value error, ")
+        hint = _MENDING.get(finding["type"], "give {value, unit, kind, source}" if "Quantity" in message else "")
+        problems.append(FieldProblem(json_pointer((*prefix, *finding["loc"])), message, hint))
+    return problems
+
+
+def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
+    """A source of one word is a key of `sources`; a text of several words stands for itself."""
+    problems = []
+    for path, quantity in quantities(document).items():
+        for source in quantity.source:
+            if source not in document.sources and not any(mark.isspace() for mark in source):
+                close = get_close_matches(source, document.sources, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else "add it to sources, or say it in several words"
+                pointer = json_pointer([*path.split("."), "source"])
+                problems.append(FieldProblem(pointer, f"source {source!r} is not among sources", hint))
+    return problems
+
+
+def _invalid(name: str, problems: list[FieldProblem]) -> ProfileError:
+    shown = "; ".join(f"{problem.path or '/'}: {problem.message}" for problem in problems[:20])
+    return ProfileError(f"{name} is not a valid profile: {shown}", problems=tuple(problems))
+
+
+def _one_line(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+    return f"{getattr(error, 'problem', None) or str(error).splitlines()[0]}{place}"

@@ -1,0 +1,298 @@
+"""The schema of a hardware profile: one YAML document a system, every number with unit, kind and source.
+
+Bandwidths are one way. A field's unit is fixed and a number written in another unit is refused, never converted.
+`profile.Profile` holds the same numbers as plain floats in SI units, which is what the formulas read.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Kind = Literal["datasheet", "measured", "fitted", "assumed"]
+KINDS: tuple[Kind, ...] = ("datasheet", "measured", "fitted", "assumed")
+"""From the strongest to the weakest ground a number can rest on."""
+
+TierKind = Literal["full_mesh", "switch", "p2p"]
+Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+TierName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
+Text = Annotated[str, Field(min_length=1, max_length=2000)]
+
+RESERVED_TIER_NAMES = frozenset({"devices", "tiers", "host", "fixed_costs", "efficiency", "release_factors", "memory"})
+"""Sections of the document: a dotted path that starts with one of these does not mean a tier."""
+
+
+FIELDS_ERROR = "fields"
+"""Type of a pydantic error whose context lists, under `findings`, what a check over several fields found."""
+
+
+class Finding(NamedTuple):
+    """What is wrong with one field: its location below the model that checks, the message and a hint."""
+
+    location: tuple[str | int, ...]
+    message: str
+    hint: str = ""
+
+
+def _refuse(findings: list[Finding]) -> None:
+    """Raise a pydantic error that carries the location of every finding; nothing when there is none."""
+    if findings:
+        text = "; ".join(finding.message for finding in findings)
+        raise PydanticCustomError(FIELDS_ERROR, "{text}", {"text": text, "findings": findings})
+
+
+class Document(BaseModel):
+    """A frozen part of the profile that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class Quantity(Document):
+    """One number with its unit, the ground it rests on and where it comes from.
+
+    `source` holds keys of the profile's `sources`, or a text of several words. `prior_sigma` is the relative standard
+    deviation before calibration (efficiencies only).
+    """
+
+    value: Annotated[float, Field(strict=True)]
+    unit: Annotated[str, Field(min_length=1, max_length=32)]
+    kind: Kind
+    source: Annotated[tuple[Text, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=16)]
+    note: Annotated[str, Field(max_length=2000)] = ""
+    prior_sigma: Annotated[float, Field(gt=0, le=5)] | None = None
+
+
+def _quantity_in(
+    unit: str, *, low: float = 0.0, high: float = 1e9, zero: bool = False, whole: bool = False
+) -> Callable[[Quantity], Quantity]:
+    """A validator: the quantity stands in `unit`, within (low, high] ([low, high] if `zero`), whole if asked."""
+
+    def check(quantity: Quantity) -> Quantity:
+        if quantity.unit != unit:
+            raise ValueError(f"unit is {quantity.unit!r}, but this number is given in {unit!r}")
+        if quantity.value < low or quantity.value > high or (quantity.value == low and not zero):
+            bracket = "[" if zero else "("
+            raise ValueError(f"value {quantity.value:g} is outside {bracket}{low:g}, {high:g}] {unit}")
+        if whole and quantity.value != int(quantity.value):
+            raise ValueError(f"value {quantity.value:g} is not a whole number")
+        return quantity
+
+    return check
+
+
+Teraflops = Annotated[Quantity, AfterValidator(_quantity_in("TFLOPS"))]
+Gibibytes = Annotated[Quantity, AfterValidator(_quantity_in("GiB"))]
+Mebibytes = Annotated[Quantity, AfterValidator(_quantity_in("MiB", zero=True))]
+RuntimeGibibytes = Annotated[Quantity, AfterValidator(_quantity_in("GiB", zero=True))]
+GigabytesPerSecond = Annotated[Quantity, AfterValidator(_quantity_in("GB/s"))]
+Microseconds = Annotated[Quantity, AfterValidator(_quantity_in("us", zero=True))]
+Fraction = Annotated[Quantity, AfterValidator(_quantity_in("fraction", high=1.0))]
+SpareFraction = Annotated[Quantity, AfterValidator(_quantity_in("fraction", high=0.9, zero=True))]
+Ratio = Annotated[Quantity, AfterValidator(_quantity_in("ratio", low=1.0, high=1e3, zero=True))]
+PositiveRatio = Annotated[Quantity, AfterValidator(_quantity_in("ratio", high=1e2))]
+Cores = Annotated[Quantity, AfterValidator(_quantity_in("cores", whole=True))]
+Dies = Annotated[Quantity, AfterValidator(_quantity_in("dies", high=64, whole=True))]
+Npus = Annotated[Quantity, AfterValidator(_quantity_in("NPU", high=4096, whole=True))]
+Nodes = Annotated[Quantity, AfterValidator(_quantity_in("nodes", high=65536, whole=True))]
+
+
+class Source(Document):
+    """Where numbers come from; `secondary`: read in notes or news about the original, not in the original."""
+
+    title: Text
+    url: Annotated[str, Field(max_length=2000)] | None = None
+    note: Annotated[str, Field(max_length=2000)] | None = None
+    secondary: bool = False
+
+
+class PeakTflops(Document):
+    """Peak of the matrix unit (cube, tensor core) by number format, dense; what the roofline uses."""
+
+    bf16: Teraflops
+    fp16: Teraflops
+    fp32: Teraflops
+    int8: Teraflops | None = None
+    fp8: Teraflops | None = None
+
+
+class DeviceDocument(Document):
+    """One chip grade, per rank: a card, or one die of a card with several."""
+
+    peak_tflops: PeakTflops
+    marketing_tflops: Teraflops | None = None
+    vector_tflops: Teraflops
+    hbm_gib: Gibibytes
+    usable_hbm_gib: Gibibytes
+    hbm_gb_per_s: GigabytesPerSecond
+    cube_cores: Cores | None = None
+    l2_mib: Mebibytes | None = None
+
+    @model_validator(mode="after")
+    def _usable_fits(self) -> Self:
+        usable, whole = self.usable_hbm_gib.value, self.hbm_gib.value
+        if usable > whole:
+            _refuse([Finding(("usable_hbm_gib",), f"usable_hbm_gib {usable:g} exceeds hbm_gib {whole:g}")])
+        return self
+
+
+class TierDocument(Document):
+    """One level of the interconnect. `span` says what one instance of it joins.
+
+    `gb_per_s_per_npu`: wire rate of one card, one way, all its links of this tier in use; on a full mesh the sum of
+    the links to all other ranks. `efficiency`: share of the wire that large collectives reach. `half_size_mib`:
+    message at which half of that is reached. `latency_us`: per step of an algorithm.
+    """
+
+    name: TierName
+    kind: TierKind
+    span: Literal["npu", "node", "supernode", "cluster"]
+    gb_per_s_per_npu: GigabytesPerSecond
+    latency_us: Microseconds
+    efficiency: Fraction
+    half_size_mib: Mebibytes | None = None
+    oversubscription: Ratio | None = None
+
+
+class HostDocument(Document):
+    """The host side. "Device" is a rank: a die where a card has several."""
+
+    cores_per_device: Cores
+    host_link_gb_per_s: GigabytesPerSecond
+    host_memory_gib_per_node: Gibibytes
+    issue_us_per_op: Microseconds
+    sync_us: Microseconds
+
+
+class FixedCostsDocument(Document):
+    """Time an operator takes on the device before it does any work."""
+
+    cube_op_us: Microseconds
+    vector_op_us: Microseconds
+    comm_op_us: Microseconds
+
+
+class MemoryDocument(Document):
+    """Bytes on the card beyond what the model accounts for.
+
+    `runtime_gib`: driver and runtime, outside the framework's allocator. `fragmentation`: share of the allocator's
+    peak. `communicator_buffer_mib`: per communicator a rank is in.
+    """
+
+    runtime_gib: RuntimeGibibytes
+    fragmentation: SpareFraction
+    communicator_buffer_mib: Mebibytes
+
+
+def default_efficiency(term: EfficiencyTerm) -> Quantity:
+    """The quantity that stands in for an efficiency a profile leaves out."""
+    return Quantity(
+        value=term.default,
+        unit=term.unit,
+        kind="assumed",
+        source=("default of the schema",),
+        prior_sigma=term.prior_sigma,
+    )
+
+
+def _complete_efficiencies(given: dict[str, Quantity]) -> dict[str, Quantity]:
+    """Check the names, units and ranges given, and fill in the defaults of those that are not."""
+    findings = []
+    for name, quantity in given.items():
+        term = EFFICIENCY_TERMS.get(name)
+        if term is None:
+            close = get_close_matches(name, EFFICIENCY_TERMS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(EFFICIENCY_TERMS)}"
+            findings.append(Finding((name,), f"{name!r} is not an efficiency that the formulas read", hint))
+            continue
+        try:
+            _quantity_in(term.unit, high=term.upper, zero=term.may_be_zero)(quantity)
+        except ValueError as error:
+            findings.append(Finding((name,), str(error), term.meaning))
+    _refuse(findings)
+    complete = {}
+    for name, term in EFFICIENCY_TERMS.items():
+        quantity = given.get(name, default_efficiency(term))
+        sigma = quantity.prior_sigma if quantity.prior_sigma is not None else term.prior_sigma
+        complete[name] = quantity.model_copy(update={"prior_sigma": sigma})
+    return complete
+
+
+class ProfileDocument(Document):
+    """A hardware profile as its YAML file says it."""
+
+    name: Identifier
+    title: Text
+    family: Identifier
+    vendor: Text
+    default_device: Identifier
+    mfu_peak_note: Annotated[str, Field(max_length=2000)] = ""
+    devices_per_npu: Dies
+    npus_per_node: Npus
+    supernode_nodes: Nodes | None = None
+    devices: Annotated[dict[Identifier, DeviceDocument], Field(min_length=1, max_length=32)]
+    tiers: Annotated[tuple[TierDocument, ...], Field(min_length=1, max_length=8)]
+    host: HostDocument
+    fixed_costs: FixedCostsDocument
+    efficiency: Annotated[dict[str, Quantity], AfterValidator(_complete_efficiencies)]
+    release_factors: Annotated[dict[Identifier, PositiveRatio], Field(max_length=32)] = {}
+    memory: MemoryDocument
+    sources: Annotated[dict[Identifier, Source], Field(max_length=200)] = {}
+
+    def ranks_spanned(self, span: str) -> int | None:
+        """Ranks that one instance of a tier of this span joins; None for the whole cluster."""
+        per_npu = int(self.devices_per_npu.value)
+        per_node = per_npu * int(self.npus_per_node.value)
+        match span:
+            case "npu":
+                return per_npu
+            case "node":
+                return per_node
+            case "supernode" if self.supernode_nodes is not None:
+                return per_node * int(self.supernode_nodes.value)
+        return None
+
+    @model_validator(mode="after")
+    def _default_device_is_known(self) -> Self:
+        if self.default_device not in self.devices:
+            message = f"{self.default_device!r} is not among devices"
+            _refuse([Finding(("default_device",), message, f"known are {', '.join(self.devices)}")])
+        return self
+
+    @model_validator(mode="after")
+    def _tiers_nest(self) -> Self:
+        findings = []
+        seen: set[str] = set()
+        inner = 1
+        for index, tier in enumerate(self.tiers):
+            if tier.name in seen:
+                findings.append(Finding(("tiers", index, "name"), f"two tiers have the name {tier.name!r}"))
+            if tier.name in RESERVED_TIER_NAMES:
+                findings.append(Finding(("tiers", index, "name"), f"{tier.name!r} is a section of the profile"))
+            seen.add(tier.name)
+            ranks = self.ranks_spanned(tier.span)
+            if message := self._span_problem(tier.span, ranks, inner, last=index == len(self.tiers) - 1):
+                findings.append(Finding(("tiers", index, "span"), message, "tiers stand innermost first"))
+            inner = ranks or inner
+        _refuse(findings)
+        return self
+
+    def _span_problem(self, span: str, ranks: int | None, inner: int, *, last: bool) -> str:
+        if last:
+            return "" if span == "cluster" else "the last tier must span the cluster"
+        if span == "supernode" and self.supernode_nodes is None:
+            return "spans a supernode, but supernode_nodes is not given"
+        if ranks is None or ranks <= inner:
+            return f"spans {ranks or 'all'} ranks, but must span more than the tier inside it and less than the next"
+        return ""

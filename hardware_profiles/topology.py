@@ -1,0 +1,178 @@
+"""Cluster geometry: how many ranks of a communication group share one instance of each tier.
+
+Ranks are numbered along the cluster: the dies of a card are neighbours, then the cards of a node, the nodes of a
+supernode, the supernodes. A group is `size` ranks, `stride` apart, and the groups of one kind tile the ranks, so every
+group starts at a multiple of stride * size plus an offset below the stride.
+
+Between two instances of a tier lies a boundary. If every boundary is a multiple of the stride, a group is cut only
+into pieces whose lengths are multiples of gcd(size, grain / stride), the grain being the greatest common divisor of
+the tier's boundaries; in a cluster of many instances the smallest piece has exactly that length. A collective ends
+with its worst-placed rank, and a small piece has the fewest links out of its instance, so that length is taken for
+every piece. For even, aligned groups it is exact (8 of 32 ranks in a node of 8); a group that a broken node or a size
+without common factors makes straddle a boundary is taken at its worst.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hardware_profiles.errors import ProfileError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hardware_profiles.profile import Profile
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class GroupPlacement:
+    """Where the groups of each candidate lie. Arrays over candidates; tiers on the last axis, innermost first.
+
+    `ranks_t` [..., n_tiers]: members of a group within one instance of tier t. Each entry divides the next; the last
+    is the group's size.
+    """
+
+    stride: IntArray
+    size: IntArray
+    ranks_t: IntArray
+
+    @property
+    def fan_out(self) -> IntArray:
+        """[..., n_tiers] pieces of tier t - 1 that meet in one instance of tier t; their product is the size."""
+        inner = np.concatenate([np.ones_like(self.ranks_t[..., :1]), self.ranks_t[..., :-1]], axis=-1)
+        fan_out: IntArray = self.ranks_t // inner
+        return fan_out
+
+    @property
+    def outermost_tier(self) -> IntArray:
+        """[...] index of the innermost tier that holds the whole group: the slowest one its traffic crosses."""
+        outermost: IntArray = np.argmax(self.ranks_t == self.size[..., None], axis=-1)
+        return outermost
+
+
+@dataclass(frozen=True)
+class ClusterTopology:
+    """The ranks in use and the boundaries between instances of each tier.
+
+    `grains` [n_tiers]: greatest common divisor of the tier's boundaries in ranks; 0 where one instance holds all.
+    `instances` [n_tiers]: instances of the tier, partial ones included.
+    """
+
+    num_ranks: int
+    tier_names: tuple[str, ...]
+    grains: tuple[int, ...]
+    instances: tuple[int, ...]
+
+    def place(self, stride: ArrayLike, size: ArrayLike) -> GroupPlacement:
+        """Place groups of `size` ranks `stride` apart (arrays that broadcast together, entries >= 1).
+
+        A group that does not fit in the cluster (stride * size > num_ranks) has no placement and is not refused
+        here: the arithmetic rules of the strategy space do that.
+        """
+        strides, sizes = np.broadcast_arrays(np.asarray(stride, dtype=np.int64), np.asarray(size, dtype=np.int64))
+        grains = np.asarray(self.grains, dtype=np.int64)
+        units, misfit = np.divmod(grains, strides[..., None])
+        ranks = np.where(misfit == 0, np.gcd(sizes[..., None], units), 1)
+        return GroupPlacement(stride=strides, size=sizes, ranks_t=ranks)
+
+    def group_tier_spans(self, stride: ArrayLike, size: ArrayLike) -> IntArray:
+        """[..., n_tiers] members of a group within one instance of each tier: `place(...).ranks_t`."""
+        return self.place(stride, size).ranks_t
+
+
+def cluster_topology(
+    profile: Profile,
+    *,
+    num_npus: int | None = None,
+    blocks: Sequence[tuple[int, int]] | None = None,
+    num_ranks: int | None = None,
+) -> ClusterTopology:
+    """The geometry of a cluster: `num_npus` cards in full supernodes, or `blocks` of (supernode, healthy nodes).
+
+    `num_ranks` keeps the first ranks only, when some of the cluster stays idle; alone it counts the cluster in ranks.
+    ProfileError when a block has more nodes than a supernode or the ranks asked for are not there.
+    """
+    if blocks is not None:
+        _check_blocks(profile, blocks)
+        supernodes = [nodes * profile.ranks_per_node for nodes in _nodes_by_supernode(blocks).values()]
+        total = sum(supernodes)
+    else:
+        total = num_npus * profile.devices_per_npu if num_npus is not None else (num_ranks or 0)
+        supernodes = _even_lengths(total, profile.ranks_per_node * (profile.supernode_nodes or 0))
+    used = total if num_ranks is None else num_ranks
+    if not 1 <= used <= total:
+        raise ProfileError(f"{used} ranks asked for, but the cluster has {total}", hint="use between 1 and all ranks")
+    lengths = [
+        supernodes if document.span == "supernode" else _even_lengths(total, tier.ranks or 0)
+        for document, tier in zip(profile.document.tiers, profile.tiers, strict=True)
+    ]
+    boundaries = [_boundaries(used, tier_lengths) for tier_lengths in lengths]
+    return ClusterTopology(
+        num_ranks=used,
+        tier_names=tuple(tier.name for tier in profile.tiers),
+        grains=tuple(math.gcd(*inside) for inside in boundaries),
+        instances=tuple(len(inside) + 1 for inside in boundaries),
+    )
+
+
+def group_strides(tp: ArrayLike, cp: ArrayLike, dp: ArrayLike, etp: ArrayLike, ep: ArrayLike) -> dict[str, IntArray]:
+    """Rank stride of every kind of group. Order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp.
+
+    `dp_cp` is the group that shares dense parameters, of dp * cp ranks; `pp` serves dense and expert parts alike.
+    """
+    degrees = [np.asarray(degree, dtype=np.int64) for degree in (tp, cp, dp, etp, ep)]
+    tp_, cp_, dp_, etp_, ep_ = np.broadcast_arrays(*degrees)
+    one = np.ones_like(tp_)
+    return {
+        "tp": one,
+        "cp": tp_,
+        "dp": tp_ * cp_,
+        "dp_cp": tp_,
+        "pp": tp_ * cp_ * dp_,
+        "etp": one,
+        "ep": etp_,
+        "edp": etp_ * ep_,
+    }
+
+
+def _even_lengths(total: int, length: int) -> list[int]:
+    """Lengths of the instances of an evenly cut line, the last one perhaps shorter; one instance if length is 0."""
+    if length <= 0:
+        return [total]
+    whole, rest = divmod(total, length)
+    return [length] * whole + ([rest] if rest else [])
+
+
+def _boundaries(used: int, lengths: Sequence[int]) -> list[int]:
+    """Boundaries strictly inside the first `used` ranks."""
+    ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
+    return [int(end) for end in ends if end < used]
+
+
+def _nodes_by_supernode(blocks: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Healthy nodes of each supernode, in the order in which they are first named."""
+    nodes_of: dict[int, int] = {}
+    for supernode, nodes in blocks:
+        nodes_of[supernode] = nodes_of.get(supernode, 0) + nodes
+    return nodes_of
+
+
+def _check_blocks(profile: Profile, blocks: Sequence[tuple[int, int]]) -> None:
+    if not blocks or any(nodes < 1 for _, nodes in blocks):
+        raise ProfileError("a block has no node", path="/blocks", hint="leave out the supernodes without nodes")
+    limit = profile.supernode_nodes
+    nodes_of = _nodes_by_supernode(blocks)
+    for index, (supernode, _) in enumerate(blocks):
+        if limit is not None and nodes_of[supernode] > limit:
+            raise ProfileError(
+                f"supernode {supernode} is given {nodes_of[supernode]} nodes, but one holds {limit}",
+                path=f"/blocks/{index}/nodes",
+                hint=f"at most {limit} nodes a supernode",
+            )

@@ -1,0 +1,154 @@
+"""What every test may ask for: a PostgreSQL database, a Chromium page, repeatable random cases.
+
+PostgreSQL comes from `AUTODEPLOY_TEST_DSN` (a server on which databases may be created) or is started from the
+machine's own binaries. Where it or Chromium is missing, the tests that need it are skipped, all with the same reason,
+so that the summary has one line for each. `AUTODEPLOY_REQUIRE_ALL=1` turns every skip into a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support import chromium, postgresql
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from playwright.sync_api import Browser, Page
+
+NO_POSTGRESQL = "PostgreSQL is not here (Debian: postgresql; or set AUTODEPLOY_TEST_DSN)"
+NO_CHROMIUM = "Chromium is not here (Debian: chromium)"
+FIXTURE_MARKS = {
+    "postgres_server_dsn": "postgres",
+    "chromium_browser": "chromium",
+}
+
+# The same cases on every run and machine: a failure is then a change of the code.
+settings.register_profile(
+    "deterministic", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("deterministic")
+
+
+def require_all() -> bool:
+    """Whether a skipped test is a failure."""
+    return os.environ.get("AUTODEPLOY_REQUIRE_ALL", "") not in {"", "0"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by the fixtures they use, so that `-m "not postgres"` works."""
+    for item in items:
+        for fixture, mark in FIXTURE_MARKS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
+
+
+def _fold_skips(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Gives the skips of one missing program one place, so that the summary counts them on one line."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if reason in {NO_POSTGRESQL, NO_CHROMIUM}:
+            report.longrepr = ("tests/conftest.py", None, reason)
+
+
+def _fail_instead_of_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if require_all() and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nAUTODEPLOY_REQUIRE_ALL is set: nothing may be skipped"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fold_skips(report)
+    _fail_instead_of_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_instead_of_skip(report)
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps the person's own settings and database out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("AUTODEPLOY_") and name not in {"AUTODEPLOY_TEST_DSN", "AUTODEPLOY_REQUIRE_ALL"}:
+                patch.delenv(name)
+        database = tmp_path_factory.mktemp("default_database") / "autodeploy.db"
+        patch.setenv("AUTODEPLOY_DATABASE_URL", f"sqlite:///{database}")
+        yield
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Asynchronous tests (`@pytest.mark.anyio`) run on asyncio, as the service does."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server_dsn() -> Iterator[str]:
+    """DSN (`postgresql+psycopg://`) of a server on which databases may be created."""
+    given = os.environ.get("AUTODEPLOY_TEST_DSN")
+    if given:
+        yield given
+        return
+    binaries = postgresql.server_binaries()
+    if binaries is None:
+        pytest.skip(NO_POSTGRESQL)
+    with postgresql.running_server(binaries) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(postgres_server_dsn: str, worker_name: str) -> Iterator[str]:
+    """DSN of one database for the whole session of this worker; tests leave no rows behind, or do not mind any."""
+    with postgresql.fresh_database(postgres_server_dsn, f"autodeploy_{worker_name}_{uuid4().hex[:8]}") as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def empty_postgres_dsn(postgres_server_dsn: str, worker_name: str) -> Iterator[str]:
+    """DSN of an empty database for one test."""
+    with postgresql.fresh_database(postgres_server_dsn, f"autodeploy_{worker_name}_{uuid4().hex[:8]}") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def worker_name() -> str:
+    """The name of this test process among several."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+# One browser a module, not a session: while it is open its event loop runs, and other modules' loops could not.
+@pytest.fixture(scope="module")
+def chromium_browser() -> Iterator[Browser]:
+    """The machine's Chromium, headless, driven by Playwright."""
+    path = chromium.chromium_path()
+    if path is None:
+        pytest.skip(NO_CHROMIUM)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=chromium.launch_options())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium_browser: Browser) -> Iterator[Page]:
+    """An empty page in a fresh context, 1280 x 800."""
+    options: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, "locale": "en-GB"}
+    context = chromium_browser.new_context(**options)
+    yield context.new_page()
+    context.close()

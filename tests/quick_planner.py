@@ -1,0 +1,95 @@
+"""A second planner for tests of the service: answers at once, or slowly, or not, as the model's name says.
+
+It has the functions of `autodeploy.planner` and may be named wherever that module may, also in spawned processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from autodeploy.errors import ProfileError, SearchCancelled
+from autodeploy.specs.spec import spec_hash
+from tests import factories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+SLOW = "slow"  # runs until it is cancelled, at most SLOW_S
+CRASHES = "crashes"  # kills its own process
+FAILS = "fails"  # raises
+INFEASIBLE = "infeasible"
+SLOW_S = 60.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The fields of `autodeploy.planner.Progress`."""
+
+    kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"]
+    message: str
+    enumerated: int = 0
+    rejected: int = 0
+    too_big: int = 0
+    pruned: int = 0
+    solved: int = 0
+    incumbent_s: float | None = None
+    bound_s: float | None = None
+    gap: float | None = None
+    elapsed_s: float = 0.0
+
+
+def plan(
+    spec: Spec,
+    *,
+    search_id: str = "",
+    created_at: str = "",
+    progress: Callable[[Progress], None] | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+) -> PlanSet:
+    """The PlanSet of `tests.factories`, after whatever the model's name asks for."""
+    report = progress or (lambda item: None)
+    report(Progress("enumerated", "184,320 strategies", enumerated=184_320, rejected=150_720))
+    behaviour = spec.model.name
+    if behaviour == CRASHES:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == FAILS:
+        raise RuntimeError("the planner found a bug in itself")
+    if behaviour == SLOW:
+        _wait(report, should_cancel or (lambda: False))
+    if behaviour == INFEASIBLE:
+        return factories.infeasible_plan_set(search_id, spec=spec, created_at=created_at)
+    report(Progress("finished", "done", enumerated=184_320, solved=88, incumbent_s=134.2, bound_s=132.5, gap=0.013))
+    n_plans = spec.search.top_k
+    return factories.plan_set(n_plans, search_id=search_id, spec=spec, created_at=created_at)
+
+
+def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool]) -> None:
+    started_s = time.monotonic()
+    solved = 0
+    while (elapsed_s := time.monotonic() - started_s) < SLOW_S:
+        solved += 1
+        report(Progress("incumbent", "better plan", solved=solved, incumbent_s=200.0 - elapsed_s, elapsed_s=elapsed_s))
+        if should_cancel():
+            raise SearchCancelled
+        time.sleep(0.05)
+
+
+def estimate(spec: Spec) -> Plan:
+    """The best plan's figures with the spec's own strategy."""
+    return factories.plan(1, spec=spec, strategy=spec.strategy)
+
+
+def describe_hashes(spec: Spec) -> tuple[str, str, str]:
+    """Hashes as the real planner's; knows one profile."""
+    if spec.cluster.profile != "cloudmatrix-384":
+        raise ProfileError(
+            f"there is no profile {spec.cluster.profile!r}", path="/cluster/profile", hint="known: cloudmatrix-384"
+        )
+    return spec_hash(spec), factories.PROFILE_HASH, factories.ENGINE_VERSION

@@ -1,0 +1,156 @@
+"""A server on this machine with a few stored searches, and a browser page that notes what goes wrong in it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+
+from autodeploy.services import Services, open_services
+from autodeploy.settings import Settings
+from tests import factories
+from tests.ui.application import application
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fastapi import FastAPI
+    from playwright.sync_api import Browser, BrowserContext, Page, Request
+
+PLANNER = "tests.quick_planner"
+START_S = 20.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running server: its address and its services."""
+
+    url: str
+    services: Services
+    stored: dict[str, str]
+    """Ids of stored searches by what is special about them."""
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serves the app on a free port of the loopback until the end of the block; gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            assert time.monotonic() - began < START_S, "the server did not start in time"
+            time.sleep(0.02)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=10)
+
+
+def store_searches(services: Services) -> dict[str, str]:
+    """A good search, one with a single plan, one that fits nowhere and one that failed."""
+    stored = {}
+    documents = {
+        "good": factories.spec(top_k=5),
+        "single": factories.spec(num_npus=96, top_k=1),
+        "infeasible": factories.spec(model=factories.DEEPSEEK_V3 | {"name": "infeasible"}, num_npus=16),
+    }
+    for name, spec in documents.items():
+        stored[name] = services.searches.plan_and_store(spec).search.id
+    with pytest.raises(RuntimeError):
+        services.searches.plan_and_store(factories.spec(model=factories.DEEPSEEK_V3 | {"name": "fails"}))
+    stored["failed"] = services.searches.list(limit=1).items[0].id
+    return stored
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server with stored searches and a runner that plans quickly."""
+    with _site(tmp_path_factory.mktemp("site"), stored=True) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def empty_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server that has never been used."""
+    with _site(tmp_path_factory.mktemp("empty_site"), stored=False) as site:
+        yield site
+
+
+@contextmanager
+def _site(directory: Path, *, stored: bool) -> Iterator[Site]:
+    settings = Settings(database_url=f"sqlite:///{directory / 'pages.db'}", poll_s=0.1)
+    with (
+        open_services(settings, with_runner=True, planner=PLANNER) as services,
+        serving(application(services)) as url,
+    ):
+        yield Site(url, services, store_searches(services) if stored else {})
+
+
+@dataclass
+class Visitor:
+    """A browser page and everything in it that should not have happened."""
+
+    page: Page
+    site_url: str
+    faults: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        """Goes to an address of the site and waits until every chart is drawn."""
+        self.page.goto(self.site_url + path)
+        self.wait_for_charts()
+        return self.page
+
+    def wait_for_charts(self) -> None:
+        """Waits until each figure that the page brings is drawn."""
+        if self.page.locator("#charts").count():
+            self.page.wait_for_function("() => [...document.querySelectorAll('.chart')].every(c => c.dataset.drawn)")
+
+    def watch(self) -> None:
+        """Notes console errors, uncaught exceptions and requests to anywhere else."""
+        host = urlsplit(self.site_url).netloc
+
+        def leaves(request: Request) -> None:
+            address = urlsplit(request.url)
+            if address.scheme in {"http", "https"} and address.netloc != host:
+                self.faults.append(f"request to {request.url}")
+
+        self.page.on("request", leaves)
+        self.page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
+        self.page.on(
+            "console",
+            lambda message: self.faults.append(message.text) if message.type in {"error", "warning"} else None,
+        )
+
+
+@contextmanager
+def visiting(browser: Browser, url: str, **options: object) -> Iterator[Visitor]:
+    """A fresh visitor; at the end nothing may have gone wrong."""
+    settings = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", "color_scheme": "light"} | options
+    context: BrowserContext = browser.new_context(**settings)  # type: ignore[arg-type]
+    visitor = Visitor(context.new_page(), url)
+    visitor.watch()
+    try:
+        yield visitor
+        assert visitor.faults == []
+    finally:
+        context.close()
+
+
+@pytest.fixture
+def visitor(chromium_browser: Browser, site: Site) -> Iterator[Visitor]:
+    """A visitor of the site with stored searches."""
+    with visiting(chromium_browser, site.url) as visitor:
+        yield visitor
