@@ -112,6 +112,20 @@ class Annotations(BaseModel):
     note: Annotated[str | None, Field(max_length=4000)] = None
 
 
+class ProfileItem(BaseModel):
+    """A hardware profile and its chip grades."""
+
+    name: str
+    title: str
+    devices: list[str]
+
+
+class ProfileList(BaseModel):
+    """Hardware profiles."""
+
+    items: list[ProfileItem]
+
+
 class ModelList(BaseModel):
     """Model presets."""
 

@@ -50,7 +50,7 @@ _TITLES = {
     "unavailable": "The database does not answer",
     "internal": "The server failed",
 }
-_SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden"}
+_SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden", 413: "content-too-large"}
 
 log = logging.getLogger(__name__)
 

@@ -22,20 +22,32 @@ if TYPE_CHECKING:
 MAX_YAML_BYTES = 128 * 1024
 """A profile is about 10 KB; ten times that leaves room for notes."""
 
+MAX_YAML_DEPTH = 20
+"""A profile is five levels deep, a calibration report in an overlay perhaps ten."""
+
 _MENDING = {
     "extra_forbidden": "remove it, or check its spelling against the documented fields",
     "missing": "add it",
 }
 
 
-class _AliasRefusingComposer(Composer):
-    """A few nested aliases can stand for billions of nodes, and a profile needs none."""
+class _BoundedComposer(Composer):
+    """Refuses aliases, since a few nested ones can stand for billions of nodes, and deep nesting."""
+
+    _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.parser.check_event(AliasEvent):
             event = self.parser.peek_event()
             raise ComposerError(None, None, "aliases are not allowed in a profile", event.start_mark)
-        return super().compose_node(parent, index)
+        if self._depth >= MAX_YAML_DEPTH:
+            event = self.parser.peek_event()
+            raise ComposerError(None, None, f"nested more than {MAX_YAML_DEPTH} levels deep", event.start_mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
@@ -43,11 +55,9 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     if len(text) > MAX_YAML_BYTES:
         raise ProfileError(f"{name} is larger than {MAX_YAML_BYTES // 1024} KiB", hint="a profile is about 10 KB")
     parser = YAML(typ="safe", pure=True)
-    parser.Composer = _AliasRefusingComposer
+    parser.Composer = _BoundedComposer
     try:
         content = parser.load(text)
-    except RecursionError:
-        raise ProfileError(f"{name} is nested too deeply", hint="a profile is five levels deep") from None
     except (YAMLError, ValueError) as error:
         raise ProfileError(f"{name} is not valid YAML: {_one_line(error)}", hint="mend the syntax there") from None
     if not isinstance(content, dict):

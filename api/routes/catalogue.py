@@ -1,18 +1,40 @@
-"""/v1/models and /v1/schemas: what a spec may name."""
+"""/v1/hardware-profiles, /v1/models and /v1/schemas: what a spec may name."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from api.documents import ModelList, SchemaList
+from api.documents import ModelList, ProfileItem, ProfileList, SchemaList
 from api.problems import responses
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.services.schemas import json_schema, schema_names
 from autodeploy.specs.presets import Preset, list_presets, read_preset
+from autodeploy.specs.validation import did_you_mean
+from hardware_profiles import ProfileDocument, list_profiles, load_profile
 
 router = APIRouter(prefix="/v1", tags=["catalogue"])
 
 Name = Annotated[str, Path(max_length=100)]
+
+
+@router.get("/hardware-profiles", operation_id="list_hardware_profiles", summary="Hardware profiles")
+def list_hardware_profiles() -> ProfileList:
+    """Names to write into `cluster.profile`, and the chip grades of each."""
+    documents = [load_profile(name).document for name in list_profiles()]
+    return ProfileList(items=[ProfileItem(name=d.name, title=d.title, devices=list(d.devices)) for d in documents])
+
+
+@router.get(
+    "/hardware-profiles/{name}",
+    operation_id="get_hardware_profile",
+    summary="One hardware profile",
+    responses=responses(404, 422),
+)
+def get_hardware_profile(name: Name) -> ProfileDocument:
+    """Every number with its unit, kind and source."""
+    if name not in list_profiles():
+        raise NotFoundError(f"there is no hardware profile {name!r}", hint=did_you_mean(name, list_profiles()))
+    return load_profile(name).document
 
 
 @router.get("/models", operation_id="list_models", summary="Model presets")

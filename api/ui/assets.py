@@ -22,8 +22,8 @@ _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; char
 class Asset:
     """One file as it goes over the wire."""
 
+    name: str
     content: bytes
-    compressed: bytes
     media_type: str
     digest: str
 
@@ -36,7 +36,16 @@ def asset(name: str) -> Asset | None:
         return None
     suffix = name[name.rindex(".") :]
     digest = hashlib.sha256(content).hexdigest()[:12]
-    return Asset(content, gzip.compress(content, compresslevel=6, mtime=0), _MEDIA_TYPES[suffix], digest)
+    return Asset(name, content, _MEDIA_TYPES[suffix], digest)
+
+
+@cache
+def compressed(name: str) -> bytes:
+    """The file of that name as gzip; made when it is first sent, because plotly.js takes a while."""
+    found = asset(name)
+    if found is None:
+        raise LookupError(f"no static file {name!r}")
+    return gzip.compress(found.content, compresslevel=6, mtime=0)
 
 
 def asset_url(name: str) -> str:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 ABSENT = "–"
+_PRODUCTS = {"mindspeed-llm": "MindSpeed-LLM", "megatron": "Megatron-LM", "mindformers": "MindFormers"}
 
 
 def seconds(value: float | None) -> str:
@@ -58,6 +59,11 @@ def signed_percent(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "−")
 
 
+def decimal(value: float) -> str:
+    """`1.3`, `2.35`."""
+    return f"{value:.4g}"
+
+
 def gib(value: float | None) -> str:
     """`55.5 GiB`."""
     return ABSENT if value is None else f"{value:.1f} GiB"
@@ -81,6 +87,11 @@ def quantity(value: float | str | bool | None) -> str:
     return f"{value:,}" if isinstance(value, int) or value != int(value) else f"{value:,.0f}"
 
 
+def product_name(name: str) -> str:
+    """How a framework writes its own name."""
+    return _PRODUCTS.get(name, name)
+
+
 def short_hash(value: str) -> str:
     """The first 12 characters."""
     return value[:12]
@@ -94,6 +105,8 @@ FILTERS = {
         count,
         compact,
         days,
+        decimal,
+        product_name,
         percent,
         signed_percent,
         gib,

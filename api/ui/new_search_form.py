@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from api.ui.formats import product_name
 from autodeploy.specs.search import Numerics, Objective, Target
 from autodeploy.specs.training import Precision
 
@@ -73,7 +74,7 @@ def _training() -> tuple[Field, ...]:
 def _search() -> tuple[Field, ...]:
     return (
         Field("/search/objective", "objective", "choice", "step_time", _same(get_args(Objective)), advanced=True),
-        Field("/search/target", "target", "choice", "mindspeed-llm", _same(get_args(Target)), advanced=True),
+        Field("/search/target", "target", "choice", "mindspeed-llm", _named(get_args(Target)), advanced=True),
         Field("/search/numerics", "numerics", "choice", "reordered", _same(get_args(Numerics)), advanced=True),
         Field("/search/effort", "effort", "choice", "default", _same(("fast", "default", "deep")), advanced=True),
         Field("/search/top_k", "top_k", "integer", "5", advanced=True),
@@ -83,6 +84,10 @@ def _search() -> tuple[Field, ...]:
 
 def _same(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, name.replace("_", " ")) for name in names)
+
+
+def _named(products: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, product_name(name)) for name in products)
 
 
 def start_values(form: tuple[Section, ...], given: Mapping[str, str] | None = None) -> dict[str, str]:

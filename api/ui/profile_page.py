@@ -64,14 +64,14 @@ def _sections(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if key == "devices":
             yield from ((str(name), device) for name, device in value.items())
         elif key == "tiers":
-            yield from ((str(tier["name"]), tier) for tier in value)
+            yield from ((str(tier["name"]).replace("_", " "), tier) for tier in value)
         elif isinstance(value, Mapping):
             yield key.replace("_", " "), value
 
 
 def _note(section: Any) -> str:
     kind, span = section.get("kind"), section.get("span")
-    return f"{str(kind).replace('_', ' ')}, spans a {span}" if kind and span else ""
+    return f"{str(kind).replace('_', ' ')} · {span}" if kind and span else ""
 
 
 def _is_quantity(value: Any) -> bool:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from api.ui.assets import asset_url
 from api.ui.formats import FILTERS
 from api.ui.languages import language_of, requested_language, texts
+from autodeploy.figures.layout import plotly_style_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(FILTERS, json_island=json_island)
-    environment.globals.update(asset_url=asset_url, version=version("autodeploy"))
+    environment.globals.update(asset_url=asset_url, plotly_style_ids=plotly_style_ids, version=version("autodeploy"))
     return environment
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from api.ui import new_search_form
-from api.ui.assets import asset
+from api.ui.assets import asset, compressed
 from api.ui.languages import language_of, requested_language, texts
 from api.ui.rendering import render
 from api.ui.search_page import search_context
@@ -78,7 +78,12 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
         return _not_found(request, error)
     context = search_context(view.plan_set, language_of(request))
     return render(
-        request, "search.html", **context, progress=view.progress or {}, export_formats=views.export_formats()
+        request,
+        "search.html",
+        **context,
+        progress=view.progress or {},
+        export_formats=views.export_formats(),
+        profile_title=views.profile_title(view.plan_set.search.spec["cluster"]["profile"]),
     )
 
 
@@ -147,7 +152,7 @@ def static(request: Request, name: str) -> Response:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        return Response(found.compressed, media_type=found.media_type, headers=headers)
+        return Response(compressed(name), media_type=found.media_type, headers=headers)
     return Response(found.content, media_type=found.media_type, headers=headers)
 
 

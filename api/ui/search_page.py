@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from api.ui import formats
 from autodeploy import figures
-from autodeploy.figures.labels import MEMORY, PARTS, SCHEDULES, WORDS, Language, is_reference, layout
+from autodeploy.figures.labels import MEMORY, PARTS, SCHEDULES, Language, is_reference, layout
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 
 if TYPE_CHECKING:
@@ -154,7 +154,6 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "charts": charts(plan_set, lang),
         "layout": layout,
         "schedules": SCHEDULES,
-        "reference_name": WORDS[lang]["reference"],
         "sequences": sequences_per_step(plan_set),
         "bound_words": bound_words(plan_set),
         "spec_text": spec_text(spec),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,10 +12,10 @@ from api.ui.profile_page import ProfilePage, profile_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.exporters.registry import FORMATS
 from autodeploy.importers.documents import load_json, load_yaml
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.services.intake import read_network_spec
 from autodeploy.specs.presets import list_presets
 from autodeploy.store.clock import iso
-from hardware_profiles import ProfileError, list_profiles, load_profile
+from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from autodeploy.services import SearchSummary, SearchView, Services
@@ -88,11 +89,9 @@ class Views:
         SpecError
             with every bad field.
         """
-        try:
-            spec = read_spec_document(document)
-            return self._services.searches.submit(spec).search.id
-        except ProfileError as error:
-            raise SpecError(str(error), path="/cluster/profile", hint=error.hint) from error
+        _refuse_unstorable(document)
+        spec = read_network_spec(document, self._services.planner)
+        return self._services.searches.submit(spec).search.id
 
     def submit_text(self, text: str) -> str:
         """Starts the search that a pasted YAML or JSON document asks for; errors as `submit`."""
@@ -122,6 +121,10 @@ class Views:
             raise NotFoundError(f"there is no hardware profile {name[:100]!r}")
         return profile_page(load_profile(name).document.model_dump(mode="json"))
 
+    def profile_title(self, name: str) -> str:
+        """What a person calls the profile; an own profile has its name."""
+        return load_profile(name).title if name in list_profiles() else name
+
     def export_formats(self) -> tuple[str, ...]:
         """What a plan can be exported to."""
         return tuple(FORMATS)
@@ -142,3 +145,14 @@ def _row(item: SearchSummary) -> SearchRow:
         mfu=item.best_mfu,
         gap=item.gap,
     )
+
+
+def _refuse_unstorable(document: Any) -> None:
+    """Text that no database keeps: NUL characters and halves of surrogate pairs."""
+    text = json.dumps(document, ensure_ascii=False, default=str)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError("the text has half a surrogate pair") from error
+    if "\\u0000" in text:
+        raise SpecError("the text has a NUL character")

@@ -145,6 +145,7 @@ def build_context(
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
         precision=training.precision,
+        family=profile.family,
         facts=facts_of(
             model,
             world=world,

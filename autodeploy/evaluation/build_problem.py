@@ -12,7 +12,7 @@ from autodeploy.evaluation.stage_memory import stage_buffers
 from autodeploy.strategies.candidates import SCHEDULES, Candidates
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
 from cost_models.collectives import point_to_point_s
-from cost_models.schedule import in_flight
+from cost_models.schedule import in_flight_moments
 
 
 def build_problem(
@@ -44,7 +44,7 @@ def build_problem(
         layers=tuple(c.count for c in classes.layers),
         options=_options(classes, choices, context, index),
         pieces=_pieces(classes, context, index, pp, vpp, schedule),
-        in_flight=in_flight(schedule, pp, vpp, micro_batches).astype(np.float64),  # type: ignore[arg-type]
+        in_flight=in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),  # type: ignore[arg-type]
         limit_bytes=buffers.limit_bytes,
         fixed_bytes=buffers.fixed_bytes,
         host_link_bytes_per_s=context.machine.host.link_bytes_per_s,
@@ -53,6 +53,7 @@ def build_problem(
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
         uniform_options=context.target != "any",
+        min_layers_per_chunk=1 if context.model.num_hidden_layers >= pp * vpp else 0,
     )
 
 

@@ -42,6 +42,7 @@ class Context:
     distributed_optimizer: bool = True
     deduplicate: bool = False
     precision: str = "bf16"
+    family: str = ""
     facts: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -18,6 +18,7 @@ from autodeploy.evaluation.inner_problem import (
     fill_chunks,
     static_bytes,
     tail_s,
+    worst_moment,
 )
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
@@ -211,8 +212,9 @@ def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
     """Micro batches in flight, weighted by the layers of the chunks that hold them [pp]."""
     layers = layout.layers.sum(axis=-1)
     total = layers.sum(axis=1)
-    weighted = (layers * problem.in_flight).sum(axis=1) / np.maximum(total, 1)
-    return np.where(total > 0, weighted, problem.in_flight.max(axis=1))
+    weighted = worst_moment(problem, layers[None].astype(np.float64))[0] / np.maximum(total, 1)
+    chunks = worst_moment(problem, np.full((1, problem.pp, problem.vpp), 1.0 / problem.vpp))[0]
+    return np.where(total > 0, weighted, chunks)
 
 
 def _hidden(
@@ -284,7 +286,7 @@ def _oom_imbalance(
                     freed = option.saved_bytes / max(at(step.cost.activation_bytes, index), 1.0)
                     share -= freed * count / np.maximum(layers[0, :, :, number], 1)
             uneven[0] += layers[0, :, :, number] * per_unit * np.maximum(share, 0.0)
-    growth = (uneven[0] * problem.in_flight).sum(axis=1)
+    growth = worst_moment(problem, uneven)[0]
     if not np.any(growth > 0.0):
         return None
     room = buffers.limit_bytes - allocator

@@ -46,16 +46,15 @@ class StageBuffers:
         return np.asarray(allocator_bytes * (1.0 + self.fragmentation) + self.communication_bytes + self.runtime_bytes)
 
 
-def communicators(candidates: Candidates, index: int) -> int:
-    """Communicators a rank is in, each with buffers of its own.
+def communicator_counts(candidates: Candidates) -> Floats:
+    """Communicators that a rank of each candidate is in [n], each with buffers of its own.
 
     World, data parallel (with and without context parallel), tensor, pipeline (forward and backward streams, embedding),
     context, model, expert, expert data and expert tensor groups, where their size is above one.
     """
-    axes = candidates.axes_at(index)
-    tp, pp, cp, dp, ep, etp = (int(axes[k]) for k in ("tp", "pp", "cp", "dp", "ep", "etp"))
-    count = 1 + int(dp > 1) + int(cp * dp > 1) + int(tp > 1) + 3 * int(pp > 1) + int(cp > 1)
-    return count + int(tp * pp > 1) + 2 * int(ep > 1) + int(etp * ep > 1 and etp > 1)
+    c = candidates
+    count = 1 + (c.dp > 1).astype(np.float64) + (c.cp * c.dp > 1) + (c.tp > 1) + 3 * (c.pp > 1) + (c.cp > 1)
+    return np.asarray(count + (c.tp * c.pp > 1) + 2 * (c.ep > 1) + (c.etp > 1))
 
 
 def workspace_bytes(classes: StepClasses, index: int, *, recomputes_layers: bool) -> float:
@@ -73,7 +72,7 @@ def stage_buffers(
     workspace = workspace_bytes(classes, index, recomputes_layers=recomputes_layers)
     return StageBuffers(
         workspace_bytes=np.full(pp, workspace),
-        communication_bytes=communicators(candidates, index) * machine.communicator_bytes,
+        communication_bytes=float(communicator_counts(candidates)[index]) * machine.communicator_bytes,
         runtime_bytes=machine.runtime_bytes,
         fragmentation=machine.fragmentation,
         card_limit_bytes=context.limit_bytes,

@@ -99,7 +99,7 @@ def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool
 def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
     """What the frameworks refuse together (validity rules of MindSpeed and Megatron-LM)."""
     overlapped = arguments.has("--moe-fb-overlap")
-    if overlapped and is_needed(arguments, "--moe-grouped-gemm"):
+    if overlapped:
         arguments.add(MOE, "--moe-grouped-gemm")
     for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--moe-alltoall-overlap-comm"):
         if overlapped and arguments.has(flag):
@@ -114,8 +114,3 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
             "the public MindSpeed refuses --moe-fb-overlap with this dispatcher (the plan was made without its launch "
             "rules): plan with target mindspeed-llm for a script that starts as it is"
         )
-
-
-def is_needed(arguments: LaunchArguments, flag: str) -> bool:
-    """Whether the flag is still missing."""
-    return not arguments.has(flag)

@@ -34,9 +34,7 @@ def recomputed_layers(strategy: Strategy, most: int) -> dict[str, tuple[int, boo
     if recompute.per_stage is not None:
         names = dict.fromkeys(name for stage in recompute.per_stage for name in stage)
         counts = {name: [stage.get(name, 0) for stage in recompute.per_stage] for name in names}
-        return {
-            name: (min(most, max(given)), len(set(given)) == 1) for name, given in counts.items() if max(given) > 0
-        }
+        return {name: (min(most, max(given)), len(set(given)) == 1) for name, given in counts.items() if max(given) > 0}
     layers = recompute.num_layers if recompute.num_layers is not None else most
     agree = True
     if recompute.num_layers_per_stage is not None:
@@ -50,7 +48,9 @@ def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placem
     most = max(placed.layers_of_stage(stage) for stage in range(len(placed.chunks[0])))
     chosen = recomputed_layers(strategy, most)
     if not all(agree for _, agree in chosen.values()):
-        arguments.note("the plan recomputes another number of layers on each stage; the flags give every stage the largest")
+        arguments.note(
+            "the plan recomputes another number of layers on each stage; the flags give every stage the largest"
+        )
     if "full" in chosen:
         _add_full(arguments, strategy, chosen["full"][0], most)
     modules = {name: layers for name, (layers, _) in chosen.items() if name != "full"}
@@ -67,7 +67,9 @@ def _add_full(arguments: LaunchArguments, strategy: Strategy, layers: int, most:
         arguments.add(BLOCK, "--recompute-num-layers", 1)
         return
     arguments.add(BLOCK, "--recompute-method", "block")
-    arguments.add(BLOCK, "--recompute-num-layers", layers if _per_stage(arguments, strategy) else _per_chunk(strategy, layers))
+    arguments.add(
+        BLOCK, "--recompute-num-layers", layers if _per_stage(arguments, strategy) else _per_chunk(strategy, layers)
+    )
 
 
 def _per_stage(arguments: LaunchArguments, strategy: Strategy) -> bool:

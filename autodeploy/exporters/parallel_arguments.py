@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
 
@@ -18,20 +19,24 @@ CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "hybrid": "a2a+p2p"}
 
 
 def expert_parallel_flag(strategy: Strategy) -> int:
-    """The framework's expert-parallel size: with tp-extend-ep the tensor-parallel ranks join the group by themselves."""
+    """The framework's expert-parallel size: under tp-extend-ep it leaves the tensor-parallel ranks out."""
     return max(1, strategy.ep // strategy.tp) if extends_ep(strategy) else strategy.ep
 
 
 def extends_ep(strategy: Strategy) -> bool:
-    """Whether the tensor-parallel ranks of a node hold different experts by MindSpeed's tp-extend-ep."""
-    return strategy.tp > 1 and ("tp_extend_ep" in strategy.features or strategy.moe_dispatcher == "alltoall_seq") and (
-        strategy.etp in {None, 1} or "tp_extend_ep" in strategy.features
-    )
+    """Whether the tensor-parallel ranks hold different experts by MindSpeed's tp-extend-ep.
+
+    Only the sequence dispatchers need it; under `alltoall` an expert-tensor-parallel size of 1 says the same.
+    """
+    spread = "tp_extend_ep" in strategy.features or strategy.etp == 1
+    return strategy.tp > 1 and spread and strategy.moe_dispatcher in {"alltoall_seq", "hierarchical"}
 
 
 def expert_tensor_parallel(strategy: Strategy) -> int:
     """Tensor parallelism inside an expert; where a plan names none, the frameworks' default: that of the layers."""
-    return strategy.etp if strategy.etp is not None else strategy.tp
+    if strategy.etp is not None:
+        return strategy.etp
+    return 1 if "tp_extend_ep" in strategy.features else strategy.tp
 
 
 def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Placement) -> int:
@@ -69,14 +74,17 @@ def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> Non
 
 
 def _add_schedule(arguments: LaunchArguments, strategy: Strategy) -> None:
+    """The schedule, or a refusal: another schedule would be another plan."""
     schedule, mindspeed = strategy.schedule, arguments.target == "mindspeed-llm"
-    if schedule == "dualpipe":
-        arguments.note("DualPipe has no flag in the public releases; DualPipeV is its public relative")
+    if schedule == "dualpipe" or (schedule == "dualpipev" and not mindspeed):
+        hint = (
+            "export to mindspeed-llm"
+            if schedule == "dualpipev"
+            else "plan again with search.forbid: {schedule: [dualpipe]}"
+        )
+        raise UnsupportedError(f"{arguments.target} has no {schedule} schedule", path="/strategy/schedule", hint=hint)
     if schedule == "dualpipev":
-        if mindspeed:
-            arguments.add("SCHEDULE_ARGS", "--schedules-method", "dualpipev")
-        else:
-            arguments.note("Megatron-LM has no DualPipeV: launch with MindSpeed-LLM, or plan for target megatron")
+        arguments.add("SCHEDULE_ARGS", "--schedules-method", "dualpipev")
     if schedule in {"adaptive_pipe", "dualpipev"} and strategy.ep > 1:
         if mindspeed:
             arguments.add("SCHEDULE_ARGS", "--moe-fb-overlap")

@@ -117,7 +117,7 @@ SCHEDULES: dict[str, str] = {
 
 
 def layout(strategy: Strategy) -> str:
-    """The parallel degrees in the field's short form, such as `TP2 PP8 VPP4 EP64 DP48`; degrees of 1 are left out."""
+    """Parallel degrees in short form, such as `TP2 PP8 VPP4 EP64 DP48`; VPP, CP, EP, ETP of 1 are left out."""
     degrees = [
         ("TP", strategy.tp),
         ("PP", strategy.pp),
@@ -127,8 +127,7 @@ def layout(strategy: Strategy) -> str:
         ("ETP", strategy.etp or 1),
         ("DP", strategy.dp or 1),
     ]
-    named = [f"{name}{value}" for name, value in degrees if value > 1]
-    return " ".join(named) or "TP1 PP1 DP1"
+    return " ".join(f"{name}{value}" for name, value in degrees if value > 1 or name in {"TP", "PP", "DP"})
 
 
 def plan_label(plan: Plan, lang: Language) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import cache
 from typing import Any
 
 import plotly.graph_objects as go
@@ -24,7 +26,7 @@ def quiet_figure(traces: list[Any], *, x_title: str, y_title: str, height_px: in
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 13, "color": TEXT},
         "separators": ".,",
-        "legend": {"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0, "traceorder": "normal"},
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0, "traceorder": "normal"},
         "hoverlabel": {"namelength": -1},
         "xaxis": axis | {"title": {"text": x_title}},
         "yaxis": axis | {"title": {"text": y_title}},
@@ -40,7 +42,17 @@ def figure_json(figure: go.Figure) -> dict[str, Any]:
     return {"data": document["data"], "layout": document["layout"]}
 
 
+@cache
 def plotly_js() -> str:
     """The source of plotly.js that the installed plotly brings; it draws what `figure_json` describes."""
     source: str = get_plotlyjs()
     return source
+
+
+@cache
+def plotly_style_ids() -> tuple[str, ...]:
+    """Ids of style sheets for its maps that plotly.js writes into a page unless an element of that id is there.
+
+    A page with a strict content security policy brings such elements itself. Each id is a hash in the source.
+    """
+    return tuple(sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', plotly_js()))))

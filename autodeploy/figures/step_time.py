@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
 
 _ROW_PX = 38
-_FRAME_PX = 170
+_FRAME_PX = 150
 
 
 def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
@@ -53,7 +53,6 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> go.Figu
         yaxis_autorange="reversed",
         yaxis_type="category",
         hovermode="closest",
-        legend_y=-0.9 / max(1, len(rows)) - 0.1,
     )
 
 

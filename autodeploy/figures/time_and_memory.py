@@ -48,6 +48,10 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
     figure = quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380)
     if plans:
         limit_gib = plans[0].memory_limit_gib
+        left = min(limit_gib, *(plan.peak_memory_gib for plan in plans))
+        right = max(limit_gib, *(plan.peak_memory_gib for plan in plans))
+        margin = 0.06 * (right - left) or 1.0
+        figure.update_xaxes(range=[left - margin, right + margin])
         figure.add_vline(
             x=limit_gib,
             line={"color": LIMIT, "width": 1.5, "dash": "dash"},

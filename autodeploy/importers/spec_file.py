@@ -97,7 +97,9 @@ def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
     try:
         profile = load_profile(name)
     except ProfileError as error:
-        return [FieldError("/cluster/profile", _profile_message(error, problem), problem.hint) for problem in error.problems]
+        return [
+            FieldError("/cluster/profile", _profile_message(error, problem), problem.hint) for problem in error.problems
+        ]
     errors = []
     device, overrides = cluster.get("device"), cluster.get("overrides")
     if isinstance(device, str) and device not in profile.devices:

@@ -11,7 +11,7 @@ from autodeploy.reports.wording import TARGETS, pad, percent, seconds, width, wr
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.planset import Plan, PlanSet
 
 
 def render_plan_set(plan_set: PlanSet, lang: Language = "en") -> str:
@@ -30,12 +30,11 @@ def render_plan_set(plan_set: PlanSet, lang: Language = "en") -> str:
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
-def render_plan(spec: Spec, plan_set: PlanSet, lang: Language = "en") -> str:
+def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate: one strategy as given, no ranking."""
-    plan = plan_set.plans[0]
     lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=say(lang, "plan"))]
-    for text in plan_set.warnings:
-        lines += wrap(say(lang, "warning", text=text), hanging=INDENT)
+    if plan.explanation:
+        lines += wrap(plan.explanation, indent=INDENT, hanging=INDENT)
     return "".join(line.rstrip() + "\n" for line in lines)
 
 

@@ -23,7 +23,7 @@ SCHEDULES: dict[str, str] = {
 TARGETS: dict[str, str] = {"mindspeed-llm": "MindSpeed-LLM", "megatron": "Megatron-LM", "mindformers": "MindFormers"}
 SYSTEMS: dict[str, str] = {
     "cloudmatrix-384": "CloudMatrix 384",
-    "ascend-800t-a2": "Ascend 800T A2",
+    "ascend-800t-a2": "Atlas 800T A2",
     "nvidia-a100-80g": "NVIDIA A100 80 GB",
     "nvidia-h100": "NVIDIA H100",
     "nvidia-h800": "NVIDIA H800",

@@ -1,1 +1,10 @@
-"""Frontiers, schedule cuts and the CP-SAT master problem."""
+"""Placement of layers, recompute and swap for one candidate: proven where it can be. Imports ortools when it solves."""
+
+from __future__ import annotations
+
+from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.effort import DEEP, DEFAULT, EFFORTS, FAST, Effort
+from autodeploy.solver.solution import InnerSolution
+from autodeploy.solver.solve import solve
+
+__all__ = ["DEEP", "DEFAULT", "EFFORTS", "FAST", "Effort", "InnerSolution", "relax_bound", "solve"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,102 +80,122 @@ class Frontier:
     swap_bytes: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """What a frontier is built for: chunks [vpp, classes], moments [1 or 2, vpp], need [moments] or None, free swap."""
+
+    options: tuple[MemoryOption, ...]
+    chunks: Ints
+    moments: Floats
+    need: Floats | None
+    free_swap_bytes: float
+
+
 def stage_frontier(
-    options: tuple[MemoryOption, ...], chunks: Ints, moments: Floats, need: Floats | None = None
+    options: tuple[MemoryOption, ...],
+    chunks: Ints,
+    moments: Floats,
+    need: Floats | None = None,
+    free_swap_bytes: float = 0.0,
 ) -> Frontier:
     """All undominated option counts of a stage whose chunks hold `chunks` [vpp, classes] layers.
 
-    moments [moments, vpp]: micro batches in flight. need [moments]: bytes that must be freed; more is worth nothing, so
-    savings are cut off there (None: keep the whole frontier).
+    Parameters
+    ----------
+    moments : micro batches in flight at one or two of the stage's peak moments [moments, vpp].
+    need : bytes that must be freed [moments]; more is worth nothing, so savings are cut off there (None: keep all).
+    free_swap_bytes : swapping less than this in all costs no time, so it isn't compared.
 
-    Options that compete are branched on, most rivals first; the independent rest is summed up one by one with
-    dominance, so that the frontier stays small.
+    Notes
+    -----
+    Class by class: options that compete are branched on, most rivals first; the independent rest is summed up one by
+    one with dominance, so that the frontier stays small.
     """
-    active = [i for i, o in enumerate(options) if chunks[:, o.layer_class].sum() > 0]
-    room = np.array([_first(chunks[:, o.layer_class]) for o in options], dtype=np.int64)
+    stage = _Stage(options, chunks, moments, need, free_swap_bytes)
     total = np.array([chunks[:, o.layer_class].sum() for o in options], dtype=np.int64)
-    rows = _branch(options, chunks, moments, need, tuple(active), room, total, np.zeros(len(options), dtype=np.int64))
-    return _undominated(_joined(rows), need)
-
-
-def _first(layers: Ints) -> int:
-    """Layers of the first chunk that has any: the one that every option fills first."""
-    return int(layers[np.argmax(layers > 0)])
-
-
-def _branch(
-    options: tuple[MemoryOption, ...],
-    chunks: Ints,
-    moments: Floats,
-    need: Floats | None,
-    active: tuple[int, ...],
-    room: Ints,
-    total: Ints,
-    chosen: Ints,
-) -> list[Frontier]:
-    """Frontiers for every count of the option with most rivals, until no two active options compete."""
-    rival = conflicts(options)
-    degree = {i: len(rival[i] & set(active)) for i in active}
-    worst = max(active, key=lambda i: degree[i], default=None)
-    if worst is None or degree[worst] == 0:
-        return [_summed(options, chunks, moments, need, active, np.minimum(total, _cap(room, total)), chosen)]
-    rest = tuple(i for i in active if i != worst)
-    found = []
-    for count in range(int(_cap(room, total)[worst]) + 1):
-        left, with_count = room.copy(), chosen.copy()
-        with_count[worst] = count
-        if count:
-            for other in rival[worst]:
-                # Both fill the first chunk first: together they can't exceed it.
-                left[other] = max(0, int(left[other]) - count)
-        limits = total.copy()
-        if count:
-            for other in rival[worst]:
-                limits[other] = min(int(limits[other]), int(left[other]))
-        found += _branch(options, chunks, moments, need, rest, left, limits, with_count)
-    return [_undominated(_joined(found), need)]
-
-
-def _cap(room: Ints, total: Ints) -> Ints:
-    return np.where(room > 0, total, 0)
-
-
-def _summed(
-    options: tuple[MemoryOption, ...],
-    chunks: Ints,
-    moments: Floats,
-    need: Floats | None,
-    active: tuple[int, ...],
-    most: Ints,
-    chosen: Ints,
-) -> Frontier:
-    """Sum of independent options on top of the chosen counts, with dominance after each."""
-    saved = np.zeros((1, len(moments)))
-    extra, swap = np.zeros(1), np.zeros(1)
-    for index in np.flatnonzero(chosen):
-        step_saved, step_extra, step_swap = _alone(options[index], chunks, moments, chosen[index : index + 1])
-        saved, extra, swap = saved + step_saved, extra + step_extra, swap + step_swap
-    frontier = Frontier(chosen[None, :], saved, extra, swap)
-    for index in active:
-        values = np.arange(most[index] + 1)
-        step_saved, step_extra, step_swap = _alone(options[index], chunks, moments, values)
-        counts = np.repeat(frontier.counts, len(values), axis=0)
-        counts[:, index] = np.tile(values, len(frontier.counts))
-        frontier = _undominated(
-            Frontier(
-                counts,
-                (frontier.saved[:, None] + step_saved[None]).reshape(-1, len(moments)),
-                (frontier.extra_s[:, None] + step_extra[None]).ravel(),
-                (frontier.swap_bytes[:, None] + step_swap[None]).ravel(),
-            ),
-            need,
-        )
+    movable = np.array([o.swap_bytes for o in options]) * total
+    left = float(movable.sum())
+    none = np.zeros((1, len(options)), dtype=np.int64)
+    frontier = Frontier(none, np.zeros((1, len(moments))), np.zeros(1), np.zeros(1))
+    for number in range(chunks.shape[1]):
+        mine = tuple(i for i, o in enumerate(options) if o.layer_class == number and total[i])
+        if not mine:
+            continue
+        own = float(movable[list(mine)].sum())
+        # Dominance inside a class may not count on swaps that another class could still fill up.
+        part = _joined(_branch(stage, mine, total, np.zeros(len(options), dtype=np.int64), left - own))
+        part = _undominated(part, None, stage.free_swap_bytes - (left - own))
+        frontier = _undominated(_sum(frontier, part), need, stage.free_swap_bytes - (left - own))
     return frontier
 
 
-def _alone(option: MemoryOption, chunks: Ints, moments: Floats, counts: Ints) -> tuple[Floats, Floats, Floats]:
-    filled = fill_chunks(counts[:, None], chunks[None, None, :, option.layer_class])[:, 0]
-    return filled @ moments.T * option.saved_bytes, counts * option.extra_backward_s, counts * option.swap_bytes
+def _branch(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, later: float) -> list[Frontier]:
+    """Frontiers for every count of the option with most rivals, until no two active options compete.
+
+    later: bytes that options outside `active` may still swap.
+    """
+    rival = conflicts(stage.options)
+    worst = max(active, key=lambda i: len(rival[i] & set(active)), default=None)
+    if worst is None or not rival[worst] & set(active):
+        return [_summed(stage, active, most, chosen, later)]
+    layers = stage.chunks[:, stage.options[worst].layer_class]
+    first = int(layers[np.argmax(layers > 0)])
+    found = []
+    for count in range(int(most[worst]) + 1):
+        with_count, limits = chosen.copy(), most.copy()
+        with_count[worst] = count
+        if count:
+            for other in rival[worst]:
+                # All options fill the first chunk first: rivals share it, and spill over only alone.
+                used = sum(int(with_count[i]) for i in _cliquish(stage.options, other, with_count))
+                limits[other] = max(0, min(int(most[other]), first - used))
+        found += _branch(stage, tuple(i for i in active if i != worst), limits, with_count, later)
+    return found
+
+
+def _cliquish(options: tuple[MemoryOption, ...], option: int, chosen: Ints) -> frozenset[int]:
+    """Chosen rivals of an option that share layers with it: the largest group that all compete with each other."""
+    rival = conflicts(options)
+    best: frozenset[int] = frozenset()
+    for clique in cliques(options):
+        if option in clique:
+            group = frozenset(i for i in clique if i != option and chosen[i])
+            if sum(int(chosen[i]) for i in group) > sum(int(chosen[i]) for i in best):
+                best = group
+    return best or frozenset(i for i in rival[option] if chosen[i])
+
+
+def _summed(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, later: float) -> Frontier:
+    """Sum of independent options on top of the chosen counts, with dominance after each."""
+    frontier = Frontier(chosen[None, :], np.zeros((1, len(stage.moments))), np.zeros(1), np.zeros(1))
+    for index in np.flatnonzero(chosen):
+        frontier = _sum(frontier, _alone(stage, int(index), chosen[index : index + 1], keep=False))
+    left = later + sum(float(most[i]) * stage.options[i].swap_bytes for i in active)
+    for index in active:
+        left -= float(most[index]) * stage.options[index].swap_bytes
+        step = _alone(stage, index, np.arange(most[index] + 1), keep=True)
+        frontier = _undominated(_sum(frontier, step), None, stage.free_swap_bytes - left)
+    return frontier
+
+
+def _alone(stage: _Stage, index: int, counts: Ints, *, keep: bool) -> Frontier:
+    option = stage.options[index]
+    filled = fill_chunks(counts[:, None], stage.chunks[None, None, :, option.layer_class])[:, 0]
+    rows = np.zeros((len(counts), len(stage.options)), dtype=np.int64)
+    if keep:
+        rows[:, index] = counts
+    saved = filled @ stage.moments.T * option.saved_bytes
+    return Frontier(rows, saved, counts * option.extra_backward_s, counts * option.swap_bytes)
+
+
+def _sum(a: Frontier, b: Frontier) -> Frontier:
+    """Every combination of a row of a and a row of b."""
+    return Frontier(
+        (a.counts[:, None] + b.counts[None]).reshape(-1, a.counts.shape[1]),
+        (a.saved[:, None] + b.saved[None]).reshape(-1, a.saved.shape[1]),
+        (a.extra_s[:, None] + b.extra_s[None]).ravel(),
+        (a.swap_bytes[:, None] + b.swap_bytes[None]).ravel(),
+    )
 
 
 def _joined(rows: list[Frontier]) -> Frontier:
@@ -188,23 +209,36 @@ def _joined(rows: list[Frontier]) -> Frontier:
     )
 
 
-def _undominated(frontier: Frontier, need: Floats | None) -> Frontier:
+def _undominated(frontier: Frontier, need: Floats | None, free_swap_bytes: float) -> Frontier:
     """Drop counts that another one matches or beats in memory, time and swap; among equals the first stays."""
     saved = frontier.saved if need is None else np.minimum(frontier.saved, need)
-    order = np.lexsort((-saved.sum(axis=1), frontier.swap_bytes, frontier.extra_s))
-    cost = np.stack([frontier.extra_s, frontier.swap_bytes], axis=1)[order]
-    gain = saved[order]
-    keep = np.ones(len(order), dtype=np.bool_)
-    at = 0
-    # Each kept row strikes out all it dominates; rows are sorted so that only later ones can be dominated.
-    while at < len(order):
-        if keep[at]:
-            later = slice(at + 1, None)
-            beaten = (cost[later, 1] >= cost[at, 1]) & (gain[later] <= gain[at]).all(axis=1)
-            keep[later] &= ~beaten
-        at += 1
-    rows = order[keep]
-    return Frontier(frontier.counts[rows], saved[rows], frontier.extra_s[rows], frontier.swap_bytes[rows])
+    swap = np.maximum(frontier.swap_bytes, free_swap_bytes)
+    flat = bool((swap == swap[0]).all())
+    first = saved[:, 0]
+    second = -swap if saved.shape[1] == 1 or not flat else saved[:, 1]
+    order = np.lexsort((-second, -first, frontier.extra_s))
+    if flat and saved.shape[1] == 1:
+        best = np.maximum.accumulate(np.concatenate([[-np.inf], first[order][:-1]]))
+        rows = order[first[order] > best]
+    else:
+        rows = order[_staircase(first[order].tolist(), second[order].tolist())]
+    return Frontier(frontier.counts[rows], frontier.saved[rows], frontier.extra_s[rows], frontier.swap_bytes[rows])
+
+
+def _staircase(first: list[float], second: list[float]) -> list[int]:
+    """Places whose point no earlier point reaches in both values: the earlier maxima form a falling staircase."""
+    kept, xs, ys = [], [], []  # xs rising, ys falling
+    for place, (x, y) in enumerate(zip(first, second, strict=True)):
+        at = bisect.bisect_left(xs, x)
+        if at < len(xs) and ys[at] >= y:
+            continue
+        kept.append(place)
+        start = at
+        while start > 0 and ys[start - 1] <= y:
+            start -= 1
+        end = at + 1 if at < len(xs) and xs[at] == x else at
+        xs[start:end], ys[start:end] = [x], [y]
+    return kept
 
 
 def uniform_choices(problem: InnerProblem) -> Ints:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Ints
 
-Status = Literal["optimal", "feasible", "infeasible", "cancelled"]
+Status = Literal["optimal", "feasible", "infeasible", "cancelled", "pruned"]
 OPTIMAL_GAP = 1e-6
 """A relative gap below this counts as none: the master problem rounds seconds to integers."""
 
@@ -19,7 +19,8 @@ class InnerSolution:
 
     Attributes
     ----------
-    status : optimal (gap <= OPTIMAL_GAP), feasible, infeasible, or cancelled (then the layout is the best so far).
+    status : optimal (gap <= OPTIMAL_GAP), feasible, infeasible, cancelled (then the layout is the best so far), or pruned (no
+        plan found before the budget ended or the bound reached the caller's upper bound).
     layout, applied : [pp, vpp, classes] layers, [pp, options] counts; None when there is no plan.
     makespan_s, step_s : simulated schedule, and with what follows the pipeline; inf when there is no plan.
     bound_s : no layout and no choice of options of this problem has a smaller step_s.

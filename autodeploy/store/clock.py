@@ -24,8 +24,12 @@ def iso(moment: datetime) -> str:
 
 def new_search_id(moment: datetime) -> str:
     """`srch_` and 16 base 32 digits: milliseconds since 1970, then random bits. Sorts by creation."""
-    milliseconds = int(moment.timestamp() * 1000)
-    return "srch_" + _base32(milliseconds, _TIME_DIGITS) + _base32(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)
+    return first_id_at(moment) + _base32(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)
+
+
+def first_id_at(moment: datetime) -> str:
+    """Sorts before every id made at that moment or later, and after every id made a millisecond before."""
+    return "srch_" + _base32(max(0, int(moment.timestamp() * 1000)), _TIME_DIGITS)
 
 
 def _base32(number: int, digits: int) -> str:

@@ -24,6 +24,7 @@ def result_columns(plan_set: PlanSet) -> dict[str, Any]:
     best = plan_set.plans[0] if plan_set.plans else None
     columns: dict[str, Any] = {
         "status": plan_set.status,
+        "spec": plan_set.search.spec,
         "result": document,
         "error": plan_set.error,
         "num_plans": len(plan_set.plans),

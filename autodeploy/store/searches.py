@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, select, update
 
+from autodeploy.store.clock import first_id_at
 from autodeploy.store.planset_rows import plan_rows, result_columns
 from autodeploy.store.tables import PlanRow, SearchRow, TagRow
 
@@ -158,8 +160,12 @@ def _filtered(query: Select[Any], where: SearchFilter) -> Select[Any]:
             query = query.where(column == value)
     if where.tag is not None:
         query = query.where(SearchRow.id.in_(select(TagRow.search_id).where(TagRow.tag == where.tag)))
+    # Ids sort by creation, so they bound the part of the list that is read.
     if where.created_after is not None:
-        query = query.where(SearchRow.created_at >= where.created_after)
+        query = query.where(
+            SearchRow.created_at >= where.created_after, SearchRow.id >= first_id_at(where.created_after)
+        )
     if where.created_before is not None:
-        query = query.where(SearchRow.created_at < where.created_before)
+        later = where.created_before + timedelta(milliseconds=1)
+        query = query.where(SearchRow.created_at < where.created_before, SearchRow.id < first_id_at(later))
     return query

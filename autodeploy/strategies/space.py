@@ -129,6 +129,7 @@ def enumerate_space(space: Space, *, world: int, global_batch: int, moe: bool) -
     keep &= np.where(schedule == adaptive, (vpp > 1) | (pp == 1), True)
     keep &= np.where(vpp > 1, pp > 1, True)
     keep &= np.where(ep == 1, dispatcher == space.moe_dispatcher[0], True)
+    keep &= np.where(tp == 1, dispatcher != DISPATCHERS.index("alltoall_seq"), True)
     keep &= world % np.maximum(tp * cp * pp, 1) == 0
     columns = [a[keep] for a in axes]
     parts = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
-from cost_models.schedule.critical_path import SchedulePath, critical_path
+from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
 from cost_models.schedule.orders import OperationOrder, ScheduleKind, group_size, operation_order, warm_up_slots
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
@@ -19,6 +19,7 @@ __all__ = [
     "closed_form_classes_s",
     "closed_form_s",
     "critical_path",
+    "critical_paths",
     "group_size",
     "in_flight",
     "in_flight_closed",

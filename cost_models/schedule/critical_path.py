@@ -54,27 +54,54 @@ def critical_path(
     hidden_pair_s: Floats | None = None,
     p2p_s: float = 0.0,
 ) -> SchedulePath:
-    """The longest path of one candidate; forward_s, backward_s [pp, vpp], hidden_pair_s [pp, vpp, vpp].
+    """The longest path of one candidate; forward_s, backward_s [pp, vpp], hidden_pair_s [pp, vpp, vpp]."""
+    hidden = None if hidden_pair_s is None else hidden_pair_s[None]
+    return critical_paths(order, forward_s[None], backward_s[None], hidden, p2p_s)[0]
+
+
+def critical_paths(
+    order: OperationOrder,
+    forward_s: Floats,
+    backward_s: Floats,
+    hidden_pair_s: Floats | None = None,
+    p2p_s: float = 0.0,
+) -> list[SchedulePath]:
+    """The longest path of every candidate; parameters as `simulation.makespan_s`.
 
     Among inputs that arrive at the same moment the device's own previous slot comes first, so that the path stays on
     the pacing device.
     """
-    hidden = None if hidden_pair_s is None else hidden_pair_s[None]
-    graph, durations, edge = _prepared(order, forward_s[None], backward_s[None], hidden, p2p_s)
-    ends = _ends(graph, durations, edge)[:, 0].tolist()
-    previous, first, second = (a.tolist() for a in (graph.previous, graph.first_input, graph.second_input))
-    rows, tolerance = graph.duration, 1e-12 * max(ends[i] for i in graph.last)
+    graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    ends = _ends(graph, durations, edge)
+    links = (graph.previous.tolist(), graph.first_input.tolist(), graph.second_input.tolist())
+    paths = []
+    for candidate in range(len(edge)):
+        passed, edges = _trace(ends[:, candidate].tolist(), links, graph.last.tolist(), graph.count, p2p_s)
+        paths.append(_counted(order, graph.duration[passed], edges))
+    return paths
+
+
+def _trace(
+    ends: list[float], links: tuple[list[int], list[int], list[int]], last: list[int], count: int, p2p_s: float
+) -> tuple[list[int], int]:
+    """Slots of the longest path, from its end to its start, and how many edges between devices it takes."""
+    previous, first, second = links
+    slot = max(last, key=lambda i: ends[i])
+    tolerance = 1e-12 * ends[slot]
     passed, edges = [], 0
-    slot = max(graph.last.tolist(), key=lambda i: ends[i])
-    while slot < graph.count:
+    while slot < count:
         passed.append(slot)
         before = previous[slot]
         remote = max(first[slot], second[slot], key=lambda i: ends[i])
         if ends[remote] + p2p_s > ends[before] + tolerance:
             before, edges = remote, edges + 1
         slot = before
+    return passed, edges
+
+
+def _counted(order: OperationOrder, rows: Ints, edges: int) -> SchedulePath:
     parts, vpp = order.pp * order.vpp, order.vpp
-    tally = np.bincount(rows[passed], minlength=2 * parts + parts * vpp)
+    tally = np.bincount(rows, minlength=2 * parts + parts * vpp)
     pairs = tally[2 * parts :].reshape(order.pp, vpp, vpp)
     forward = tally[:parts].reshape(order.pp, vpp) + pairs.sum(axis=2)
     backward = tally[parts : 2 * parts].reshape(order.pp, vpp) + pairs.sum(axis=1)

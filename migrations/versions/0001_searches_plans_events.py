@@ -46,10 +46,10 @@ def upgrade() -> None:
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
         sa.CheckConstraint(
             "status IN ('queued', 'running', 'optimal', 'feasible', 'infeasible', 'cancelled', 'failed')",
-            name="ck_searches_status",
+            name=op.f("ck_searches_status"),
         ),
-        sa.CheckConstraint("attempts >= 0", name="ck_searches_attempts"),
-        sa.PrimaryKeyConstraint("id", name="pk_searches"),
+        sa.CheckConstraint("attempts >= 0", name=op.f("ck_searches_attempts")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_searches")),
     )
     op.create_index("ix_searches_content", "searches", ["spec_hash", "profile_hash", "engine_version", "status"])
     op.create_index("ix_searches_created_at", "searches", ["created_at"])
@@ -65,9 +65,9 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=32), nullable=False),
         sa.Column("data", sa.JSON(none_as_null=True), nullable=False),
         sa.ForeignKeyConstraint(
-            ["search_id"], ["searches.id"], name="fk_events_search_id_searches", ondelete="CASCADE"
+            ["search_id"], ["searches.id"], name=op.f("fk_events_search_id_searches"), ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("search_id", "seq", name="pk_events"),
+        sa.PrimaryKeyConstraint("search_id", "seq", name=op.f("pk_events")),
     )
     op.create_table(
         "idempotency_keys",
@@ -77,9 +77,9 @@ def upgrade() -> None:
         sa.Column("search_id", sa.String(length=48), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
-            ["search_id"], ["searches.id"], name="fk_idempotency_keys_search_id_searches", ondelete="CASCADE"
+            ["search_id"], ["searches.id"], name=op.f("fk_idempotency_keys_search_id_searches"), ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("principal", "key", name="pk_idempotency_keys"),
+        sa.PrimaryKeyConstraint("principal", "key", name=op.f("pk_idempotency_keys")),
     )
     op.create_index("ix_idempotency_keys_created_at", "idempotency_keys", ["created_at"])
     op.create_index("ix_idempotency_keys_search_id", "idempotency_keys", ["search_id"])
@@ -103,8 +103,10 @@ def upgrade() -> None:
         sa.Column("micro_batch_size", sa.Integer(), nullable=False),
         sa.Column("schedule", sa.String(length=32), nullable=False),
         sa.Column("document", sa.JSON(none_as_null=True), nullable=False),
-        sa.ForeignKeyConstraint(["search_id"], ["searches.id"], name="fk_plans_search_id_searches", ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("search_id", "plan_id", name="pk_plans"),
+        sa.ForeignKeyConstraint(
+            ["search_id"], ["searches.id"], name=op.f("fk_plans_search_id_searches"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("search_id", "plan_id", name=op.f("pk_plans")),
     )
     op.create_index("ix_plans_plan_id_search_id", "plans", ["plan_id", "search_id"])
 
@@ -113,9 +115,9 @@ def upgrade() -> None:
         sa.Column("search_id", sa.String(length=48), nullable=False),
         sa.Column("tag", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(
-            ["search_id"], ["searches.id"], name="fk_search_tags_search_id_searches", ondelete="CASCADE"
+            ["search_id"], ["searches.id"], name=op.f("fk_search_tags_search_id_searches"), ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("search_id", "tag", name="pk_search_tags"),
+        sa.PrimaryKeyConstraint("search_id", "tag", name=op.f("pk_search_tags")),
     )
     op.create_index("ix_search_tags_tag_search_id", "search_tags", ["tag", "search_id"])
 

@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 
-from autodeploy.services import Services, open_services
+from api.app import create_app
 from autodeploy.settings import Settings
 from tests import factories
-from tests.ui.application import application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
     from playwright.sync_api import Browser, BrowserContext, Page, Request
+
+    from autodeploy.services import Services
 
 PLANNER = "tests.quick_planner"
 START_S = 20.0
@@ -92,10 +93,9 @@ def empty_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @contextmanager
 def _site(directory: Path, *, stored: bool) -> Iterator[Site]:
     settings = Settings(database_url=f"sqlite:///{directory / 'pages.db'}", poll_s=0.1)
-    with (
-        open_services(settings, with_runner=True, planner=PLANNER) as services,
-        serving(application(services)) as url,
-    ):
+    app = create_app(settings, planner=PLANNER)
+    with serving(app) as url:
+        services: Services = app.state.services
         yield Site(url, services, store_searches(services) if stored else {})
 
 

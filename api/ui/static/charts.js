@@ -6,8 +6,7 @@
   if (!island || typeof Plotly === "undefined") return;
   const figures = JSON.parse(island.textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
-  const config = { displayModeBar: false, responsive: true, showTips: false, doubleClick: "reset" };
+  const config = { displayModeBar: false, responsive: true, showTips: false };
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const theme = () => ({
@@ -21,7 +20,6 @@
     const element = document.getElementById(id);
     if (!element) continue;
     element.hidden = false;
-    if (!calm.matches) figure.layout.transition = { duration: 0 };
     Plotly.newPlot(element, figure.data, figure.layout, config).then(() => {
       Plotly.relayout(element, theme());
       element.dataset.drawn = "true";

@@ -1,0 +1,93 @@
+"""What the calibration records cover, and how far the model was off on them: the basis of every interval."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+# Half-width of a normal 80 % interval in standard deviations.
+Z80 = 1.2816
+
+# Standard deviation of log step time that each doubling beyond the covered range of an axis adds, and each feature or
+# tier that no record of the family has used. Judgement: errors between half and double the calibrated size of a
+# cluster differ by about this much in the A100 records (<= 256 GPUs against >= 1000).
+PER_DOUBLING = {"ranks": 0.02, "ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
+PER_UNSEEN = 0.05
+AXES = tuple(PER_DOUBLING)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Relative spread of a prediction."""
+
+    log_sigma: float
+    basis: str
+    nearest_record: str | None
+    extrapolated: tuple[str, ...]
+
+    def interval(self, value: float) -> tuple[float, float]:
+        """80 % interval around a predicted value."""
+        width = math.exp(Z80 * self.log_sigma)
+        return value / width, value * width
+
+
+@lru_cache(maxsize=1)
+def coverage() -> Mapping[str, Any]:
+    """The table that calibration writes: residual spread per family and class, and what each record ran."""
+    text = files("autodeploy.calibration").joinpath("coverage.json").read_text(encoding="utf-8")
+    table: Mapping[str, Any] = json.loads(text)
+    return table
+
+
+def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
+    """Spread of the prediction of a run.
+
+    Parameters
+    ----------
+    run : moe (bool), ranks, tp, pp, cp, ep, seq_length, features (list of names that no family may have measured).
+
+    Notes
+    -----
+    The class's residual spread, plus what distance from the covered range adds in quadrature.
+    """
+    table = coverage()
+    kind = "moe" if run["moe"] else "dense"
+    key = f"{family}/{kind}"
+    classes = table["classes"]
+    measured = key in classes
+    entry = classes.get(key) or classes["uncalibrated"]
+    records = [r for r in table["records"] if r["family"] == family and (r["moe"] == run["moe"] or not measured)]
+    variance, extrapolated = float(entry["log_sigma"]) ** 2, []
+    if not records:
+        extrapolated.append("device family")
+    for axis in AXES:
+        seen = [r[axis] for r in records] or [1]
+        beyond = max(0.0, math.log2(run[axis] / max(seen)), math.log2(min(seen) / run[axis]))
+        if beyond > 0.5:
+            variance += (PER_DOUBLING[axis] * beyond) ** 2
+            extrapolated.append(axis)
+    known = {name for r in records for name in r["features"]}
+    for name in sorted(set(run["features"]) - known):
+        variance += PER_UNSEEN**2
+        extrapolated.append(name)
+    basis = f"{entry['n']} records of {key}" if measured else f"no record of {family}; spread of uncalibrated devices"
+    return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
+
+
+def _nearest(records: list[Mapping[str, Any]], family: str, run: Mapping[str, Any]) -> str | None:
+    """The record that ran most alike: same family and class first, then the least sum of |log2 ratio| over axes."""
+    if not records:
+        return None
+
+    def distance(record: Mapping[str, Any]) -> tuple[float, str]:
+        far = sum(abs(math.log2(run[axis] / record[axis])) for axis in (*AXES, "tp"))
+        far += 4.0 * (record["moe"] != run["moe"]) + 6.0 * (record["vendor_family"] != family.split("-")[0])
+        return far + 2.0 * (record["family"] != family), record["id"]
+
+    best = min(records, key=distance)
+    return f"{best['model']} on {best['npus']} {best['device']} ({best['id']})"

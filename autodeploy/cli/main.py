@@ -1,0 +1,70 @@
+"""The program `autodeploy`. Command modules import what is heavy when they run, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from autodeploy.cli import database, doctor, export, import_file, models, plan, profiles, serve, validate, why_not
+from autodeploy.cli.exits import SERVICE_ERROR, report_error
+
+app = typer.Typer(
+    name="autodeploy",
+    help="Find the best parallel strategy for training large models on Ascend clusters.",
+    epilog="Exit codes: 0 done, 1 gate failed, 2 bad input, 3 infeasible, 4 service error or timeout.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for module in (plan, validate, export, why_not, import_file, serve, doctor):
+    app.add_typer(module.app)
+app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
+app.add_typer(models.app, name="models", help="Model presets: ls, show.")
+app.add_typer(database.app, name="db", help="The database: upgrade.")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"autodeploy {version('autodeploy')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def run() -> None:
+    """Runs a command and leaves with its exit code."""
+    from autodeploy.cli.output import quiet_broken_pipe
+
+    try:
+        with quiet_broken_pipe():
+            app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        code = report_error(error)
+        if code == SERVICE_ERROR:
+            _show_trace_when_asked()
+        sys.exit(code)
+
+
+def _show_trace_when_asked() -> None:
+    import os
+
+    if os.environ.get("AUTODEPLOY_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+
+
+if __name__ == "__main__":
+    run()

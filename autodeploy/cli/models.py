@@ -1,0 +1,47 @@
+"""`autodeploy models ls` and `show`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autodeploy.cli.options import ListFormat, SimpleFormat
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("ls")
+def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
+    """List the models that a spec can name."""
+    from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.specs.presets import list_presets
+
+    presets = list_presets()
+    if output_format is ListFormat.JSON:
+        write_report(json_text([preset.model_dump(mode="json") for preset in presets]), None)
+        return
+    rows = [[p.name, p.title, f"{p.params_b:g}", f"{p.active_b:g}", p.source] for p in presets]
+    columns = ["name", "model", "billion", "active", "source"]
+    write_report(table_text(columns, rows, right=frozenset({2, 3})), None)
+
+
+@app.command(epilog="Example: autodeploy models show deepseek-v3")
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a preset's name")],
+    output_format: SimpleFormat = ListFormat.TABLE,
+) -> None:
+    """Show a model as it stands in a spec, with its parameter counts and sources."""
+    from autodeploy.cli.output import json_text, write_report, yaml_text
+    from autodeploy.specs.presets import read_preset
+
+    preset = read_preset(name)
+    model = preset.model
+    if output_format is ListFormat.JSON:
+        write_report(json_text(preset.model_dump(mode="json")), None)
+        return
+    total, active = preset.counted_params_b()
+    head = [f"# {preset.title}: {total:.1f} B parameters, {active:.1f} B active, counted as its publisher does"]
+    head += [f"# source: {preset.source}", *(f"# assumed: {text}" for text in preset.assumed)]
+    document = {"model": model.model_dump(mode="json", exclude_unset=True)}
+    write_report("\n".join(head) + "\n" + yaml_text(document), None)

@@ -1,0 +1,68 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
+    from autodeploy.specs.spec import Spec
+
+
+class ReportFormat(StrEnum):
+    """How a PlanSet is shown."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+
+
+class ListFormat(StrEnum):
+    """How everything else is shown."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Tongue(StrEnum):
+    """Language of reports."""
+
+    EN = "en"
+    ZH = "zh"
+
+
+SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads YAML from stdin")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write there, not to stdout")]
+Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the PlanSet")]
+SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="table or json")]
+Lang = Annotated[Tongue, typer.Option("--lang", help="language of the report", envvar="AUTODEPLOY_LANG")]
+Server = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="plan on that server", envvar="AUTODEPLOY_SERVER")
+]
+
+
+def language(tongue: Tongue) -> Language:
+    """The language for the reports room."""
+    return "zh" if tongue is Tongue.ZH else "en"
+
+
+def read_spec(name: str) -> Spec:
+    """The spec in a file, or on stdin for `-`."""
+    from autodeploy.importers.spec_file import read_spec_document, read_spec_file
+
+    if name != "-":
+        return read_spec_file(Path(name))
+    import sys
+
+    from autodeploy.errors import SpecError
+    from autodeploy.importers.documents import MAX_BYTES, load_yaml
+
+    text = sys.stdin.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise SpecError(f"stdin has more than {MAX_BYTES:,} characters")
+    return read_spec_document(load_yaml(text), base_dir=Path())

@@ -1,0 +1,110 @@
+"""Where words go: the report to stdout or a file, the talk to stderr. No colour off a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+WIDTH = 100
+
+
+def write_report(text: str, output: Path | None) -> None:
+    """Writes the report, ended by a line break; a file is replaced whole or not at all.
+
+    Raises
+    ------
+    SpecError
+        when the file can't be written.
+    """
+    text = text if text.endswith("\n") else text + "\n"
+    if output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    part = output.with_name(f".{output.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(output)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise SpecError(f"{output} can't be written: {error.strerror or error}", hint="choose another -o") from error
+    talk(f"written to {output}")
+
+
+def write_text_report(text: str, output: Path | None) -> None:
+    """As `write_report`; on a terminal the line of the best plan is bold."""
+    if output is not None or not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        write_report(text, output)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in text.splitlines():
+        bold = line.startswith(("BEST", "最优", "NO PLAN", "无可行方案"))
+        console.print(Text(line, style="bold" if bold else ""))
+
+
+def talk(text: str) -> None:
+    """A word to the person, on stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> str:
+    """Rows under their titles in at most 100 columns; long cells are folded."""
+    import io
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    for index, title in enumerate(columns):
+        table.add_column(title, justify="right" if index in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    stream = io.StringIO()
+    Console(file=stream, width=WIDTH, color_system=None).print(table)
+    return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+
+
+def yaml_text(document: Any) -> str:
+    """A mapping as YAML in the order of its keys."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    writer: Any = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False
+    writer.width = WIDTH
+    stream = io.StringIO()
+    writer.dump(document, stream)
+    return stream.getvalue()
+
+
+def json_text(document: Any) -> str:
+    """A document as indented JSON without NaN."""
+    import json
+
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+@contextmanager
+def quiet_broken_pipe() -> Iterator[None]:
+    """`autodeploy ... | head` ends without a traceback."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

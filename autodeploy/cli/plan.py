@@ -1,0 +1,116 @@
+"""`autodeploy plan` and `autodeploy estimate`."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autodeploy.cli.exits import exit_code
+from autodeploy.cli.options import Format, Lang, Output, ReportFormat, Server, SpecFile, Tongue, language, read_spec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.spec import Spec
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples: autodeploy plan examples/deepseek_v3_cloudmatrix_384.yaml; "
+    "autodeploy plan spec.yaml -f json -o plans.json; autodeploy plan spec.yaml --lang zh"
+)
+def plan(
+    spec_file: SpecFile,
+    server: Server = None,
+    top: Annotated[int | None, typer.Option("--top", min=1, max=100, metavar="K", help="ranked plans to show")] = None,
+    output_format: Format = ReportFormat.TABLE,
+    output: Output = None,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Find the best deployment plans for a spec. Exit code 3: nothing fits."""
+    spec = _with_top(read_spec(spec_file), top)
+    plan_set = _plan_here(spec) if server is None else _plan_there(spec, server)
+    show(plan_set, output_format, output, lang)
+    raise typer.Exit(exit_code(plan_set.status))
+
+
+@app.command(epilog="Example: autodeploy estimate spec.yaml -f json")
+def estimate(
+    spec_file: SpecFile,
+    server: Server = None,
+    output_format: Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the Plan")] = (
+        ReportFormat.TABLE
+    ),
+    output: Output = None,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Predict time and memory of the one strategy in the spec. Exit code 3: it does not fit."""
+    from autodeploy.cli.output import write_report, write_text_report
+    from autodeploy.errors import SpecError
+    from autodeploy.reports.plan_report import render_plan
+
+    spec = read_spec(spec_file)
+    if spec.strategy is None:
+        raise SpecError("an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+    if server is None:
+        from autodeploy.planner import estimate as predict
+
+        predicted = predict(spec)
+    else:
+        from autodeploy.cli.remote import connect
+
+        with connect(server) as client:
+            predicted = client.estimate(spec)
+    if output_format is ReportFormat.JSON:
+        write_report(predicted.model_dump_json(indent=2), output)
+    elif output_format is ReportFormat.TABLE:
+        write_text_report(render_plan(spec, predicted, language(lang)), output)
+    else:
+        raise SpecError(f"an estimate is not shown as {output_format.value}", path="--format", hint="table or json")
+    raise typer.Exit(exit_code("optimal" if predicted.fits else "infeasible"))
+
+
+def show(plan_set: PlanSet, output_format: ReportFormat, output: Path | None, lang: Tongue) -> None:
+    """The PlanSet in the format asked for."""
+    from autodeploy.cli.output import write_report, write_text_report
+
+    if output_format is ReportFormat.JSON:
+        write_report(plan_set.model_dump_json(indent=2), output)
+    elif output_format is ReportFormat.MARKDOWN:
+        from autodeploy.reports.markdown import render_markdown
+
+        write_report(render_markdown(plan_set, language(lang)), output)
+    elif output_format is ReportFormat.CSV:
+        from autodeploy.exporters.csv_table import plans_csv
+
+        write_report(plans_csv(plan_set), output)
+    else:
+        from autodeploy.reports.plan_report import render_plan_set
+
+        write_text_report(render_plan_set(plan_set, language(lang)), output)
+
+
+def _with_top(spec: Spec, top: int | None) -> Spec:
+    if top is None:
+        return spec
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"top_k": top})})
+
+
+def _plan_here(spec: Spec) -> PlanSet:
+    """In this process, stored in the database of the settings."""
+    from autodeploy.cli.progress import SearchTalk
+    from autodeploy.services.session import open_services
+    from autodeploy.settings import load_settings
+
+    with open_services(load_settings()) as services, SearchTalk() as talk:
+        return services.searches.plan_and_store(spec, progress=talk, should_cancel=talk.should_cancel)
+
+
+def _plan_there(spec: Spec, server: str) -> PlanSet:
+    from autodeploy.cli.progress import SearchTalk
+    from autodeploy.cli.remote import connect, plan_there
+
+    with connect(server) as client, SearchTalk() as talk:
+        return plan_there(client, spec, talk)

@@ -1,0 +1,73 @@
+"""What a search is doing, on stderr: one live line on a terminal, a few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.cli.output import talk
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Self
+
+    from rich.status import Status
+
+    from autodeploy.planner import Progress
+
+
+def progress_text(progress: Progress) -> str:
+    """Counts by fate, the best so far and the proven gap, in one line."""
+    parts = [f"{progress.enumerated:,} strategies"]
+    counts = (("illegal", progress.rejected), ("too big", progress.too_big), ("bounded out", progress.pruned))
+    parts += [f"{count:,} {name}" for name, count in (*counts, ("solved", progress.solved)) if count]
+    if progress.incumbent_s is not None:
+        parts.append(f"best {progress.incumbent_s:.4g} s")
+    if progress.gap is not None:
+        parts.append(f"gap {100 * progress.gap:.1f} %")
+    return f"{progress.elapsed_s:5.1f} s  " + ", ".join(parts)
+
+
+class SearchTalk:
+    """Shows progress, and turns the first Ctrl-C into a wish to stop (the best plan so far is kept)."""
+
+    def __init__(self) -> None:
+        self._status: Status | None = None
+        self._before: Any = None
+        self._stop = False
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("planning")
+            self._status.start()
+        self._before = signal.signal(signal.SIGINT, self._on_interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        if self._status is not None:
+            self._status.stop()
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:
+            raise KeyboardInterrupt
+        self._stop = True
+        talk("stopping with the best plan so far; press Ctrl-C again to leave at once")
+
+    def should_cancel(self) -> bool:
+        """Whether the person asked to stop."""
+        return self._stop
+
+    def __call__(self, progress: Progress) -> None:
+        text = progress_text(progress)
+        if self._status is not None:
+            from rich.markup import escape
+
+            self._status.update(escape(text))
+        elif progress.kind in {"enumerated", "incumbent", "finished"}:
+            talk(text)

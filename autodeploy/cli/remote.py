@@ -1,0 +1,63 @@
+"""Planning on a server: the same report, the same progress, the same Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.cli.progress import SearchTalk
+    from autodeploy.client import Client, Event
+    from autodeploy.planner import Progress
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.spec import Spec
+
+
+@contextmanager
+def connect(server: str) -> Iterator[Client]:
+    """A client of the server; its key is in AUTODEPLOY_API_KEY."""
+    from autodeploy.client import Client
+    from autodeploy.errors import SpecError
+
+    if not server.startswith(("http://", "https://")):
+        raise SpecError(f"{server[:100]!r} is not an address", path="--server", hint="such as http://127.0.0.1:8000")
+    with Client(server, os.environ.get("AUTODEPLOY_API_KEY")) as client:
+        yield client
+
+
+def plan_there(client: Client, spec: Spec, talk: SearchTalk) -> PlanSet:
+    """Submits the spec, tells of its progress and returns the finished PlanSet."""
+    search = client.submit(spec)
+    if not search.is_finished:
+        cancelled = False
+        for event in client.events(search.id):
+            _tell(talk, event)
+            if talk.should_cancel() and not cancelled:
+                cancelled = True
+                client.cancel(search.id)
+        search = client.get(search.id)
+    return search.plan_set
+
+
+def _tell(talk: SearchTalk, event: Event) -> None:
+    data: dict[str, Any] = event.data
+    if event.kind == "progress" and "enumerated" in data:
+        talk(cast("Progress", SimpleNamespace(**_EMPTY | data)))
+
+
+_EMPTY: dict[str, Any] = {
+    "kind": "solved",
+    "message": "",
+    "rejected": 0,
+    "too_big": 0,
+    "pruned": 0,
+    "solved": 0,
+    "incumbent_s": None,
+    "bound_s": None,
+    "gap": None,
+    "elapsed_s": 0.0,
+}

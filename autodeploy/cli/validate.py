@@ -1,0 +1,102 @@
+"""`autodeploy validate`: predictions against measured runs."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import Annotated, Any
+
+import typer
+
+from autodeploy.cli.options import ListFormat, Output, SimpleFormat
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: autodeploy validate runs.jsonl -f json")
+def validate(
+    records: Annotated[Path, typer.Argument(metavar="RECORDS.jsonl", help="measured runs, one JSON object a line")],
+    profile_overlay: Annotated[
+        Path | None, typer.Option("--profile-overlay", metavar="FILE", help="calibrated numbers over the profile's")
+    ] = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    output: Output = None,
+) -> None:
+    """Predict every measured run and say how far off the prediction is."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.errors import SpecError
+    from autodeploy.specs.record import read_records
+
+    if not records.is_file():
+        raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
+    from autodeploy.calibration.validate import validate as compare
+
+    report = compare(read_records(records), profile_overlay)
+    if output_format is ListFormat.JSON:
+        write_report(report.model_dump_json(indent=2), output)
+    else:
+        write_report(report_text(report.model_dump(mode="json")), output)
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """One line a run, then the summary: all errors are predicted / measured - 1."""
+    from autodeploy.cli.output import table_text
+
+    columns = ["run", "tokens/s/card", "predicted", "error", "GiB", "predicted", "error", "skipped"]
+    rows = [_row(row) for row in report["rows"]]
+    lines = [table_text(columns, rows, right=frozenset(range(1, 7)))]
+    summary = report["summary"]
+    for name in ("time", "memory"):
+        lines.append(f"{name}: {_statistics(summary[name])}\n")
+    by_class = summary.get("by_class") or {}
+    lines += [f"  {name}: {_by_class(values)}\n" for name, values in by_class.items()]
+    skipped = [row for row in report["rows"] if row.get("skipped")]
+    lines.append(f"{len(report['rows'])} runs, {len(skipped)} skipped\n")
+    return "".join(lines)
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    measured, predicted = row.get("measured") or {}, row.get("predicted") or {}
+    error = row.get("error") or {}
+    speed = "tokens_per_s_per_npu" if measured.get("tokens_per_s_per_npu") is not None else "step_time_s"
+    unit = " s" if speed == "step_time_s" and measured.get(speed) is not None else ""
+    return [
+        str(row["id"]),
+        _number(measured.get(speed)) + unit,
+        _number(predicted.get(speed)) + (unit if predicted.get(speed) is not None else ""),
+        _share(error.get("time")),
+        _number(measured.get("peak_memory_gib")),
+        _number(predicted.get("peak_memory_gib")) if measured.get("peak_memory_gib") is not None else "",
+        _share(error.get("memory")),
+        str(row.get("skipped") or ""),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:+.1f} %"
+
+
+def _statistics(values: dict[str, Any] | None) -> str:
+    if not values or not values.get("n"):
+        return "nothing to compare"
+    parts = [f"{values['n']} runs"]
+    for name, title in (
+        ("median_ape", "median error"),
+        ("mape", "mean"),
+        ("p90_ape", "90th percentile"),
+        ("bias", "bias"),
+    ):
+        if values.get(name) is not None:
+            parts.append(f"{title} {100 * values[name]:.1f} %")
+    return ", ".join(parts)
+
+
+def _by_class(values: Any) -> str:
+    if not isinstance(values, dict):
+        return str(values)
+    if "n" in values:
+        return _statistics(values)
+    return "; ".join(f"{name} {_statistics(part)}" for name, part in values.items())

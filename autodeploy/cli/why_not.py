@@ -1,0 +1,103 @@
+"""`autodeploy why-not`: what speaks against a strategy."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autodeploy.cli.options import ListFormat, SimpleFormat, read_spec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+
+app = typer.Typer()
+PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
+DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
+
+
+@app.command("why-not", epilog="Example: autodeploy why-not spec.yaml --strategy tp=8,pp=4,ep=32")
+def why_not(
+    subject: Annotated[str, typer.Argument(metavar="SPEC|PLAN_ID", help="a spec, or a plan to change")],
+    strategy: Annotated[str, typer.Option("--strategy", metavar="AXIS=VALUE,...", help="such as tp=8,pp=4")],
+    output_format: SimpleFormat = ListFormat.TABLE,
+) -> None:
+    """Name the rule or bound that rejects a strategy, and what it would cost."""
+    from dataclasses import asdict
+
+    from autodeploy.cli.output import json_text, write_report
+    from autodeploy.planner import why_not as explain
+
+    spec, chosen = _question(subject, strategy)
+    answer = explain(spec, chosen)
+    if output_format is ListFormat.TABLE:
+        write_report(answer_text(answer), None)
+        return
+    write_report(json_text(asdict(answer) | {"nearest": [near.model_dump() for near in answer.nearest]}), None)
+
+
+def answer_text(answer: Any) -> str:
+    """The rule, what it would cost and the nearest strategies that pass."""
+    lines = [f"rejected by {answer.rule}: {answer.message}" if answer.rule else answer.message]
+    if answer.step_time_s is not None:
+        against = "" if answer.against_best_pct is None else f", {answer.against_best_pct:+.1f} % against the best plan"
+        lines.append(f"  it would take {answer.step_time_s:.4g} s a step{against}")
+    if answer.nearest:
+        lines.append("  nearest changes:")
+        lines += [f"    - {near.change}: {near.effect}" for near in answer.nearest]
+    return "\n".join(lines)
+
+
+def _question(subject: str, changes: str) -> tuple[Spec, Strategy]:
+    """The spec and the strategy asked about: of a plan, its own strategy with the changes."""
+    from autodeploy.specs.spec import Spec
+
+    wanted = parse_changes(changes)
+    if not PLAN_ID.fullmatch(subject):
+        return read_spec(subject), _strategy(wanted)
+    from autodeploy.cli.export import stored_plan
+
+    plan_set, plan = stored_plan(subject)
+    base = plan.strategy.model_dump(mode="json", exclude_none=True)
+    base = {name: value for name, value in base.items() if name not in DERIVED}
+    for name in ("per_stage", "num_layers_per_stage"):
+        base["recompute"].pop(name, None)
+    return Spec.model_validate(plan_set.search.spec), _strategy(base | wanted)
+
+
+def parse_changes(text: str) -> dict[str, Any]:
+    """`tp=8,pp=4` as a mapping; numbers are numbers.
+
+    Raises
+    ------
+    SpecError
+        when a part is not AXIS=VALUE.
+    """
+    from autodeploy.errors import FieldError, SpecError
+
+    wanted: dict[str, Any] = {}
+    bad = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not (name and sign and value):
+            bad.append(FieldError("--strategy", f"{part!r} is not AXIS=VALUE", "such as tp=8,pp=4,schedule=1f1b"))
+        else:
+            wanted[name.lower()] = int(value) if value.isdecimal() else value
+    if bad or not wanted:
+        raise SpecError(errors=tuple(bad) or (FieldError("--strategy", "is empty", "such as tp=8,pp=4"),))
+    return wanted
+
+
+def _strategy(document: dict[str, Any]) -> Strategy:
+    from pydantic import ValidationError
+
+    from autodeploy.errors import SpecError
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.validation import field_errors
+
+    try:
+        return Strategy.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix="/strategy", model=Strategy)) from error

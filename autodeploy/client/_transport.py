@@ -1,0 +1,137 @@
+"""Sends calls with httpx: retries where repeating is safe, and turns refusals into errors.
+
+The one place that knows httpx's clients; the rest of the room knows calls and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from httpx_sse import ServerSentEvent, SSEError, aconnect_sse, connect_sse
+
+from autodeploy.client.answers import Event
+from autodeploy.client.calls import Answer, Call, events_path
+from autodeploy.client.errors import ServiceError, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+ATTEMPTS = 4
+FIRST_PAUSE_S = 0.2
+PASSING = frozenset({502, 503, 504})
+# The server sends a sign of life every 15 s.
+STREAM_TIMEOUT_S = 45.0
+
+
+def client_options(base_url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
+    """What both kinds of httpx client are made with."""
+    headers = {"User-Agent": f"autodeploy/{version('autodeploy')}", "Accept": "application/json"}
+    if api_key is not None:
+        headers["Authorization"] = f"Bearer {api_key}"
+    return {"base_url": base_url.rstrip("/"), "headers": headers, "timeout": timeout_s}
+
+
+def _request(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
+    timeout = httpx.Timeout(client.timeout)
+    if timeout.read is not None:
+        timeout.read += call.extra_time_s
+    return client.build_request(
+        call.method, call.path, params=call.params, headers=call.headers, json=call.json, timeout=timeout
+    )
+
+
+def _pause_s(attempt: int, response: httpx.Response | None) -> float:
+    after = response.headers.get("Retry-After", "") if response is not None else ""
+    return min(float(after), 10.0) if after.isdigit() else FIRST_PAUSE_S * 2**attempt
+
+
+def _is_last_attempt(call: Call[Any], attempt: int) -> bool:
+    return not call.repeatable or attempt + 1 == ATTEMPTS
+
+
+def _unreachable(client: httpx.Client | httpx.AsyncClient, error: Exception) -> ServiceError:
+    reason = str(error) or type(error).__name__
+    return ServiceError(f"{client.base_url} does not answer: {reason}", hint="is `autodeploy serve` running there?")
+
+
+def _read(call: Call[Answer], response: httpx.Response) -> Answer:
+    if response.is_error:
+        raise error_of(response)
+    return call.read(response)
+
+
+def send(client: httpx.Client, call: Call[Answer]) -> Answer:
+    """Sends the call until it is answered, a few times at most.
+
+    Raises
+    ------
+    SpecError, NotFoundError, ConflictError, AccessError
+        as the service refuses it.
+    ServiceError
+        when the service fails or does not answer.
+    """
+    for attempt in range(ATTEMPTS):
+        response: httpx.Response | None = None
+        try:
+            response = client.send(_request(client, call))
+        except httpx.TransportError as error:
+            if _is_last_attempt(call, attempt):
+                raise _unreachable(client, error) from error
+        if response is not None and (response.status_code not in PASSING or _is_last_attempt(call, attempt)):
+            return _read(call, response)
+        time.sleep(_pause_s(attempt, response))
+    raise AssertionError("the loop returns or raises")
+
+
+async def send_async(client: httpx.AsyncClient, call: Call[Answer]) -> Answer:
+    """As `send`."""
+    for attempt in range(ATTEMPTS):
+        response: httpx.Response | None = None
+        try:
+            response = await client.send(_request(client, call))
+        except httpx.TransportError as error:
+            if _is_last_attempt(call, attempt):
+                raise _unreachable(client, error) from error
+        if response is not None and (response.status_code not in PASSING or _is_last_attempt(call, attempt)):
+            return _read(call, response)
+        await asyncio.sleep(_pause_s(attempt, response))
+    raise AssertionError("the loop returns or raises")
+
+
+def _event(sse: ServerSentEvent) -> Event:
+    return Event(int(sse.id), sse.event, json.loads(sse.data))
+
+
+def stream(client: httpx.Client, search_id: str, after: int) -> Iterator[Event]:
+    """The events of one connection; it may end before the search does."""
+    headers = {"Last-Event-ID": str(after)}
+    try:
+        with connect_sse(client, "GET", events_path(search_id), headers=headers, timeout=STREAM_TIMEOUT_S) as source:
+            if source.response.is_error:
+                source.response.read()
+                raise error_of(source.response)
+            for sse in source.iter_sse():
+                yield _event(sse)
+    except (httpx.TransportError, SSEError) as error:
+        raise _unreachable(client, error) from error
+
+
+async def stream_async(client: httpx.AsyncClient, search_id: str, after: int) -> AsyncIterator[Event]:
+    """As `stream`."""
+    headers = {"Last-Event-ID": str(after)}
+    try:
+        async with aconnect_sse(
+            client, "GET", events_path(search_id), headers=headers, timeout=STREAM_TIMEOUT_S
+        ) as source:
+            if source.response.is_error:
+                await source.response.aread()
+                raise error_of(source.response)
+            async for sse in source.aiter_sse():
+                yield _event(sse)
+    except (httpx.TransportError, SSEError) as error:
+        raise _unreachable(client, error) from error

@@ -1,0 +1,124 @@
+"""The asynchronous client: the methods of `Client`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Self
+
+import httpx
+
+from autodeploy.client import _transport, calls
+from autodeploy.client.errors import ServiceError, WaitTimeout
+from autodeploy.client.synchronous import RECONNECT_PAUSE_S, RECONNECTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+
+    from autodeploy.client.answers import Event, Search, SearchPage
+    from autodeploy.client.calls import SpecLike
+    from autodeploy.specs.planset import Plan, PlanSet
+
+
+class AsyncClient:
+    """As `Client`, on asyncio."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(**_transport.client_options(base_url, api_key, timeout_s), transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def plan(
+        self, spec: SpecLike, *, wait_s: float = 600.0, idempotency_key: str | None = None, reuse: bool = True
+    ) -> PlanSet:
+        """Submits a spec and waits for its PlanSet; WaitTimeout when that takes longer."""
+        end_s = time.monotonic() + wait_s
+        search = await self.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
+        return (await self.wait(search, wait_s=end_s - time.monotonic())).plan_set
+
+    async def wait(self, search: Search, *, wait_s: float) -> Search:
+        """The search when it is finished; WaitTimeout when that takes longer."""
+        end_s = time.monotonic() + wait_s
+        while not search.is_finished:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise WaitTimeout(f"search {search.id} is {search.status} after the wait", search_id=search.id)
+            search = await _transport.send_async(self._http, calls.get(search.id, wait_s=left_s))
+        return search
+
+    async def submit(
+        self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True
+    ) -> Search:
+        """Submits a spec; `reuse` allows the answer of an equal search that was planned before."""
+        call = calls.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
+        return await _transport.send_async(self._http, call)
+
+    async def get(self, search_id: str) -> Search:
+        """One search as it is now."""
+        return await _transport.send_async(self._http, calls.get(search_id))
+
+    async def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
+        """Searches newest first. Filters: model, profile, status, tag, created_after, created_before."""
+        return await _transport.send_async(self._http, calls.list_page(filters, limit=limit, after=after))
+
+    async def annotate(self, search_id: str, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> Search:
+        """Replaces tags, note or both."""
+        wanted = None if tags is None else [*tags]
+        return await _transport.send_async(self._http, calls.annotate(search_id, tags=wanted, note=note))
+
+    async def cancel(self, search_id: str) -> Search:
+        """Asks a search to stop."""
+        return await _transport.send_async(self._http, calls.cancel(search_id))
+
+    async def delete(self, search_id: str) -> None:
+        """Deletes a search with its plans."""
+        await _transport.send_async(self._http, calls.delete(search_id))
+
+    async def get_plan(self, plan_id: str) -> Plan:
+        """One plan."""
+        return await _transport.send_async(self._http, calls.plan(plan_id))
+
+    async def export(self, plan_id: str, to: str) -> str:
+        """A plan in another format."""
+        return await _transport.send_async(self._http, calls.export(plan_id, to))
+
+    async def estimate(self, spec: SpecLike) -> Plan:
+        """Predicts the one strategy in the spec."""
+        return await _transport.send_async(self._http, calls.estimate(spec))
+
+    async def events(self, search_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+        """What happens to a search, until it is finished; a lost connection is taken up where it broke."""
+        failures = 0
+        while True:
+            try:
+                async for event in _transport.stream_async(self._http, search_id, after):
+                    after, failures = event.seq, 0
+                    yield event
+                    if event.is_last:
+                        return
+            except ServiceError:
+                failures += 1
+                if failures > RECONNECTS:
+                    raise
+                await asyncio.sleep(RECONNECT_PAUSE_S)
+            else:
+                if (await self.get(search_id)).is_finished:
+                    return

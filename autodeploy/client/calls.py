@@ -1,0 +1,106 @@
+"""Every call of the API as a value: what is sent, and how the answer is read. Sending is somebody else's work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import uuid4
+
+from autodeploy.client.answers import Search, SearchPage
+from autodeploy.specs.planset import Plan
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    import httpx
+
+Answer = TypeVar("Answer", covariant=True)
+SpecLike = Spec | Mapping[str, Any]
+
+# The longest single wait; a longer one is made of several, so that no proxy loses patience.
+WAIT_STEP_S = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One request. `repeatable`: sending it twice does what sending it once does."""
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], Answer]
+    params: dict[str, str | int | float] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    json: Any = None
+    repeatable: bool = True
+    extra_time_s: float = 0.0
+
+
+def _search(response: httpx.Response) -> Search:
+    return Search.read(response.json())
+
+
+def _document(spec: SpecLike) -> Any:
+    return spec.model_dump(mode="json") if isinstance(spec, Spec) else dict(spec)
+
+
+def submit(spec: SpecLike, *, wait_s: float, idempotency_key: str | None, reuse: bool) -> Call[Search]:
+    """POST /v1/searches. Without a key of the caller's a fresh one makes repeating safe."""
+    headers = {"Idempotency-Key": idempotency_key or uuid4().hex}
+    if wait_s > 0:
+        headers["Prefer"] = f"wait={round(min(wait_s, WAIT_STEP_S))}"
+    if not reuse:
+        headers["Cache-Control"] = "no-cache"
+    return Call("POST", "/v1/searches", _search, headers=headers, json=_document(spec), extra_time_s=WAIT_STEP_S)
+
+
+def get(search_id: str, *, wait_s: float = 0.0) -> Call[Search]:
+    """GET /v1/searches/{id}; with `wait_s` the answer comes when the search is finished."""
+    params: dict[str, str | int | float] = {"wait": min(wait_s, WAIT_STEP_S)} if wait_s > 0 else {}
+    return Call("GET", f"/v1/searches/{search_id}", _search, params=params, extra_time_s=WAIT_STEP_S)
+
+
+def list_page(filters: Mapping[str, str | None], *, limit: int, after: str | None) -> Call[SearchPage]:
+    """GET /v1/searches."""
+    given = {**filters, "after": after}
+    params: dict[str, str | int | float] = {"limit": limit}
+    params |= {name: value for name, value in given.items() if value is not None}
+    return Call("GET", "/v1/searches", lambda response: SearchPage.read(response.json()), params=params)
+
+
+def annotate(search_id: str, *, tags: list[str] | None, note: str | None) -> Call[Search]:
+    """PATCH /v1/searches/{id}."""
+    return Call("PATCH", f"/v1/searches/{search_id}", _search, json={"tags": tags, "note": note})
+
+
+def cancel(search_id: str) -> Call[Search]:
+    """POST /v1/searches/{id}/cancel."""
+    return Call("POST", f"/v1/searches/{search_id}/cancel", _search)
+
+
+def delete(search_id: str) -> Call[None]:
+    """DELETE /v1/searches/{id}."""
+    return Call("DELETE", f"/v1/searches/{search_id}", lambda response: None, repeatable=False)
+
+
+def plan(plan_id: str) -> Call[Plan]:
+    """GET /v1/plans/{id}."""
+
+    def read(response: httpx.Response) -> Plan:
+        return Plan.model_validate({key: value for key, value in response.json().items() if key != "search_id"})
+
+    return Call("GET", f"/v1/plans/{plan_id}", read)
+
+
+def export(plan_id: str, to: str) -> Call[str]:
+    """GET /v1/plans/{id}/export."""
+    return Call("GET", f"/v1/plans/{plan_id}/export", lambda response: response.text, params={"to": to})
+
+
+def estimate(spec: SpecLike) -> Call[Plan]:
+    """POST /v1/estimates."""
+    return Call("POST", "/v1/estimates", lambda response: Plan.model_validate(response.json()), json=_document(spec))
+
+
+def events_path(search_id: str) -> str:
+    """The address of a search's event stream."""
+    return f"/v1/searches/{search_id}/events"

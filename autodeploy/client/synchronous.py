@@ -1,0 +1,140 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+import httpx
+
+from autodeploy.client import _transport, calls
+from autodeploy.client.errors import ServiceError, WaitTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from autodeploy.client.answers import Event, Search, SearchPage
+    from autodeploy.client.calls import SpecLike
+    from autodeploy.specs.planset import Plan, PlanSet
+
+RECONNECTS = 5
+RECONNECT_PAUSE_S = 0.5
+
+
+class Client:
+    """Talks to a running service. Use it in a `with` block, or call `close`.
+
+    Parameters
+    ----------
+    base_url : such as http://127.0.0.1:8000.
+    timeout_s : of one answer, besides the time that the service is asked to wait.
+
+    Every method raises SpecError, NotFoundError, ConflictError or AccessError as the service refuses the request,
+    and ServiceError when it fails or does not answer.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(**_transport.client_options(base_url, api_key, timeout_s), transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def plan(
+        self, spec: SpecLike, *, wait_s: float = 600.0, idempotency_key: str | None = None, reuse: bool = True
+    ) -> PlanSet:
+        """Submits a spec and waits for its PlanSet.
+
+        Raises
+        ------
+        WaitTimeout
+            when the search is not finished in time; it goes on.
+        """
+        end_s = time.monotonic() + wait_s
+        search = self.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
+        return self.wait(search, wait_s=end_s - time.monotonic()).plan_set
+
+    def wait(self, search: Search, *, wait_s: float) -> Search:
+        """The search when it is finished; WaitTimeout when that takes longer."""
+        end_s = time.monotonic() + wait_s
+        while not search.is_finished:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise WaitTimeout(f"search {search.id} is {search.status} after the wait", search_id=search.id)
+            search = _transport.send(self._http, calls.get(search.id, wait_s=left_s))
+        return search
+
+    def submit(
+        self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True
+    ) -> Search:
+        """Submits a spec; `reuse` allows the answer of an equal search that was planned before."""
+        call = calls.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
+        return _transport.send(self._http, call)
+
+    def get(self, search_id: str) -> Search:
+        """One search as it is now."""
+        return _transport.send(self._http, calls.get(search_id))
+
+    def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
+        """Searches newest first. Filters: model, profile, status, tag, created_after, created_before."""
+        return _transport.send(self._http, calls.list_page(filters, limit=limit, after=after))
+
+    def annotate(self, search_id: str, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> Search:
+        """Replaces tags, note or both."""
+        wanted = None if tags is None else [*tags]
+        return _transport.send(self._http, calls.annotate(search_id, tags=wanted, note=note))
+
+    def cancel(self, search_id: str) -> Search:
+        """Asks a search to stop."""
+        return _transport.send(self._http, calls.cancel(search_id))
+
+    def delete(self, search_id: str) -> None:
+        """Deletes a search with its plans."""
+        _transport.send(self._http, calls.delete(search_id))
+
+    def get_plan(self, plan_id: str) -> Plan:
+        """One plan."""
+        return _transport.send(self._http, calls.plan(plan_id))
+
+    def export(self, plan_id: str, to: str) -> str:
+        """A plan in another format."""
+        return _transport.send(self._http, calls.export(plan_id, to))
+
+    def estimate(self, spec: SpecLike) -> Plan:
+        """Predicts the one strategy in the spec."""
+        return _transport.send(self._http, calls.estimate(spec))
+
+    def events(self, search_id: str, *, after: int = 0) -> Iterator[Event]:
+        """What happens to a search, until it is finished; a lost connection is taken up where it broke."""
+        failures = 0
+        while True:
+            try:
+                for event in _transport.stream(self._http, search_id, after):
+                    after, failures = event.seq, 0
+                    yield event
+                    if event.is_last:
+                        return
+            except ServiceError:
+                failures += 1
+                if failures > RECONNECTS:
+                    raise
+                time.sleep(RECONNECT_PAUSE_S)
+            else:
+                if self.get(search_id).is_finished:  # resumed after the last event: nothing more will come
+                    return

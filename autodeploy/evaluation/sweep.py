@@ -1,0 +1,345 @@
+"""The sweep: time, breakdown and worst-stage memory of every candidate under the template layout, in one pass.
+
+The template gives each middle stage k layers, the first stage fewer by the embedding's share and the last by the head's:
+k is the smallest count for which all layers fit. Times are the closed forms of the schedules; costs are the ones that
+estimates and the solver read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.stage_classes import StepClass, StepClasses, step_classes
+from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communicator_counts
+from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
+from autodeploy.strategies.candidates import SCHEDULES, Candidates
+from autodeploy.workload.operators import Floats
+from cost_models.collectives import point_to_point_s
+from cost_models.schedule import ScheduleKind, StageClasses, closed_form_classes_s, in_flight_closed
+
+BLOCK = 16_384  # candidates whose columns stay in the cache together
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One entry per candidate. `parts` adds up to step_time_s; `bound_s` holds for every layout of the candidate."""
+
+    step_time_s: Floats
+    bound_s: Floats
+    memory_bytes: Floats  # worst stage of the template, nothing recomputed or swapped
+    least_bytes: Floats  # no layout and no choice brings the fullest stage below this
+    repaired_s: Floats  # step time with enough recomputed to fit; infinite where nothing fits
+    parts: dict[str, Floats]
+
+
+def sweep(candidates: Candidates, context: Context) -> Sweep:
+    """Evaluate all candidates, in blocks."""
+    blocks = [_sweep_block(candidates.take(block), context) for block in _blocks(len(candidates))]
+    if not blocks:
+        empty = np.zeros(0)
+        return Sweep(empty, empty, empty, empty, empty, {})
+    joined = {
+        name: np.concatenate([getattr(b, name) for b in blocks])
+        for name in ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "repaired_s")
+    }
+    parts = {name: np.concatenate([b.parts[name] for b in blocks]) for name in blocks[0].parts}
+    return Sweep(**joined, parts=parts)
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, BLOCK):
+        yield slice(start, start + BLOCK)
+
+
+@dataclass(frozen=True)
+class _Template:
+    """Layers of every class on the first, a middle and the last stage [n, 3]."""
+
+    layers: list[Floats]
+
+
+def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
+    cuts, inverse = distinct_cuts(candidates)
+    costs = unit_costs(context, cuts).take(inverse)
+    classes = step_classes(costs, candidates, context)
+    n = len(candidates)
+    template = _template(classes, candidates, n)
+    forward, backward = (_stage_s(classes, template, phase, n, context) for phase in ("forward", "backward"))
+    blocking, edge = _p2p(candidates, context)
+    forward, backward = forward + blocking[:, None], backward + blocking[:, None]
+    closed_work, bubble, pacing = _closed_forms(classes, template, candidates, forward, backward, edge)
+    tail = _tail(classes, template, n)
+    parts = _parts(classes, template, candidates, context, closed_work, pacing, blocking)
+    parts["pipeline_bubble_s"] = bubble
+    slowest = np.argmax(tail["total_s"], axis=1)
+    for name in ("exposed_dp_s", "optimizer_s", "exposed_swap_s"):
+        parts[name] = parts.get(name, 0.0) + tail[name][np.arange(n), slowest]
+    step = closed_work + bubble + tail["total_s"].max(axis=1)
+    memory, least, room, in_flight = _memory(classes, template, candidates, context, n)
+    repaired = _repaired(classes, template, candidates, context, step, memory - room, in_flight)
+    bound = _bound(classes, candidates, context, n)
+    return Sweep(step, bound, memory, least, repaired, parts)
+
+
+def _each(classes: StepClasses) -> list[tuple[StepClass, int]]:
+    """Pieces with the stage class they sit on: embedding on the first, head and prediction modules on the last."""
+    return [(classes.embedding, 0), *((piece, 2) for piece in classes.pieces[1:])]
+
+
+def _template(classes: StepClasses, candidates: Candidates, n: int) -> _Template:
+    """Layers per stage class; where pp is 1 the last stage holds everything."""
+    total = float(sum(c.count for c in classes.layers))
+    layer_s = sum(c.count * (c.cost.forward.total_s + c.cost.backward.total_s) for c in classes.layers) / total
+    ends = [np.zeros(n), np.zeros(n)]
+    for piece, stage in _each(classes):
+        ends[0 if stage == 0 else 1] += (piece.cost.forward.total_s + piece.cost.backward.total_s) / layer_s
+    pp = candidates.pp.astype(np.float64)
+    first_less, last_less = np.round(ends[0]), np.round(ends[1])
+    middle = np.ceil((total + np.minimum(first_less + last_less, total)) / pp)
+    middle = np.where(pp == 1, total, np.minimum(middle, total))
+    last = np.where(pp == 1, total, np.clip(total - (pp - 1) * middle, 0.0, np.maximum(middle - last_less, 0.0)))
+    first = np.where(pp == 1, 0.0, np.clip(total - last - (pp - 2) * middle, np.minimum(1.0, middle), middle))
+    sizes = np.stack([first, middle, last], axis=1)
+    # Model order: leading classes fill the first stages; the middle stage that counts is the one before the last.
+    starts = np.stack([np.zeros(n), np.maximum(first, total - last - middle), total - last], axis=1)
+    layers, before = [], 0.0
+    for step in classes.layers:
+        low, high = before, before + step.count
+        inside = np.clip(np.minimum(starts + sizes, high) - np.maximum(starts, low), 0.0, None)
+        layers.append(inside)
+        before = high
+    return _Template(layers)
+
+
+def _column(values: Floats, n: int) -> Floats:
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), (n,))
+
+
+def _stage_s(classes: StepClasses, template: _Template, phase: str, n: int, context: Context) -> Floats:
+    """Seconds of one micro batch on the three stage classes [n, 3]."""
+    slow = context.slowest_device_factor - 1.0
+
+    def seconds(step: StepClass) -> Floats:
+        cost = getattr(step.cost, phase)
+        return _column(cost.total_s + slow * cost.compute_s, n)
+
+    total = np.zeros((n, 3))
+    for step, layers in zip(classes.layers, template.layers, strict=True):
+        total += layers * seconds(step)[:, None]
+    for piece, stage in _each(classes):
+        total[:, stage] += seconds(piece)
+    return total
+
+
+def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
+    """Seconds to the next stage: blocking under 1f1b, an edge's latency where sends overlap [n]."""
+    tokens = candidates.micro_batch_size * (context.seq_length / candidates.cp)
+    sent = 2.0 * tokens * context.model.hidden_size / np.where(candidates.sequence_parallel, candidates.tp, 1)
+    stride = context.world // candidates.pp
+    seconds = np.zeros(len(candidates))
+    outermost = context.machine.topology.place(stride, np.full(len(candidates), 2)).outermost_tier
+    for number, tier in enumerate(context.machine.tiers):
+        here = outermost == number
+        seconds = np.where(here, point_to_point_s(sent, tier, context.machine.comm_op_s), seconds)
+    seconds = np.where(candidates.pp > 1, seconds, 0.0)
+    blocks = candidates.schedule == SCHEDULES.index("1f1b")
+    return np.where(blocks, seconds, 0.0), np.where(blocks, 0.0, seconds)
+
+
+def _closed_forms(
+    classes: StepClasses, template: _Template, candidates: Candidates, forward: Floats, backward: Floats, edge: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Work of the pacing stage, bubble, and which stage class paces [n]."""
+    n = len(candidates)
+    one = candidates.pp == 1
+    if one.any():
+        # A single stage holds the first stage's pieces too.
+        forward[one, 2] += forward[one, 0]
+        backward[one, 2] += backward[one, 0]
+        forward[one, 0], backward[one, 0] = 0.0, 0.0
+    vpp = candidates.vpp.astype(np.float64)[:, None]
+    hidden = np.zeros((n, 3))
+    for step, layers in zip(classes.layers, template.layers, strict=True):
+        hidden += layers / vpp * _column(step.cost.hidden_pair_s, n)[:, None]
+    work, bubble, stage = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+    for code, name in enumerate(SCHEDULES):
+        here = candidates.schedule == code
+        if not here.any():
+            continue
+        kind: ScheduleKind = name  # type: ignore[assignment]
+        chunk = vpp[here]
+        stages = StageClasses(
+            forward[here],
+            backward[here],
+            forward[here] / chunk,
+            backward[here] / chunk,
+            forward[here] / chunk,
+            backward[here] / chunk,
+            np.minimum(hidden[here], np.minimum(forward[here], backward[here]) / chunk),
+        )
+        closed = closed_form_classes_s(
+            kind, stages, candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here], edge[here]
+        )
+        work[here], bubble[here] = closed.work_s, closed.bubble_s
+        pace = np.asarray(closed.pacing_stage)
+        stage[here] = np.where(pace >= candidates.pp[here] - 1, 2, np.where(pace == 0, 0, 1))
+    return work, bubble, stage
+
+
+def _tail(classes: StepClasses, template: _Template, n: int) -> dict[str, Floats]:
+    """What follows the pipeline, on each stage class [n, 3], by part."""
+    found = {}
+    for part in ("total_s", "exposed_dp_s", "optimizer_s", "exposed_swap_s"):
+        total = np.zeros((n, 3))
+        for step, layers in zip(classes.layers, template.layers, strict=True):
+            total += layers * _column(getattr(step.tail, part), n)[:, None]
+        for piece, stage in _each(classes):
+            total[:, stage] += _column(getattr(piece.tail, part), n)
+        found[part] = total
+    return found
+
+
+def _parts(
+    classes: StepClasses,
+    template: _Template,
+    candidates: Candidates,
+    context: Context,
+    work: Floats,
+    pacing: Floats,
+    blocking: Floats,
+) -> dict[str, Floats]:
+    """Work of the pacing stage by part; what pairing hides comes off exposed expert communication."""
+    n, rows = len(candidates), np.arange(len(candidates))
+    micro_batches = candidates.micro_batches.astype(np.float64)
+    names = ("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s")
+    parts = {name: np.zeros(n) for name in names}
+    one = candidates.pp == 1
+    held = [(step, layers[rows, pacing]) for step, layers in zip(classes.layers, template.layers, strict=True)]
+    held += [(piece, ((pacing == stage) | one).astype(np.float64)) for piece, stage in _each(classes)]
+    slow = context.slowest_device_factor - 1.0
+    for step, count in held:
+        for phase in (step.cost.forward, step.cost.backward):
+            for name in names:
+                parts[name] += micro_batches * count * _column(getattr(phase, name), n)
+            parts["imbalance_s"] += micro_batches * count * slow * _column(phase.compute_s, n)
+    parts["exposed_pp_s"] = 2.0 * micro_batches * blocking
+    total = np.asarray(sum(parts.values()))
+    hidden = np.maximum(0.0, total - work)
+    off_even = np.minimum(parts["exposed_ep_s"], hidden)
+    parts["exposed_ep_s"] = parts["exposed_ep_s"] - off_even
+    parts["imbalance_s"] = np.maximum(0.0, parts["imbalance_s"] - (hidden - off_even))
+    parts["recompute_s"] = np.zeros(n)
+    return parts
+
+
+def _memory(
+    classes: StepClasses, template: _Template, candidates: Candidates, context: Context, n: int
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Allocator bytes of the fullest stage, the least that any layout needs, the room on the card, and in-flight counts."""
+    static, kept = np.zeros((n, 3)), np.zeros((n, 3))
+    everything = np.zeros(n)
+    for step, layers in zip(classes.layers, template.layers, strict=True):
+        each = _column(step.static.total, n)
+        static += layers * each[:, None]
+        kept += layers * _column(step.cost.activation_bytes, n)[:, None]
+        everything += step.count * each
+    for piece, stage in _each(classes):
+        static[:, stage] += _column(piece.static.total, n)
+        kept[:, stage] += _column(piece.cost.activation_bytes, n)
+        everything += _column(piece.static.total, n)
+    one = candidates.pp == 1
+    static[one, 2] += static[one, 0]
+    kept[one, 2] += kept[one, 0]
+    in_flight = np.zeros((n, 3))
+    places = (np.zeros_like(candidates.pp), np.minimum(1, candidates.pp - 1), candidates.pp - 1)
+    for code, name in enumerate(SCHEDULES):
+        here = candidates.schedule == code
+        if here.any():
+            kind: ScheduleKind = name  # type: ignore[assignment]
+            for column, place in enumerate(places):
+                args = (place[here], candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here])
+                in_flight[here, column] = in_flight_closed(kind, *args) / candidates.vpp[here]
+    widest = np.max([_column(step.cost.activation_bytes, n) for step in classes.layers], axis=0)
+    workspace = GRADIENT_SHARE * widest
+    stage = static + kept * in_flight + workspace[:, None]
+    stage[candidates.pp <= 2, 1] = 0.0
+    stage[one, 0] = 0.0
+    machine = context.machine
+    buffers = communicator_counts(candidates) * machine.communicator_bytes + machine.runtime_bytes
+    room = (context.limit_bytes - buffers) / (1.0 + machine.fragmentation)
+    return stage.max(axis=1), everything / candidates.pp + workspace, room, in_flight
+
+
+def _repaired(
+    classes: StepClasses,
+    template: _Template,
+    candidates: Candidates,
+    context: Context,
+    step_s: Floats,
+    missing: Floats,
+    in_flight: Floats,
+) -> Floats:
+    """Step time when the first stage recomputes just enough to fit: the order in which candidates are solved.
+
+    Choices are taken from the cheapest second a byte on; where they do not free enough, whole layers are recomputed.
+    """
+    n = len(candidates)
+    missing = np.maximum(missing, 0.0)
+    need, extra = missing, np.zeros(n)
+    micro_batches = candidates.micro_batches.astype(np.float64)
+    held = np.maximum(in_flight[:, 0], in_flight[:, 2])
+    whole = context.target != "any"  # a framework's flag holds for every stage
+
+    def total(name: str) -> tuple[Floats, Floats]:
+        saved, cost = np.zeros(n), np.zeros(n)
+        for step, layers in zip(classes.layers, template.layers, strict=True):
+            if name in step.cost.choices:
+                choice, count = step.cost.choices[name], layers.max(axis=1)
+                saved += count * _column(choice.saved_bytes, n) * held
+                cost += count * _column(choice.recompute_s, n) * micro_batches
+        return saved, cost
+
+    for name in ("norm", "activation", "mla_up_proj"):
+        saved, cost = total(name)
+        used = np.clip(need / np.maximum(saved, 1.0), 0.0, 1.0)
+        used = np.ceil(used) if whole else used
+        extra += used * cost
+        need = np.maximum(0.0, need - used * saved)
+    saved, cost = total("full")
+    share = np.clip(missing / np.maximum(saved, 1.0), 0.0, 1.0)
+    repaired = np.where(need > 0.0, step_s + cost * share, step_s + extra)
+    return np.where(missing > saved, np.inf, repaired)
+
+
+def _bound(classes: StepClasses, candidates: Candidates, context: Context, n: int) -> Floats:
+    """A step time that no layout and no memory choice of the candidate can beat.
+
+    With W seconds of work of one micro batch over all stages, some device works at least W / P a micro batch. Under
+    1f1b with M > P micro batches an even split is the best of all splits and takes (M + P - 1) W / P (the average of
+    the stages' paths with weights that make it stationary); other schedules fill and drain in no less than one layer a
+    stage. Pairing can hide at most what a pair of whole layers hides.
+    """
+    work = np.zeros(n)
+    hidden = np.zeros(n)
+    smallest = np.full(n, np.inf)
+    for step in classes.layers:
+        each = _column(step.cost.forward.total_s + step.cost.backward.total_s, n)
+        work += step.count * each
+        hidden += step.count * _column(step.cost.hidden_pair_s, n)
+        smallest = np.minimum(smallest, each)
+    heaviest = np.zeros(n)
+    for piece in classes.pieces:
+        each = _column(piece.cost.forward.total_s + piece.cost.backward.total_s, n)
+        work += each
+        heaviest = np.maximum(heaviest, each)
+    pp, m = candidates.pp.astype(np.float64), candidates.micro_batches.astype(np.float64)
+    plain = candidates.schedule == SCHEDULES.index("1f1b")
+    paired = candidates.schedule == SCHEDULES.index("adaptive_pipe")
+    work_paired = np.where(paired, work - hidden, work)
+    even = np.where(plain & (m > pp), (m + pp - 1.0) / pp * work, m / pp * work_paired)
+    tail = np.asarray(sum(c.count * _column(c.tail.total_s, n) for c in classes.layers)) / pp
+    return np.asarray(np.maximum(even, m * heaviest) + tail)

@@ -1,0 +1,77 @@
+"""All launch arguments of a plan for one framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+from autodeploy.exporters.feature_arguments import add_features
+from autodeploy.exporters.layer_placement import placement
+from autodeploy.exporters.memory_arguments import add_recompute, add_swap
+from autodeploy.exporters.model_arguments import add_experts, add_model, add_training
+from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag, extends_ep
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A plan as a launch: its spec, arguments and the values of the script's own variables."""
+
+    spec: Spec
+    plan: Plan
+    arguments: LaunchArguments
+    variables: dict[str, int]
+    ranks: int
+
+
+def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
+    """Every argument block of the plan, in the order a reader expects."""
+    spec = Spec.model_validate(plan_set.search.spec)
+    strategy, arguments = plan.strategy, LaunchArguments(target)
+    placed = placement(plan, spec.model.num_hidden_layers)
+    layers = add_parallel(arguments, spec, plan, placed)
+    add_model(arguments, spec, layers)
+    add_experts(arguments, spec)
+    add_dispatch(arguments, spec, strategy)
+    add_training(arguments, spec)
+    if strategy.distributed_optimizer:
+        arguments.add("OPTIMIZE_ARGS", "--use-distributed-optimizer")
+    _add_fsdp(arguments, strategy)
+    add_recompute(arguments, strategy, placed)
+    add_swap(arguments, strategy)
+    add_features(arguments, strategy, is_moe=spec.model.is_moe)
+    flag_ep = expert_parallel_flag(strategy) if target == "mindspeed-llm" else strategy.ep
+    variables = {"TP": strategy.tp, "PP": strategy.pp, "CP": strategy.cp}
+    variables |= {"EP": flag_ep} if spec.model.is_moe else {}
+    batch = spec.training.global_batch_size.value
+    batch = plan.micro_batches * strategy.micro_batch_size * strategy.dp if strategy.dp is not None else batch
+    variables |= {"MBS": strategy.micro_batch_size, "GBS": batch, "SEQ_LENGTH": spec.training.seq_length}
+    if target == "mindspeed-llm" and extends_ep(strategy):
+        arguments.note(f"EP {flag_ep} with --moe-tp-extend-ep spreads the experts over {strategy.ep} ranks")
+    if spec.model.norm_layout == "sandwich":
+        arguments.note(
+            "the model has four norms a layer (sandwich): the layer specification of your code has to say so"
+        )
+    return Launch(spec, plan, arguments, variables, _ranks(strategy, plan))
+
+
+def _add_fsdp(arguments: LaunchArguments, strategy: Strategy) -> None:
+    if not strategy.fsdp:
+        return
+    arguments.add("OPTIMIZE_ARGS", "--use-megatron-fsdp" if arguments.target == "megatron" else "--use-custom-fsdp")
+    arguments.add("OPTIMIZE_ARGS", "--data-parallel-sharding-strategy", "optim_grads_params")
+    arguments.add("OPTIMIZE_ARGS", "--no-gradient-accumulation-fusion")
+
+
+def _ranks(strategy: Strategy, plan: Plan) -> int:
+    if strategy.dp is None:
+        return plan.num_npus_used
+    return strategy.tp * strategy.pp * strategy.cp * strategy.dp
+
+
+__all__ = ["Launch", "ShellVariable", "launch_of"]

@@ -1,0 +1,288 @@
+"""plan(spec) -> PlanSet: the whole way from a spec to ranked plans. Pure: no database, no HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autodeploy.engine import ENGINE_VERSION
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.build_context import build_context, healthy_npus, profile_of
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.ranking.plans import Identity, plan_of_estimate
+from autodeploy.ranking.search_result import finish
+from autodeploy.ranking.why_not import WhyNot, explain_rejection
+from autodeploy.solver.best_first import Frontier, best_first
+from autodeploy.solver.effort import EFFORTS, Effort
+from autodeploy.specs.planset import Counts, Plan, PlanSet
+from autodeploy.specs.spec import Spec, spec_hash
+from autodeploy.specs.strategy import Strategy
+from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+from autodeploy.evaluation.estimate import estimate_layout
+from autodeploy.solver.search_space import Searched, search_space
+from hardware_profiles.profile import Profile
+
+__all__ = ["Progress", "WhyNot", "describe_hashes", "estimate", "plan", "why_not"]
+
+# Inner problems solved per unit of effort: a deterministic budget, about 8 s on two cores at the default.
+SOLVES: dict[str, int] = {"fast": 6, "default": 24, "deep": 200}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One report from a running search."""
+
+    kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"]
+    message: str
+    enumerated: int = 0
+    rejected: int = 0
+    too_big: int = 0
+    pruned: int = 0
+    solved: int = 0
+    incumbent_s: float | None = None
+    bound_s: float | None = None
+    gap: float | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A spec resolved: profile, features and the context of the nominal cluster and batch."""
+
+    spec: Spec
+    profile: Profile
+    choice: FeatureChoice
+    context: Context
+    identity: Identity
+
+
+def prepare(spec: Spec) -> Prepared:
+    """Resolve a spec.
+
+    Raises
+    ------
+    SpecError
+        if a feature, profile, device, precision or kind of training can't be planned with.
+    """
+    profile = profile_of(spec.cluster)
+    choice = choose_features(spec.search, spec.model, profile.name)
+    context = build_context(
+        spec.model,
+        spec.cluster,
+        spec.training,
+        features=choice.on,
+        target=spec.search.target,
+        profile=profile,
+        memory_limit_gib=spec.search.memory_limit_gib,
+        host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
+    )
+    return Prepared(spec, profile, choice, context, Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION))
+
+
+def describe_hashes(spec: Spec) -> tuple[str, str, str]:
+    """(spec hash, profile hash, engine version): equal triples give equal plans."""
+    return spec_hash(spec), profile_of(spec.cluster).content_hash, ENGINE_VERSION
+
+
+def plan(
+    spec: Spec,
+    *,
+    search_id: str = "",
+    created_at: str = "",
+    progress: Callable[[Progress], None] | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+) -> PlanSet:
+    """Search the strategies of a spec and return the best, ranked and explained.
+
+    Raises
+    ------
+    SpecError
+        if the spec asks for something that can't be planned. An infeasible spec is a result.
+    """
+    started = time.monotonic()
+    prepared = prepare(spec)
+    searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    enumerated_s = time.monotonic() - started
+    report = _Reporter(progress, started, searched)
+    report.enumerated()
+    stop = _deadline(should_cancel, started, spec.search.time_limit_s)
+    frontier = best_first(
+        searched.candidates,
+        searched.swept,
+        searched.context_of,
+        top_k=spec.search.top_k,
+        gap=spec.search.gap,
+        effort=_effort(spec),
+        max_solves=_solves(spec),
+        watch=report.solved,
+        should_cancel=stop,
+    )
+    result = finish(
+        prepared.spec, prepared.profile, prepared.context, searched, frontier, prepared.identity,
+        search_id=search_id, created_at=created_at,
+        timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
+        out_of_time=stop.out_of_time,
+    )
+    report.finished(result)
+    return result
+
+
+def _effort(spec: Spec) -> Effort:
+    effort = spec.search.effort
+    if isinstance(effort, str):
+        base = EFFORTS[effort]
+    else:
+        base = replace(EFFORTS["default"], deterministic_time=EFFORTS["default"].deterministic_time * effort)
+    return base
+
+
+def _solves(spec: Spec) -> int:
+    effort = spec.search.effort
+    count = SOLVES[effort] if isinstance(effort, str) else max(1, round(SOLVES["default"] * effort))
+    return max(count, spec.search.top_k)
+
+
+class _Deadline:
+    """Stops when the user cancels or the safety net of wall-clock time is reached."""
+
+    def __init__(self, should_cancel: Callable[[], bool] | None, started: float, limit_s: float) -> None:
+        self._should_cancel, self._end = should_cancel, started + limit_s
+        self.out_of_time = False
+
+    def __call__(self) -> bool:
+        if time.monotonic() > self._end:
+            self.out_of_time = True
+            return True
+        return self._should_cancel() if self._should_cancel is not None else False
+
+
+def _deadline(should_cancel: Callable[[], bool] | None, started: float, limit_s: float) -> _Deadline:
+    return _Deadline(should_cancel, started, limit_s)
+
+
+class _Reporter:
+    """Turns what the search knows into progress events."""
+
+    def __init__(self, progress: Callable[[Progress], None] | None, started: float, searched: Searched) -> None:
+        self._progress, self._started, self._searched = progress, started, searched
+        self._incumbent: float | None = None
+
+    def _send(self, kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"], message: str, **more: float | None) -> None:
+        if self._progress is not None:
+            counts: Counts = self._searched.counts
+            self._progress(
+                Progress(
+                    kind,
+                    message,
+                    enumerated=counts.enumerated,
+                    rejected=sum(counts.rejected.values()),
+                    too_big=counts.too_big,
+                    elapsed_s=time.monotonic() - self._started,
+                    **more,  # type: ignore[arg-type]
+                )
+            )
+
+    def enumerated(self) -> None:
+        counts = self._searched.counts
+        legal = len(self._searched.candidates)
+        self._send("enumerated", f"{counts.enumerated:,} strategies, {legal:,} legal and small enough")
+
+    def solved(self, frontier: Frontier, index: int) -> None:
+        incumbent = frontier.incumbent_s
+        better = incumbent is not None and incumbent != self._incumbent
+        self._incumbent = incumbent
+        message = f"best {incumbent:.2f} s a step" if incumbent is not None else "no plan fits yet"
+        self._send(
+            "incumbent" if better else "solved",
+            message,
+            incumbent_s=incumbent,
+            solved=frontier.solved,
+            pruned=frontier.pruned,
+        )
+
+    def finished(self, result: PlanSet) -> None:
+        best = result.plans[0].step_time_s if result.plans else None
+        self._send(
+            "finished",
+            result.status,
+            incumbent_s=best,
+            bound_s=result.optimality.bound,
+            gap=result.optimality.gap,
+            solved=result.counts.solved,
+            pruned=result.counts.pruned,
+        )
+
+
+def estimate(spec: Spec) -> Plan:
+    """Predict the one strategy in the spec, legal or not, fitting or not.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.strategy is None:
+        raise SpecError("estimate needs a strategy", path="/strategy", hint="give tp, pp, ep, micro_batch_size ...")
+    prepared = prepare(spec)
+    return _estimate(prepared, spec.strategy)
+
+
+def _estimate(prepared: Prepared, strategy: Strategy) -> Plan:
+    context = _context_for(prepared, strategy)
+    candidate = _candidate_for(context, strategy)
+    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
+    predicted = estimate_layout(classes, candidate, context, 0, layout)
+    full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
+    return plan_of_estimate(
+        predicted, full, candidate, context, layout, prepared.spec, prepared.identity
+    ).model_copy(update={"rank": 1})
+
+
+def _context_for(prepared: Prepared, strategy: Strategy) -> Context:
+    """The context of a strategy that states its own features: exactly those are on, where it states any."""
+    if not strategy.features:
+        return prepared.context
+    spec = prepared.spec
+    return build_context(
+        spec.model,
+        spec.cluster,
+        spec.training,
+        features=frozenset(strategy.features),
+        target=spec.search.target,
+        profile=prepared.profile,
+        num_npus=healthy_npus(prepared.profile, spec.cluster),
+        memory_limit_gib=spec.search.memory_limit_gib,
+        host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
+        distributed_optimizer=strategy.distributed_optimizer,
+    )
+
+
+def _candidate_for(context: Context, strategy: Strategy):  # type: ignore[no-untyped-def]
+    used = strategy.tp * strategy.pp * strategy.cp
+    if used > context.world:
+        raise SpecError(
+            f"tp x pp x cp = {used} ranks, the cluster has {context.world}", path="/strategy", hint="lower a degree"
+        )
+    return candidate_of(
+        strategy,
+        world=context.world,
+        global_batch=context.global_batch,
+        moe=context.model.is_moe,
+        vendor=context.machine.vendor,
+    )
+
+
+def why_not(spec: Spec, strategy: Strategy) -> WhyNot:
+    """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost."""
+    prepared = prepare(spec)
+    context = prepared.context
+    candidate = _candidate_for(context, strategy)
+    return explain_rejection(
+        candidate, context, spec, estimated=lambda: _estimate(prepared, strategy), best=lambda: plan(spec)
+    )

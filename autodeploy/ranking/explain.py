@@ -1,0 +1,48 @@
+"""Plans in words: why the best is best, and what divisibility costs."""
+
+from __future__ import annotations
+
+from autodeploy.specs.planset import PARTS, Plan
+
+PART_NAMES: dict[str, str] = {
+    "compute_s": "compute",
+    "exposed_tp_s": "exposed tensor-parallel communication",
+    "exposed_ep_s": "exposed expert communication",
+    "exposed_cp_s": "exposed context-parallel communication",
+    "exposed_dp_s": "exposed data-parallel communication",
+    "exposed_pp_s": "pipeline sends",
+    "pipeline_bubble_s": "pipeline bubble",
+    "recompute_s": "recomputation",
+    "exposed_swap_s": "exposed swapping",
+    "host_bound_s": "waiting for the host",
+    "optimizer_s": "optimizer",
+    "imbalance_s": "imbalance",
+}
+
+
+def degrees(plan: Plan) -> str:
+    """TP2 PP8 VPP2 EP32 DP48: the degrees above one, and dp."""
+    s = plan.strategy
+    parts = [f"TP{s.tp}", f"PP{s.pp}"]
+    parts += [f"VPP{s.vpp}"] if s.vpp > 1 else []
+    parts += [f"CP{s.cp}"] if s.cp > 1 else []
+    parts += [f"EP{s.ep}"] if s.ep > 1 else []
+    return " ".join([*parts, f"DP{s.dp}"])
+
+
+def explanation(plan: Plan, other: Plan | None) -> str:
+    """What the plan gains over another, part by part, largest first."""
+    if other is None:
+        largest = sorted(PARTS, key=lambda p: -getattr(plan.breakdown, p))[:3]
+        shares = [f"{PART_NAMES[p]} {getattr(plan.breakdown, p) / plan.step_time_s:.0%}" for p in largest]
+        return "its time goes to " + ", ".join(shares)
+    gains = {p: getattr(other.breakdown, p) - getattr(plan.breakdown, p) for p in PARTS}
+    total = other.step_time_s - plan.step_time_s
+    better = [p for p in sorted(gains, key=lambda p: -gains[p]) if gains[p] > 0.002 * plan.step_time_s][:3]
+    worse = [p for p in sorted(gains, key=lambda p: gains[p]) if gains[p] < -0.002 * plan.step_time_s][:2]
+    text = f"{total / plan.step_time_s:+.1%} step time for {degrees(other)}"
+    if better:
+        text += ": it saves " + ", ".join(f"{gains[p]:.2f} s of {PART_NAMES[p]}" for p in better)
+    if worse:
+        text += "; it pays " + ", ".join(f"{-gains[p]:.2f} s of {PART_NAMES[p]}" for p in worse)
+    return text

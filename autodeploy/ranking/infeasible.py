@@ -1,0 +1,110 @@
+"""Why a spec has no plan, and the smallest change that gives it one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.sweep import sweep
+from autodeploy.solver.search_space import Searched, enumerate_candidates, variant
+from autodeploy.specs.planset import Infeasible, NearestChange
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.spec import Spec
+from autodeploy.strategies.feature_choice import choose_features
+from autodeploy.strategies.rules import judge, load_rules
+from cost_models.hbm import GIB
+from hardware_profiles.profile import Profile
+
+GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
+
+
+def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Searched) -> Infeasible:
+    """Binding rules, and changes of the spec that the sweep says would fit, the smallest first."""
+    legal = searched.counts.enumerated - sum(searched.counts.rejected.values())
+    if legal == 0:
+        return Infeasible(binding_rules=_rules(searched), nearest=tuple(_rule_changes(spec, profile)))
+    least = _least_gib(spec, profile, context)
+    rule = (
+        f"memory: the fullest stage needs at least {least:.1f} GiB of weights, gradients and optimizer states, "
+        f"a card has {context.limit_bytes / GIB:.1f} GiB"
+    )
+    return Infeasible(binding_rules=(rule,), nearest=tuple(_memory_changes(spec, profile, context)))
+
+
+def _rules(searched: Searched) -> tuple[str, ...]:
+    """The rules that rejected most candidates, in words."""
+    texts = {rule.name: rule.text for rule in load_rules()}
+    return tuple(f"{name}: {texts[name]} ({count:,} candidates)" for name, count in list(searched.counts.rejected.items())[:3])
+
+
+def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:
+    """Step time of the fastest candidate that fits on so many cards, or None."""
+    changed = spec if search is None else spec.model_copy(update={"search": search})
+    choice = choose_features(changed.search, spec.model, profile.name)
+    near = variant(changed, profile, choice, num_npus, batch)
+    found = enumerate_candidates(changed.search, near, profile, choice)
+    legal = found.take(np.flatnonzero(judge(found, near.facts, changed.search.target).legal))
+    if not len(legal):
+        return None
+    seconds = sweep(legal, near).repaired_s
+    return float(np.min(seconds)) if np.isfinite(seconds).any() else None
+
+
+def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
+    choice = choose_features(spec.search, spec.model, profile.name)
+    found = enumerate_candidates(spec.search, context, profile, choice)
+    legal = found.take(np.flatnonzero(judge(found, context.facts, spec.search.target).legal))
+    return float(np.min(sweep(legal, context).least_bytes)) / GIB if len(legal) else float("nan")
+
+
+def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[NearestChange]:
+    """More cards, then looser limits of the spec: only what the sweep shows to fit is named."""
+    found = []
+    batch = context.global_batch
+    nodes = max(1, context.num_npus // profile.npus_per_node)
+    for factor in GROWTH:
+        count = int(np.ceil(nodes * factor)) * profile.npus_per_node
+        seconds = _fits(spec, profile, count, batch)
+        if seconds is not None:
+            found.append(NearestChange(change=f"cluster.num_npus: {count}", effect=f"fits; about {seconds:.1f} s a step"))
+            break
+    for change, search in _looser(spec.search):
+        seconds = _fits(spec, profile, context.num_npus, batch, search)
+        if seconds is not None:
+            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
+    return found
+
+
+def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
+    """Constraints of the search that can be lifted one at a time."""
+    options = [
+        (f"search.fix without {axis}", search.model_copy(update={"fix": {k: v for k, v in search.fix.items() if k != axis}}))
+        for axis in search.fix
+    ]
+    if search.memory_limit_gib is not None:
+        options.append(("search.memory_limit_gib: null", search.model_copy(update={"memory_limit_gib": None})))
+    if search.target != "any":
+        options.append(("search.target: any", search.model_copy(update={"target": "any"})))
+    for name, switch in search.features.items():
+        if switch == "off":
+            features = {k: v for k, v in search.features.items() if k != name}
+            options.append((f"search.features.{name}: auto", search.model_copy(update={"features": features})))
+    return options
+
+
+def _rule_changes(spec: Spec, profile: Profile) -> list[NearestChange]:
+    """Where no candidate is legal: pins that can be lifted, and the nearest batch that divides."""
+    cards = spec.cluster.num_npus or sum(b.nodes for b in spec.cluster.blocks or ()) * profile.npus_per_node
+    cards -= spec.cluster.spare_npus
+    batch = spec.training.global_batch_size.value
+    found = []
+    for change, search in _looser(spec.search):
+        if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
+            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
+    for value in sorted({-(-batch // unit) * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256)} - {batch}):
+        if (seconds := _fits(spec, profile, cards, value)) is not None:
+            found.append(
+                NearestChange(change=f"training.global_batch_size: {value}", effect=f"fits; about {seconds:.1f} s a step")
+            )
+            break
+    return found

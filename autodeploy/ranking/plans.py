@@ -1,0 +1,233 @@
+"""From a solved candidate to the plan that users read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
+from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+from autodeploy.evaluation.stage_classes import StepClasses
+from autodeploy.solver.best_first import Solved
+from autodeploy.specs.planset import Breakdown, Hidden, Plan, Stage, StageMemory
+from autodeploy.specs.spec import Spec, canonical_json
+from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.strategies.candidates import CP_ALGOS, Candidates
+from autodeploy.workload.flops import CONVENTION, mfu
+from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
+from cost_models.hbm import GIB
+from autodeploy.ranking.uncertainty import interval
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes a plan's id: equal searches give equal ids."""
+
+    spec_hash: str
+    profile_hash: str
+    engine_version: str
+
+
+def plan_id(identity: Identity, strategy: Strategy) -> str:
+    """p_ and eight base32 characters of a hash of the search and the strategy."""
+    text = canonical_json(
+        [identity.spec_hash, identity.profile_hash, identity.engine_version, strategy.model_dump(mode="json")]
+    )
+    return "p_" + base64.b32encode(hashlib.sha256(text.encode()).digest())[:8].decode().lower()
+
+
+def layout_of_solution(problem: InnerProblem, layout: Ints, applied: Ints) -> Layout:
+    """The solver's counts as a layout; counts are named by class only where filling in order would not give them."""
+    plain: dict[str, Ints] = {}
+    for number, option in enumerate(problem.options):
+        if applied[:, number].any():
+            plain[option.name] = plain.get(option.name, np.zeros(problem.pp, dtype=np.int64)) + applied[:, number]
+    guess = Layout(layout, plain)
+    if np.array_equal(applied_array(problem, guess)[0], applied):
+        return guess
+    exact = {
+        f"{option.name}@{problem.classes[option.layer_class].name}": applied[:, number]
+        for number, option in enumerate(problem.options)
+        if applied[:, number].any()
+    }
+    return Layout(layout, exact)
+
+
+def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Strategy:
+    """The strategy document of a candidate under a layout."""
+    axes = candidate.axes_at(0)
+    pp, vpp, cp, ep = (int(axes[k]) for k in ("pp", "vpp", "cp", "ep"))
+    chunks = layout.layers.sum(axis=-1)
+    recomputed, swapped = _memory_documents(layout, pp)
+    algo = CP_ALGOS[int(candidate.cp_algo[0])]
+    features = set(context.features) - _axis_features()
+    features |= _features_of_axes(axes, context)
+    return Strategy(
+        tp=int(axes["tp"]),
+        pp=pp,
+        vpp=vpp,
+        dp=int(axes["dp"]),
+        cp=cp,
+        cp_algo=algo if cp > 1 else None,  # type: ignore[arg-type]
+        ulysses_degree=int(axes["ulysses"]) if cp > 1 and algo == "hybrid" else None,
+        ep=ep,
+        etp=int(axes["etp"]) if context.model.is_moe else None,
+        micro_batch_size=int(axes["micro_batch_size"]),
+        sequence_parallel=bool(axes["sequence_parallel"]),
+        distributed_optimizer=context.distributed_optimizer,
+        schedule=str(axes["schedule"]),  # type: ignore[arg-type]
+        layers_per_stage=tuple(tuple(int(x) for x in row) for row in chunks) if vpp > 1 else tuple(int(x) for x in chunks[:, 0]),
+        moe_dispatcher=str(axes["moe_dispatcher"]) if context.model.is_moe else None,  # type: ignore[arg-type]
+        recompute=recomputed,
+        swap=tuple(sorted({name for stage in swapped for name in stage})),
+        swap_per_stage=swapped or None,
+        swap_optimizer=bool(axes["swap_optimizer"]),
+        reuse_fp32_param=bool(axes["reuse_fp32_param"]),
+        features=tuple(sorted(features)),
+    )
+
+
+def _axis_features() -> set[str]:
+    """Features that an axis of the strategy says already."""
+    return {
+        *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "reuse_fp32_param", "swap_optimizer", "swap_attention"),
+        *("ulysses", "ring", "hybrid_cp", "tp_extend_ep", "selective_recompute", "selective_swap"),
+        *("moe_alltoall_overlap", "shared_expert_overlap", "mc2", "coc", "overlap_grad_reduce"),
+    }
+
+
+def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> set[str]:
+    """Features that are on for this candidate among those that depend on its axes."""
+    on, found = context.features, set()
+    paired = axes["schedule"] == "adaptive_pipe"
+    if paired:
+        found.add("adaptive_pipe")
+    if axes["moe_dispatcher"] == "hierarchical" and context.model.is_moe:
+        found.add("hierarchical_a2a")
+    flat = axes["moe_dispatcher"] in {"alltoall", "alltoall_seq"}
+    if flat and not paired and int(axes["ep"]) > 1:
+        found |= {"moe_alltoall_overlap", "shared_expert_overlap"} & on
+    if int(axes["tp"]) > 1 and not context.model.is_moe:
+        found |= {"mc2", "coc"} & on
+    if context.model.is_moe and int(axes["tp"]) > 1 and int(axes["etp"]) == 1 and axes["moe_dispatcher"] == "alltoall_seq":
+        found |= {"tp_extend_ep"} & on
+    if not paired:
+        found |= {"overlap_grad_reduce"} & on
+    for name in ("reuse_fp32_param", "swap_optimizer"):
+        if axes[name]:
+            found.add(name)
+    return found
+
+
+def _memory_documents(layout: Layout, pp: int) -> tuple[Recompute, tuple[dict[str, int], ...]]:
+    """Recompute and swap as the strategy states them, stage by stage."""
+    back = {choice: name for name, choice in SWAP_NAMES.items()}
+    recompute: list[dict[str, int]] = [{} for _ in range(pp)]
+    swap: list[dict[str, int]] = [{} for _ in range(pp)]
+    for key, counts in layout.applied.items():
+        name, _, kind = key.partition("@")
+        suffix = f"@{kind}" if kind else ""
+        for stage in range(pp):
+            if int(counts[stage]):
+                if CHOICES[name].kind == "swap":
+                    swap[stage][back[name] + suffix] = int(counts[stage])
+                else:
+                    recompute[stage][key] = int(counts[stage])
+    names = sorted({k.partition("@")[0] for stage in recompute for k in stage})
+    swapped = tuple(swap) if any(swap) else ()
+    if not names:
+        return Recompute(granularity="none"), swapped
+    if names == ["full"]:
+        return Recompute(granularity="full", per_stage=tuple(recompute)), swapped
+    return Recompute(granularity="selective", modules=tuple(n for n in names if n != "full"), per_stage=tuple(recompute)), swapped  # type: ignore[arg-type]
+
+
+def plan_of_solved(solved: Solved, spec: Spec, identity: Identity) -> Plan:
+    """The plan of a solved candidate."""
+    assert solved.solution.layout is not None
+    assert solved.solution.applied is not None
+    layout = layout_of_solution(solved.problem, solved.solution.layout, solved.solution.applied)
+    return plan_of(solved.candidate, solved.classes, solved.context, layout, spec, identity)
+
+
+def plan_of(
+    candidate: Candidates, classes: StepClasses, context: Context, layout: Layout, spec: Spec, identity: Identity
+) -> Plan:
+    """The plan of a candidate under a layout, with everything predicted about it."""
+    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    strategy = strategy_of(candidate, context, layout)
+    return plan_of_estimate(estimate, strategy, candidate, context, layout, spec, identity)
+
+
+def plan_of_estimate(
+    estimate: Estimate,
+    strategy: Strategy,
+    candidate: Candidates,
+    context: Context,
+    layout: Layout,
+    spec: Spec,
+    identity: Identity,
+) -> Plan:
+    """Everything a user reads about one strategy."""
+    step = estimate.step_time_s
+    tokens = context.global_batch * context.seq_length / step
+    ranks = context.num_npus * context.machine.devices_per_npu
+    peak = context.machine.peak_flops
+    per_die = "die" if context.machine.devices_per_npu > 1 else "card"
+    total_tokens = spec.training.tokens
+    days = total_tokens / tokens / 86_400.0 if total_tokens else None
+    card = estimate.card_bytes
+    return Plan(
+        rank=0,
+        plan_id=plan_id(identity, strategy),
+        strategy=strategy,
+        step_time_s=step,
+        tokens_per_s=tokens,
+        tokens_per_s_per_npu=tokens / context.num_npus,
+        mfu=mfu(context.model, context.seq_length, tokens / ranks, peak),
+        mfu_convention=f"{CONVENTION}, {peak / 1e12:.1f} TF/{per_die}",
+        peak_memory_gib=float(np.max(card)) / GIB,
+        allocator_peak_gib=float(np.max(estimate.allocator_bytes)) / GIB,
+        memory_limit_gib=context.limit_bytes / GIB,
+        fits=bool(np.max(card) <= context.limit_bytes * (1.0 + 1e-9)),
+        oom_imbalance=estimate.oom_imbalance,
+        num_npus_used=context.num_npus,
+        micro_batches=int(candidate.micro_batches[0]),
+        days=days,
+        npu_hours=days * 24.0 * context.num_npus if days is not None else None,
+        breakdown=Breakdown(**estimate.breakdown),
+        hidden=Hidden(**estimate.hidden),
+        stages=_stages(estimate, layout, context),
+        uncertainty=interval(step, candidate, context),
+        provenance="assumed",
+    )
+
+
+def _stages(estimate: Estimate, layout: Layout, context: Context) -> tuple[Stage, ...]:
+    pp, vpp = layout.layers.shape[:2]
+    found = []
+    for stage in range(pp):
+        holds = []
+        if stage == 0:
+            holds.append("embedding")
+        if stage == pp - 1:
+            holds.append("head")
+            if context.model.num_nextn_predict_layers:
+                holds.append("mtp")
+        kinds = {name: float(values[stage]) / GIB for name, values in estimate.memory.items()}
+        found.append(
+            Stage(
+                layers=tuple(int(x) for x in layout.layers[stage].sum(axis=-1)),
+                holds=tuple(holds),
+                forward_s=float(estimate.forward_s[stage].sum()),
+                backward_s=float(estimate.backward_s[stage].sum()),
+                in_flight=float(estimate.in_flight[stage]),
+                memory_gib=StageMemory(**kinds),
+                total_gib=float(estimate.card_bytes[stage]) / GIB,
+            )
+        )
+    return tuple(found)

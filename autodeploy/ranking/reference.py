@@ -1,0 +1,73 @@
+"""The usual starting point: what people launch first, for comparison."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.strategy_layout import layout_of
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.sweep import sweep
+from autodeploy.ranking.plans import Identity, plan_of
+from autodeploy.solver.search_space import enumerate_candidates
+from autodeploy.specs.planset import Plan
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.spec import Spec
+from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.strategies.candidates import Candidates
+from autodeploy.strategies.feature_choice import choose_features
+from autodeploy.strategies.rules import judge
+from hardware_profiles.profile import Profile
+
+LABEL = "the usual starting point"
+FEATURES = {"adaptive_pipe": "off", "hierarchical_a2a": "off", "selective_recompute": "off", "swap_optimizer": "off"}
+
+
+def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+    """1F1B with full recompute, tensor parallelism over a node of eight, micro batch 1, even layers.
+
+    Of the pipelines that divide, the shortest one that fits the memory; None where there is no such strategy.
+    """
+    search = SearchSpec(
+        target=spec.search.target,
+        allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": ("1f1b",)},
+        features={k: v for k, v in FEATURES.items()},  # type: ignore[arg-type, misc]
+    )
+    choice = choose_features(search, spec.model, profile.name)
+    found = enumerate_candidates(search, context, profile, choice)
+    legal = found.take(np.flatnonzero(judge(found, context.facts, spec.search.target).legal))
+    order = _preference(legal, context)
+    swept = sweep(legal, context) if len(legal) else None
+    for index in order[:60]:
+        assert swept is not None
+        if swept.least_bytes[index] > context.limit_bytes:
+            continue
+        one = legal.take(slice(int(index), int(index) + 1))
+        plan = _with_full_recompute(one, context, spec, identity)
+        if plan.fits:
+            return plan.model_copy(update={"label": LABEL})
+    return None
+
+
+def _preference(candidates: Candidates, context: Context) -> np.ndarray:
+    """Tensor parallelism near 8, expert groups near one node, dispatch by alltoall, short pipelines first."""
+    node = min(8, context.world)
+    expert = np.abs(np.log2(candidates.ep / min(16, context.model.n_routed_experts or 1)))
+    return np.lexsort(
+        (
+            candidates.moe_dispatcher,
+            candidates.reuse_fp32_param.astype(np.int64),
+            expert,
+            candidates.etp != 1,
+            candidates.pp,
+            np.abs(np.log2(candidates.tp / node)),
+        )
+    )
+
+
+def _with_full_recompute(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan:
+    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
+    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
+    return plan_of(candidate, classes, context, layout, spec, identity)

@@ -1,0 +1,60 @@
+"""Why a strategy is not the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autodeploy.evaluation.context import Context
+from autodeploy.specs.planset import NearestChange, Plan, PlanSet
+from autodeploy.specs.spec import Spec
+from autodeploy.strategies.candidates import Candidates
+from autodeploy.strategies.rules import broken_rules
+from autodeploy.ranking.explain import explanation
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """The rule or the memory that rules a strategy out, or what it costs against the best plan."""
+
+    rule: str | None
+    message: str
+    step_time_s: float | None = None
+    against_best_pct: float | None = None
+    nearest: tuple[NearestChange, ...] = ()
+
+
+def explain_rejection(
+    candidate: Candidates,
+    context: Context,
+    spec: Spec,
+    *,
+    estimated: Callable[[], Plan],
+    best: Callable[[], PlanSet],
+) -> WhyNot:
+    """Legality first, then memory, then time against the best plan."""
+    broken = broken_rules(candidate, context.facts, spec.search.target)[0]
+    if broken:
+        first = broken[0]
+        text = "; ".join(rule.text for rule in broken)
+        return WhyNot(rule=first.name, message=f"not legal for {spec.search.target}: {text} ({first.source})")
+    plan = estimated()
+    if not plan.fits:
+        stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)
+        return WhyNot(
+            rule="memory",
+            message=f"stage {stage} needs {plan.peak_memory_gib:.1f} GiB of {plan.memory_limit_gib:.1f} GiB as it stands",
+            step_time_s=plan.step_time_s,
+            nearest=(NearestChange(change="recompute or swap", effect="leave recompute open: the search chooses it"),),
+        )
+    result = best()
+    if not result.plans:
+        return WhyNot(rule=None, message="the search found no plan to compare with", step_time_s=plan.step_time_s)
+    top = result.plans[0]
+    percent = 100.0 * (plan.step_time_s / top.step_time_s - 1.0)
+    return WhyNot(
+        rule=None,
+        message=f"legal and fits, but slower than the best: {explanation(top, plan)}",
+        step_time_s=plan.step_time_s,
+        against_best_pct=percent,
+    )

@@ -1,0 +1,82 @@
+"""The step time of layouts, from the schedule's graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodeploy.evaluation.inner_problem import ChunkTimes, Floats, InnerProblem, Ints, chunk_times, tail_s
+from cost_models.schedule import OperationOrder, SchedulePath, closed_form_s, critical_paths, makespan_s, operation_order
+
+
+@dataclass(frozen=True, eq=False)
+class Incumbent:
+    """A plan that fits: layout [pp, vpp, classes], applied [pp, options]."""
+
+    layout: Ints
+    applied: Ints
+    makespan_s: float
+    step_s: float
+
+
+class Evaluator:
+    """Simulates layouts of one problem."""
+
+    def __init__(self, problem: InnerProblem) -> None:
+        self.problem = problem
+        self.order: OperationOrder = operation_order(
+            problem.schedule, problem.pp, problem.vpp, problem.micro_batches
+        )
+
+    def times(self, layout: Ints, applied: Ints) -> ChunkTimes:
+        """`chunk_times` of the problem."""
+        return chunk_times(self.problem, layout, applied)
+
+    def makespan_s(self, layout: Ints, applied: Ints) -> Floats:
+        """Simulated makespans [n]."""
+        times = self.times(layout, applied)
+        return makespan_s(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, self.problem.p2p_s)
+
+    def step_s(self, layout: Ints, applied: Ints, below_s: float = float("inf")) -> Floats:
+        """Simulated step times [n]; inf without simulation where the closed form already reaches below_s."""
+        times = self.times(layout, applied)
+        tail = tail_s(self.problem, layout)
+        low = closed_form_s(
+            self.problem.schedule,
+            times.forward_s,
+            times.backward_s,
+            self.problem.micro_batches,
+            times.hidden_pair_s,
+            self.problem.p2p_s,
+        ).makespan_s
+        step = np.full(len(layout), np.inf)
+        rows = np.flatnonzero(low + tail < below_s)
+        if len(rows):
+            step[rows] = tail[rows] + makespan_s(
+                self.order,
+                times.forward_s[rows],
+                times.backward_s[rows],
+                times.hidden_pair_s[rows],
+                self.problem.p2p_s,
+            )
+        return step
+
+    def incumbent(self, layout: Ints, applied: Ints) -> Incumbent:
+        """One plan with its simulated times."""
+        makespan = float(self.makespan_s(layout[None], applied[None])[0])
+        return Incumbent(layout, applied, makespan, makespan + float(tail_s(self.problem, layout[None])[0]))
+
+    def critical_path(self, layout: Ints, applied: Ints) -> SchedulePath:
+        """The longest path of one plan: a cut."""
+        times = self.times(layout[None], applied[None])
+        return critical_paths(
+            self.order, times.forward_s, times.backward_s, times.hidden_pair_s, self.problem.p2p_s
+        )[0]
+
+    def paced_paths(self, layout: Ints, applied: Ints, factor: float) -> list[SchedulePath]:
+        """The longest path of a plan with one stage slowed by a factor, for every stage."""
+        times = self.times(layout[None], applied[None])
+        slow = (1.0 + (factor - 1.0) * np.eye(self.problem.pp))[:, :, None]
+        hidden = np.broadcast_to(times.hidden_pair_s, (self.problem.pp, *times.hidden_pair_s.shape[1:]))
+        return critical_paths(self.order, times.forward_s * slow, times.backward_s * slow, hidden, self.problem.p2p_s)

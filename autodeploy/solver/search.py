@@ -1,0 +1,152 @@
+"""The inner search: templates, local search, then a master problem with schedule cuts until the gap closes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.solver.bounds import RELAXATION, relax_bound
+from autodeploy.solver.columns import columns, layout_of
+from autodeploy.solver.layouts import to_sizes
+from autodeploy.solver.local_search import best_of, improve
+from autodeploy.solver.master import solve_master
+from autodeploy.solver.solution import OPTIMAL_GAP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.solver.effort import Effort
+    from autodeploy.solver.evaluate import Evaluator, Incumbent
+    from autodeploy.solver.stage_choices import StageChoices
+    from cost_models.schedule import SchedulePath
+
+CUTS: Final = "one column a stage under the longest paths of the schedule"
+SLOWED: Final = 1.25
+"""A stage made slower by this factor attracts the critical path: its path is a useful first cut."""
+
+
+@dataclass(eq=False)
+class Search:
+    """The state of one search: the best plan, the proven bound, the cuts, the work done."""
+
+    problem: InnerProblem
+    choices: StageChoices
+    evaluator: Evaluator
+    effort: Effort
+    seed: int
+    should_cancel: Callable[[], bool] | None
+    target_s: float  # nothing at or above this is of use
+    best: Incumbent | None = None
+    bound_s: float = 0.0
+    relaxation: str = RELAXATION
+    proven_empty: bool = False
+    work: float = 0.0
+    cuts: list[SchedulePath] = field(default_factory=list)
+
+    def cancelled(self) -> bool:
+        """Whether the caller wants the search to end."""
+        return self.should_cancel is not None and self.should_cancel()
+
+    def take(self, plan: Incumbent | None) -> None:
+        """Keep a plan if it is the fastest so far."""
+        if plan is not None and (self.best is None or plan.step_s < self.best.step_s):
+            self.best = plan
+
+    def closed(self) -> bool:
+        """Whether the gap, or the bound against what the caller already has, makes more work useless."""
+        if self.proven_empty or self.bound_s >= self.target_s:
+            return True
+        return self.best is not None and self.bound_s >= self.best.step_s * (1.0 - max(self.effort.gap, OPTIMAL_GAP))
+
+
+def search(state: Search, start: Ints) -> None:
+    """Run all steps on layouts [n, parts] to start from."""
+    state.bound_s = max(state.bound_s, relax_bound(state.problem))
+    if not np.isfinite(state.bound_s):
+        state.proven_empty = True
+        return
+    below = state.best.step_s if state.best is not None else np.inf
+    state.take(best_of(state.evaluator, state.choices, start, below))
+    if state.closed():
+        return
+    if state.best is None:
+        _any_layout(state)
+    if state.best is None or state.closed() or state.cancelled():
+        return
+    state.take(improve(state.evaluator, state.choices, state.best, state.effort.moves, state.cancelled))
+    if not state.closed() and state.problem.schedule != "dualpipe":
+        _close_gap(state)
+
+
+def _any_layout(state: Search) -> None:
+    """No template fits: ask the master for any columns that do."""
+    problem = state.problem
+    if problem.schedule == "dualpipe":
+        return
+    found = columns(problem, state.choices, np.inf, state.effort.most_choices)
+    if found is None:
+        return
+    result = solve_master(
+        problem, found, [], np.inf, hint=None, deterministic_time=state.effort.deterministic_time, seed=state.seed,
+        should_cancel=state.should_cancel,
+    )
+    state.work += result.deterministic_time
+    if result.chosen is not None:
+        sizes = to_sizes(problem, layout_of(problem, result.chosen))[None]
+        state.take(best_of(state.evaluator, state.choices, sizes, np.inf))
+    elif result.proven:
+        state.proven_empty = True
+
+
+def _close_gap(state: Search) -> None:
+    """Master, simulate its proposal, add its critical path as a cut; until the bound meets the best plan."""
+    assert state.best is not None
+    _first_cuts(state)
+    budget = state.effort.deterministic_time
+    known = {_key(cut) for cut in state.cuts}
+    for _ in range(state.effort.rounds):
+        if state.closed() or state.cancelled() or budget <= 0.0:
+            return
+        upper = min(state.best.step_s, state.target_s) - state.problem.tail_s
+        found = columns(state.problem, state.choices, upper, state.effort.most_choices)
+        if found is None:
+            return
+        result = solve_master(
+            state.problem, found, state.cuts, upper, hint=state.best.layout, deterministic_time=budget,
+            seed=state.seed, should_cancel=state.should_cancel,
+        )
+        state.work += result.deterministic_time
+        budget -= result.deterministic_time
+        if result.bound_s + state.problem.tail_s > state.bound_s:
+            state.bound_s, state.relaxation = result.bound_s + state.problem.tail_s, CUTS
+        if result.chosen is None:
+            return
+        layout = layout_of(state.problem, result.chosen)
+        applied, ok = state.choices.complete(layout[None])
+        if not ok[0]:
+            return
+        plan = state.evaluator.incumbent(layout, applied[0])
+        if plan.step_s < state.best.step_s:
+            state.take(plan)
+            state.take(improve(state.evaluator, state.choices, plan, 1, state.cancelled))
+        cut = state.evaluator.critical_path(layout, applied[0])
+        if _key(cut) in known:
+            return  # the columns' times are lower bounds: the master can't be told more
+        known.add(_key(cut))
+        state.cuts.append(cut)
+
+
+def _first_cuts(state: Search) -> None:
+    """The best plan's own path, and the path that paces on each stage when that stage is slowed."""
+    assert state.best is not None
+    state.cuts.append(state.evaluator.critical_path(state.best.layout, state.best.applied))
+    state.cuts += state.evaluator.paced_paths(state.best.layout, state.best.applied, SLOWED)
+    unique = {_key(cut): cut for cut in state.cuts}
+    state.cuts = list(unique.values())
+
+
+def _key(cut: SchedulePath) -> bytes:
+    return b"".join((cut.forward.tobytes(), cut.backward.tobytes(), cut.pairs.tobytes(), bytes(str(cut.edges), "ascii")))

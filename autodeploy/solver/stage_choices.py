@@ -1,0 +1,231 @@
+"""The best option counts of one stage for given layers, looked up many times during a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autodeploy.evaluation.inner_problem import (
+    Floats,
+    InnerProblem,
+    Ints,
+    chunk_times,
+    host_bytes,
+    stage_bytes,
+)
+from autodeploy.solver.memory_options import Frontier, stage_frontier
+
+MOST_POINTS = 64
+Chunks = tuple[tuple[int, ...], ...]  # layers of each class in each chunk of a stage
+
+
+@dataclass(frozen=True, eq=False)
+class StageChoice:
+    """One stage with given layers: undominated option counts that fit.
+
+    applied [points, options]; forward_s, backward_s [points, vpp] with them; base_forward_s, base_backward_s [vpp],
+    hidden_pair_s [vpp, vpp] without any option; extra_s: no choice adds less time to the stage, over all its chunks.
+    exact: every choice that fits is matched or beaten, chunk by chunk, by one of the points. Points come in order of
+    their total time.
+    """
+
+    applied: Ints
+    forward_s: Floats
+    backward_s: Floats
+    base_forward_s: Floats
+    base_backward_s: Floats
+    hidden_pair_s: Floats
+    extra_s: float
+    exact: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Bare:
+    """All stages with the same layers and no option."""
+
+    forward_s: Floats
+    backward_s: Floats
+    hidden_pair_s: Floats
+    missing_bytes: Floats
+
+
+class StageChoices:
+    """Option choices of a problem by (stage, layers). With `mask` [options] the options are given: on or off for all."""
+
+    def __init__(self, problem: InnerProblem, mask: Ints | None = None) -> None:
+        self.problem = problem
+        self.mask = mask
+        counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
+        self.moments = counts.astype(np.float64)
+        self._choices: dict[tuple[int, Chunks], StageChoice | None] = {}
+        self._bare: dict[Chunks, _Bare] = {}
+        self._frontiers: dict[Chunks, Frontier] = {}
+
+    def get(self, stage: int, chunks: Chunks) -> StageChoice | None:
+        """The stage's choices; None when no counts make the layers fit. Without points: none was found."""
+        key = (stage, chunks)
+        if key not in self._choices:
+            self._choices[key] = self._given(stage, chunks) if self.mask is not None else self._chosen(stage, chunks)
+        return self._choices[key]
+
+    def complete(self, layout: Ints) -> tuple[Ints, np.ndarray]:
+        """Least-time option counts [n, pp, options] of layouts, and whether every stage fits [n]."""
+        problem = self.problem
+        if self.mask is not None:
+            classes = [option.layer_class for option in problem.options]
+            applied = layout.sum(axis=2)[..., classes] * self.mask
+            return applied, fits(problem, layout, applied)
+        applied = np.zeros((*layout.shape[:2], len(problem.options)), dtype=np.int64)
+        tight = stage_bytes(problem, layout, applied) > problem.limit_bytes
+        ok = np.ones(len(layout), dtype=np.bool_)
+        for row, stage in zip(*np.nonzero(tight), strict=True):
+            if ok[row]:
+                choice = self.get(int(stage), as_chunks(layout[row, stage]))
+                if choice is None or not len(choice.applied):
+                    ok[row] = False
+                else:
+                    applied[row, stage] = choice.applied[0]
+        return applied, ok
+
+    def _given(self, stage: int, chunks: Chunks) -> StageChoice | None:
+        layout = self._everywhere(chunks, 1)
+        applied, _ = self.complete(layout)
+        if not _stage_fits(self.problem, layout, applied)[0, stage]:
+            return None
+        times = chunk_times(self.problem, layout, applied)
+        forward, backward = times.forward_s[:, stage], times.backward_s[:, stage]
+        return StageChoice(
+            applied[:, stage], forward, backward, forward[0], backward[0], times.hidden_pair_s[0, stage], 0.0, exact=True
+        )
+
+    def _chosen(self, stage: int, chunks: Chunks) -> StageChoice | None:
+        bare = self._without_options(chunks)
+        base_forward, base_backward = bare.forward_s[stage], bare.backward_s[stage]
+        need = bare.missing_bytes[stage]
+        if need.max() <= 0.0:
+            none = np.zeros((1, len(self.problem.options)), dtype=np.int64)
+            return StageChoice(
+                none, base_forward[None], base_backward[None], base_forward, base_backward, bare.hidden_pair_s[stage], 0.0,
+                exact=True,
+            )
+        frontier = self._frontier(stage, chunks, need, bare)
+        link = self.problem.host_link_bytes_per_s
+        out = np.maximum(0.0, frontier.swap_bytes / link - base_forward.sum())
+        back = np.maximum(0.0, frontier.swap_bytes / link - base_backward.sum() - frontier.extra_s)
+        added = frontier.extra_s + out + back
+        shown = self._worst_moments(need)[: frontier.saved.shape[1]]
+        rows = np.flatnonzero((frontier.saved >= need[shown] * (1.0 - 1e-9)).all(axis=1))
+        if not len(rows):
+            return None
+        least = float(added[rows].min())
+        rows = rows[np.argsort(added[rows], kind="stable")]
+        if self.problem.vpp == 1:
+            rows = rows[_front(out[rows], (added - out)[rows])]
+        exact = self.problem.vpp == 1 and len(rows) <= MOST_POINTS
+        found = self._points(stage, chunks, bare, frontier.counts[rows[:MOST_POINTS]], least, exact=exact)
+        if not len(found.applied):
+            lean = np.argsort(-frontier.saved.sum(axis=1), kind="stable")[:MOST_POINTS]
+            found = self._points(stage, chunks, bare, frontier.counts[lean], least, exact=False)
+        return found
+
+    def _worst_moments(self, need: Floats) -> Ints:
+        return np.argsort(-need, kind="stable")[:2]
+
+    def _points(self, stage: int, chunks: Chunks, bare: _Bare, applied: Ints, least: float, *, exact: bool) -> StageChoice:
+        """Keep the counts that really fit, undominated in the times of the chunks."""
+        layout = self._everywhere(chunks, len(applied))
+        everywhere = np.repeat(applied[:, None, :], self.problem.pp, axis=1)
+        fit = _stage_fits(self.problem, layout, everywhere)[:, stage]
+        times = chunk_times(self.problem, layout[fit], everywhere[fit])
+        forward, backward, applied = times.forward_s[:, stage], times.backward_s[:, stage], applied[fit]
+        order = np.argsort((forward + backward).sum(axis=1), kind="stable")
+        both = np.concatenate([forward, backward], axis=1)[order]
+        worse = (both[None, :, :] <= both[:, None, :]).all(axis=2) & np.tri(len(both), k=-1, dtype=np.bool_)
+        order = order[~worse.any(axis=1)]
+        return StageChoice(
+            applied[order],
+            forward[order],
+            backward[order],
+            bare.forward_s[stage],
+            bare.backward_s[stage],
+            bare.hidden_pair_s[stage],
+            least,
+            exact,
+        )
+
+    def _frontier(self, stage: int, chunks: Chunks, need: Floats, bare: _Bare) -> Frontier:
+        """With one chunk a stage the frontier is the same on all stages, but for the number in flight.
+
+        With several moments only the worst (two, when swaps cost no time) are compared: a relaxation.
+        """
+        layers = np.array(chunks, dtype=np.int64)
+        link = self.problem.host_link_bytes_per_s
+        window = np.minimum(bare.forward_s.sum(axis=1), bare.backward_s.sum(axis=1))
+        if self.problem.vpp > 1 or self.moments.shape[1] > 1:
+            shown = self._worst_moments(need)
+            movable = sum(o.swap_bytes * layers[:, o.layer_class].sum() for o in self.problem.options)
+            if movable > link * window[stage]:
+                shown = shown[:1]
+            return stage_frontier(
+                self.problem.options,
+                layers,
+                self.moments[stage, shown],
+                np.maximum(need[shown], 0.0),
+                float(link * window[stage]),
+            )
+        if chunks not in self._frontiers:
+            self._frontiers[chunks] = stage_frontier(
+                self.problem.options, layers, np.ones((1, 1)), None, float(link * window.min())
+            )
+        one = self._frontiers[chunks]
+        return Frontier(one.counts, one.saved * self.moments[stage, 0, 0], one.extra_s, one.swap_bytes)
+
+    def _without_options(self, chunks: Chunks) -> _Bare:
+        if chunks not in self._bare:
+            layout = self._everywhere(chunks, 1)
+            none = np.zeros((1, self.problem.pp, len(self.problem.options)), dtype=np.int64)
+            times = chunk_times(self.problem, layout, none)
+            self._bare[chunks] = _Bare(
+                times.forward_s[0],
+                times.backward_s[0],
+                times.hidden_pair_s[0],
+                missing_bytes(self.problem, self.moments, layout, none)[0],
+            )
+        return self._bare[chunks]
+
+    def _everywhere(self, chunks: Chunks, rows: int) -> Ints:
+        layers = np.array(chunks, dtype=np.int64)
+        return np.broadcast_to(layers, (rows, self.problem.pp, *layers.shape))
+
+
+def _front(first: Floats, second: Floats) -> Ints:
+    """Places of the points that are undominated in both (of equals the first), in their old order."""
+    order = np.lexsort((np.arange(len(first)), second, first))
+    lowest = np.minimum.accumulate(np.concatenate([[np.inf], second[order][:-1]]))
+    return np.sort(order[second[order] < lowest])
+
+
+def as_chunks(layers: Ints) -> Chunks:
+    """A stage's layers [vpp, classes] as a key."""
+    return tuple(map(tuple, layers.tolist()))
+
+
+def missing_bytes(problem: InnerProblem, moments: Floats, layout: Ints, applied: Ints) -> Floats:
+    """Bytes above the limit at every peak moment of every stage [n, pp, moments] (negative: spare)."""
+    parts = [
+        stage_bytes(replace(problem, in_flight=moments[:, k]), layout, applied) for k in range(moments.shape[1])
+    ]
+    return np.stack(parts, axis=-1) - problem.limit_bytes
+
+
+def _stage_fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
+    memory = stage_bytes(problem, layout, applied) <= problem.limit_bytes
+    if np.isfinite(problem.host_bytes_per_device):
+        memory &= host_bytes(problem, layout, applied) <= problem.host_bytes_per_device
+    return np.asarray(memory)
+
+
+def fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
+    """Whether every stage is within the card's and the host's memory [n]."""
+    return np.asarray(_stage_fits(problem, layout, applied).all(axis=1))

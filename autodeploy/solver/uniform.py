@@ -1,0 +1,118 @@
+"""Targets that switch a memory option on for all layers or none: try every set of options that may be the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.layouts import to_layout
+from autodeploy.solver.memory_options import uniform_choices
+from autodeploy.solver.search import search
+from autodeploy.solver.stage_choices import StageChoices, fits
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.solver.search import Search
+
+MOST_TEMPLATE_ROWS = 2048
+
+
+def search_uniform(state: Search, start: Ints) -> None:
+    """Search every undominated set of options in order of its bound, until the next one can't win."""
+    problem = state.problem
+    masks = undominated_sets(problem)
+    low = np.array([relax_bound(with_options(problem, mask)) for mask in masks])
+    order = np.argsort(low, kind="stable")
+    _quick_incumbent(state, masks[order], low[order], start)
+    open_bounds: list[float] = []
+    shares = max(1, int(np.isfinite(low).sum()))
+    work, cuts = 0.0, state.cuts
+    for row in order:
+        best = np.inf if state.best is None else state.best.step_s
+        if low[row] >= min(best, state.target_s) or not np.isfinite(low[row]):
+            open_bounds.append(float(low[row]))
+            continue
+        if state.cancelled() or work >= state.effort.deterministic_time:
+            open_bounds.append(float(low[row]))
+            continue
+        part = replace(
+            state,
+            problem=with_options(problem, masks[row]),
+            choices=StageChoices(problem, masks[row]),
+            effort=replace(
+                state.effort,
+                deterministic_time=max(state.effort.deterministic_time - work, state.effort.deterministic_time / shares),
+            ),
+            bound_s=0.0,
+            proven_empty=False,
+            work=0.0,
+            cuts=list(cuts),
+        )
+        search(part, start)
+        work += part.work
+        state.take(part.best)
+        state.relaxation = part.relaxation
+        open_bounds.append(float("inf") if part.proven_empty else part.bound_s)
+        cuts = part.cuts
+    state.work += work
+    state.bound_s = min(open_bounds)
+    state.proven_empty = not np.isfinite(state.bound_s)
+
+
+def _quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> None:
+    """The templates under the most promising sets, all in one batch: a good plan early prunes the rest."""
+    rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(start))]
+    if not len(rows):
+        return
+    problem = state.problem
+    layout = np.tile(to_layout(problem, start), (len(rows), 1, 1, 1))
+    classes = [option.layer_class for option in problem.options]
+    applied = layout.sum(axis=2)[..., classes] * np.repeat(masks[rows], len(start), axis=0)[:, None, :]
+    ok = np.flatnonzero(fits(problem, layout, applied))
+    if len(ok):
+        best = np.inf if state.best is None else state.best.step_s
+        step = state.evaluator.step_s(layout[ok], applied[ok], best)
+        row = int(np.argmin(step))
+        if step[row] < best:
+            state.take(state.evaluator.incumbent(layout[ok[row]], applied[ok[row]]))
+
+
+def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
+    """The problem whose layers have the options of a mask built in: no choice is left.
+
+    The time of swapping that computation doesn't hide stays out of the layers: it depends on what a chunk holds.
+    """
+    classes = list(problem.classes)
+    for option, on in zip(problem.options, mask, strict=True):
+        if on:
+            layer = classes[option.layer_class]
+            classes[option.layer_class] = replace(
+                layer,
+                backward_s=layer.backward_s + option.extra_backward_s,
+                activation_bytes=layer.activation_bytes - option.saved_bytes,
+            )
+    return replace(problem, classes=tuple(classes), options=())
+
+
+def undominated_sets(problem: InnerProblem) -> Ints:
+    """Masks [sets, options] of options that no other set beats in time, swap and memory of every class."""
+    masks = uniform_choices(problem)
+    saved = np.zeros((len(masks), len(problem.classes)))
+    cost = np.zeros((len(masks), 2 * len(problem.classes)))
+    for index, option in enumerate(problem.options):
+        on = masks[:, index]
+        saved[:, option.layer_class] += on * option.saved_bytes
+        cost[:, 2 * option.layer_class] += on * option.extra_backward_s
+        cost[:, 2 * option.layer_class + 1] += on * option.swap_bytes
+    order = np.lexsort((masks.sum(axis=1), -saved.sum(axis=1), cost.sum(axis=1)))
+    keep: list[int] = []
+    kept_cost, kept_saved = np.empty((0, cost.shape[1])), np.empty((0, saved.shape[1]))
+    for row in order:
+        if not ((kept_cost <= cost[row]).all(axis=1) & (kept_saved >= saved[row]).all(axis=1)).any():
+            keep.append(int(row))
+            kept_cost, kept_saved = np.vstack([kept_cost, cost[row]]), np.vstack([kept_saved, saved[row]])
+    return masks[keep]
+

@@ -1,0 +1,81 @@
+"""Databases, services and running apps for the tests of the service."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from api.app import create_app
+from autodeploy.services import Services, open_services
+from autodeploy.settings import Settings
+from autodeploy.store.database import Database
+from autodeploy.store.migrate import upgrade
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+QUICK = "tests.quick_planner"
+WAIT_S = 30.0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database: once SQLite, once PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'autodeploy.db'}"
+    return str(request.getfixturevalue("empty_postgres_dsn"))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """An empty SQLite database."""
+    return f"sqlite:///{tmp_path / 'autodeploy.db'}"
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A migrated database, SQLite and PostgreSQL in turn."""
+    database = Database(database_url, pool_size=5)
+    upgrade(database)
+    yield database
+    database.close()
+
+
+def quick_settings(database_url: str, **changes: Any) -> Settings:
+    """Settings that make time pass quickly."""
+    values: dict[str, Any] = {"database_url": database_url, "heartbeat_s": 0.2, "stalled_after_s": 20.0, "poll_s": 0.2}
+    return Settings(**values | changes)
+
+
+@pytest.fixture
+def services(database: Database, database_url: str) -> Iterator[Services]:
+    """Services without a runner: searches stay queued."""
+    with open_services(quick_settings(database_url), planner=QUICK) as opened:
+        yield opened
+
+
+def eventually(condition: Callable[[], Any], *, within_s: float = WAIT_S) -> Any:
+    """What the condition gives as soon as it is true."""
+    end_s = time.monotonic() + within_s
+    while time.monotonic() < end_s:
+        if value := condition():
+            return value
+        time.sleep(0.03)
+    pytest.fail(f"not true within {within_s} s")
+
+
+@asynccontextmanager
+async def running_app(settings: Settings, *, planner: str = QUICK) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app, which runs inside this process."""
+    app = create_app(settings, planner=planner)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=WAIT_S) as client,
+    ):
+        yield client

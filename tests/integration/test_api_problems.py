@@ -1,0 +1,175 @@
+"""Every refusal is a problem document that says what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import factories
+from tests.integration.conftest import quick_settings, running_app
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx
+
+pytestmark = [pytest.mark.integration, pytest.mark.anyio]
+
+JSON = {"Content-Type": "application/json"}
+
+
+# One app for the module: none of these requests changes anything.
+@pytest.fixture(scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    path = tmp_path_factory.mktemp("problems") / "autodeploy.db"
+    async with running_app(quick_settings(f"sqlite:///{path}", body_limit_bytes=20_000)) as client:
+        yield client
+
+
+def assert_problem(response: httpx.Response, status: int, slug: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["status"] == status
+    assert body["type"] == f"urn:autodeploy:problem:{slug}"
+    assert body["request_id"] == response.headers["x-request-id"]
+    return body
+
+
+async def test_all_mistakes_at_once(client):
+    document = {
+        "model": "deepseek-v33",
+        "cluster": {"profile": "cloudmatrix-385", "num_npus": 0},
+        "training": {"seq_len": 4096, "global_batch_size": 15360},
+        "search": {"features": {"adaptive_pip": "on"}},
+    }
+    body = assert_problem(await client.post("/v1/searches", json=document), 422, "invalid-spec")
+    errors = {error["pointer"]: error for error in body["errors"]}
+    assert set(errors) >= {
+        "/model",
+        "/cluster/profile",
+        "/cluster/num_npus",
+        "/training/seq_len",
+        "/training/seq_length",
+    }
+    assert "deepseek-v3" in errors["/model"]["hint"]
+    assert "cloudmatrix-384" in errors["/cluster/profile"]["hint"]
+    assert "seq_length" in errors["/training/seq_len"]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "pointer"),
+    [
+        (("model",), {"hf_config": "/etc/passwd"}, "/model/hf_config"),
+        (("cluster", "profile"), "/etc/passwd", "/cluster/profile"),
+        (("cluster", "profile"), "../secret.yaml", "/cluster/profile"),
+        (("training", "expert_load_file"), "/etc/passwd", "/training/expert_load_file"),
+        (("cluster", "overrides"), {"no.such.number": 1.0}, "/cluster/overrides/no.such.number"),
+    ],
+)
+async def test_no_file_of_the_server_is_read(client, path, value, pointer):
+    document = factories.spec_document()
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    body = assert_problem(await client.post("/v1/searches", json=document), 422, "invalid-spec")
+    assert [error["pointer"] for error in body["errors"]] == [pointer]
+    assert "root:" not in str(body)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b'{"a": NaN}',
+        b'{"model": "\\ud800"}',
+        b'{"model": "a\\u0000b"}',
+        b'{"a": 1e999}',
+        b"\xff\xfe",
+        b"[" * 9000,
+        b'{"a": 1, "a": 2}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+    ],
+    ids=["empty", "cut", "nan", "surrogate", "nul", "infinite", "not_utf8", "deep", "twice", "huge"],
+)
+async def test_a_malformed_body(client, content):
+    assert_problem(await client.post("/v1/searches", content=content, headers=JSON), 400, "bad-request")
+
+
+@pytest.mark.parametrize("document", [[], "text", 7, None, {}, {"model": []}, {"plans": [], "search": {}}])
+async def test_json_that_is_no_spec(client, document):
+    response = await client.post("/v1/searches", content=json.dumps(document), headers=JSON)
+    assert_problem(response, 422, "invalid-spec")
+
+
+async def test_a_yaml_alias_bomb_is_refused(client):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    headers = {"Content-Type": "application/yaml"}
+    response = await client.post("/v1/searches", content="\n".join(lines), headers=headers)
+    assert_problem(response, 400, "bad-request")
+
+
+async def test_a_large_body(client):
+    assert_problem(await client.post("/v1/searches", content=b" " * 30_000, headers=JSON), 413, "content-too-large")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(30):
+            yield b" " * 1000
+
+    assert_problem(await client.post("/v1/searches", content=pieces(), headers=JSON), 413, "content-too-large")
+    annotated = await client.patch("/v1/searches/srch_0", content=pieces(), headers=JSON)
+    assert_problem(annotated, 413, "content-too-large")
+
+
+async def test_other_media_types(client):
+    for headers in ({"Content-Type": "text/html"}, {}):
+        response = await client.post("/v1/searches", content=b"{}", headers=headers)
+        assert_problem(response, 415, "unsupported-media-type")
+
+
+async def test_unknown_addresses_and_methods(client):
+    assert_problem(await client.get("/v1/nothing"), 404, "not-found")
+    assert_problem(await client.get("/v1/searches/srch_unknown0"), 404, "not-found")
+    assert_problem(await client.get("/v1/searches/srch_unknown0/events"), 404, "not-found")
+    assert_problem(await client.get("/v1/plans/p_unknown0"), 404, "not-found")
+    assert_problem(await client.get("/v1/models/gpt-9"), 404, "not-found")
+    assert_problem(await client.get("/v1/hardware-profiles/abacus"), 404, "not-found")
+    assert_problem(await client.get("/v1/schemas/poem"), 404, "not-found")
+    refused = await client.put("/v1/searches", json={})
+    assert_problem(refused, 405, "method-not-allowed")
+    assert set(refused.headers["allow"].split(", ")) & {"GET", "POST"}
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("limit=0", "limit"),
+        ("limit=x", "limit"),
+        ("status=done", "status"),
+        ("after=7", "after"),
+        ("created_after=yesterday", "created_after"),
+        ("created_after=2026-11-20T12:00:00", "created_after"),
+        ("model=a%00b", "model"),
+    ],
+)
+async def test_bad_parameters(client, query, name):
+    response = await client.get(f"/v1/searches?{query}")
+    body = response.json()
+    assert response.status_code == 422
+    assert [error["pointer"] for error in body["errors"]] == [name]
+
+
+async def test_another_sites_page_changes_nothing(client):
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    assert_problem(await client.post("/v1/searches", json={}, headers=headers), 403, "forbidden")
+    assert (await client.get("/v1/searches", headers=headers)).status_code == 200
+
+
+async def test_a_given_request_id_is_kept_when_it_is_harmless(client):
+    assert (await client.get("/livez", headers={"X-Request-ID": "ci-42"})).headers["x-request-id"] == "ci-42"
+    assert (await client.get("/livez", headers={"X-Request-ID": "a b"})).headers["x-request-id"] != "a b"

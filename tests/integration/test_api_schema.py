@@ -1,0 +1,81 @@
+"""schemathesis over the whole OpenAPI document, on both databases: every answer is as documented."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.config import SchemathesisConfig
+from schemathesis.openapi import from_dict
+
+from api.app import create_app
+from autodeploy.store.database import Database
+from autodeploy.store.migrate import upgrade
+from tests.integration.conftest import QUICK, quick_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastapi import FastAPI
+    from schemathesis.schemas import APIOperation
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES_PER_OPERATION = 15
+ANSWERS = ["2xx", "304", "400", "404", "409", "413", "415", "422"]
+CONFIG = {
+    "checks": {
+        # A spec that fits the schema may still contradict itself: 422 with all the reasons is its answer.
+        "positive_data_acceptance": {"expected-statuses": ANSWERS},
+        # Validators accept what a JSON Schema cannot say, such as numbers written as text.
+        "negative_data_rejection": {"expected-statuses": ANSWERS},
+    }
+}
+EVENT_STREAM = "/events$"
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
+    """A running app; the quick planner answers its searches at once."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('schema') / 'autodeploy.db'}"
+    else:
+        url = request.getfixturevalue("postgres_dsn")
+        database = Database(url, pool_size=1)
+        upgrade(database)
+        database.close()
+    app = create_app(quick_settings(url, wait_limit_s=0.0), planner=QUICK)
+    with asyncio.Runner() as runner:
+        lifespan = app.router.lifespan_context(app)
+        runner.run(lifespan.__aenter__())
+        yield app
+        runner.run(lifespan.__aexit__(None, None, None))
+
+
+def test_answers_are_as_documented(app, subtests):
+    schema = from_dict(app.openapi(), config=SchemathesisConfig.from_dict(CONFIG))
+    schema.app = app
+    # Event streams have no end to wait for.
+    for result in schema.exclude(path_regex=EVENT_STREAM).get_all_operations():
+        operation = result.ok()
+        with subtests.test(operation.label):
+            check(operation)
+
+
+def check(operation: APIOperation) -> None:
+    """Sends generated requests of one operation, and runs every check on the answers."""
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=EXAMPLES_PER_OPERATION,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+    def answers(case: schemathesis.Case) -> None:
+        case.call_and_validate()
+
+    answers()

@@ -1,0 +1,104 @@
+"""Migrations on SQLite and PostgreSQL: up from empty, idempotent, equal to the tables, down again."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect
+
+from autodeploy.errors import ConflictError
+from autodeploy.store.database import Database
+from autodeploy.store.migrate import (
+    HEAD_REVISION,
+    alembic_config,
+    current_revision,
+    is_current,
+    require_current,
+    upgrade,
+)
+from autodeploy.store.tables import Base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.migration
+
+REVISIONS = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A database without a table."""
+    sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'new' / 'autodeploy.db'}" if sqlite else request.getfixturevalue("empty_postgres_dsn")
+    database = Database(url, pool_size=4)
+    yield database
+    database.close()
+
+
+def test_up_from_empty_gives_the_tables_of_the_program(empty):
+    assert current_revision(empty) is None
+    upgrade(empty)
+    assert current_revision(empty) == HEAD_REVISION == REVISIONS[-1]
+    assert set(inspect(empty.engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
+    with empty.engine.connect() as connection:
+        command.check(alembic_config(connection))
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_up_from_each_revision(empty, revision):
+    upgrade(empty, revision)
+    upgrade(empty)
+    assert is_current(empty)
+    upgrade(empty)
+    assert is_current(empty)
+
+
+def test_down_to_nothing_and_up_again(empty):
+    upgrade(empty)
+    with empty.write_engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "base")
+    assert inspect(empty.engine).get_table_names() == ["alembic_version"]
+    upgrade(empty)
+    assert is_current(empty)
+
+
+def test_constraints_have_names(empty):
+    upgrade(empty)
+    found = inspect(empty.engine)
+    for table in Base.metadata.tables:
+        assert found.get_pk_constraint(table)["name"] == f"pk_{table}"
+        assert all(key["name"] for key in found.get_foreign_keys(table))
+    assert {check["name"] for check in found.get_check_constraints("searches")} == {
+        "ck_searches_status",
+        "ck_searches_attempts",
+    }
+
+
+def test_several_processes_may_migrate_at_once(empty):
+    errors = []
+
+    def migrate() -> None:
+        try:
+            upgrade(empty)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=migrate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert is_current(empty)
+
+
+def test_an_old_database_is_refused_by_name(empty):
+    with pytest.raises(ConflictError, match="at revision none") as caught:
+        require_current(empty)
+    assert caught.value.hint == "autodeploy db upgrade"

@@ -1,0 +1,317 @@
+"""The command line: what goes to stdout and stderr, exit codes, formats, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from autodeploy.cli import main, plan, why_not
+from autodeploy.cli.progress import SearchTalk, progress_text
+from autodeploy.cli.validate import report_text
+from autodeploy.errors import ConflictError, NotFoundError, SearchCancelled
+from autodeploy.planner import Progress
+from autodeploy.reports.wording import width
+from autodeploy.specs.planset import NearestChange, PlanSet
+from tests import factories
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the program in this process: exit code, stdout, stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["autodeploy", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main.run()
+        captured = capsys.readouterr()
+        return caught.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def spec_path(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(json.dumps(factories.spec_document()))
+    return str(path)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Searches answer with a known PlanSet; the specs they were asked are kept."""
+    asked = []
+
+    def answer(result):
+        def plan_here(spec):
+            asked.append(spec)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        monkeypatch.setattr(plan, "_plan_here", plan_here)
+        return asked
+
+    return answer
+
+
+def test_version_starts_quickly():
+    program = [sys.executable, "-c", "from autodeploy.cli.main import run; run()", "--version"]
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run(program, capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - began)
+    assert re.fullmatch(r"autodeploy \d+\.\d+\.\d+\S*\n", done.stdout)
+    assert min(times) < 0.4
+
+
+def test_starting_loads_nothing_heavy():
+    code = (
+        "import sys, autodeploy.cli.main; "
+        "heavy = {'numpy', 'ortools', 'pydantic', 'sqlalchemy', 'fastapi', 'plotly', 'httpx'}; "
+        "print(sorted(heavy & {*sys.modules}))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plan", "estimate", "validate", "export", "why-not", "import", "serve", "doctor", "profiles", "models", "db"],
+)
+def test_every_command_has_help(command, name):
+    code, out, _ = command(name, "--help")
+    assert code == 0
+    assert f"autodeploy {name}" in out
+
+
+def test_the_table_is_the_report(command, planned, spec_path):
+    planned(factories.plan_set())
+    code, out, err = command("plan", spec_path)
+    assert code == 0
+    assert out.startswith("DeepSeek-V3 on CloudMatrix 384")
+    assert err == ""
+    assert "\x1b" not in out
+
+
+def test_json_is_exactly_the_plan_set(command, planned, spec_path):
+    planned(factories.plan_set())
+    code, out, _ = command("plan", spec_path, "-f", "json")
+    assert code == 0
+    assert out == factories.plan_set().model_dump_json(indent=2) + "\n"
+    assert PlanSet.model_validate_json(out) == factories.plan_set()
+
+
+@pytest.mark.parametrize(("form", "start"), [("markdown", "# DeepSeek"), ("csv", "rank,plan_id")])
+def test_other_formats_into_a_file(command, planned, spec_path, tmp_path, form, start):
+    planned(factories.plan_set())
+    target = tmp_path / "out.txt"
+    code, out, err = command("plan", spec_path, "-f", form, "-o", str(target))
+    assert (code, out) == (0, "")
+    assert "written to" in err
+    assert target.read_text().startswith(start)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.txt", "spec.yaml"]
+
+
+def test_chinese(command, planned, spec_path):
+    planned(factories.plan_set())
+    assert "最优" in command("plan", spec_path, "--lang", "zh")[1]
+
+
+def test_top_changes_the_search(command, planned, spec_path):
+    asked = planned(factories.plan_set())
+    command("plan", spec_path, "--top", "9")
+    assert asked[0].search.top_k == 9
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (factories.plan_set(1, "optimal"), 0),
+        (factories.plan_set(1, "feasible"), 0),
+        (factories.infeasible_plan_set(), 3),
+        (factories.plan_set(0, "failed", error="boom"), 4),
+        (factories.plan_set(0, "cancelled"), 4),
+        (SearchCancelled("stopped"), 4),
+        (NotFoundError("gone"), 2),
+        (ConflictError("busy"), 2),
+        (RuntimeError("bug"), 4),
+    ],
+)
+def test_exit_codes(command, planned, spec_path, result, code):
+    planned(result)
+    assert command("plan", spec_path)[0] == code
+
+
+def test_every_mistake_is_told_on_stderr_with_its_place(command, tmp_path):
+    path = tmp_path / "bad.yaml"
+    document = factories.spec_document(targt="any")
+    document["cluster"]["profile"] = "cloudmatrix-348"
+    path.write_text(json.dumps(document))
+    code, out, err = command("plan", str(path))
+    assert (code, out) == (2, "")
+    assert "2 fields are not valid" in err
+    assert "/cluster/profile: there is no hardware profile" in err
+    assert "hint: did you mean cloudmatrix-384?" in err
+    assert "/search/targt: unknown key" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "missing.yaml"],
+        ["plan"],
+        ["plan", "x.yaml", "-f", "xml"],
+        ["nothing"],
+        ["profiles", "show", "cloudmatrix-348"],
+        ["models", "show", "deepseek-v9"],
+        ["validate", "missing.jsonl"],
+        ["import", "missing.json"],
+        ["plan", "examples/llama2_70b_32.yaml", "--server", "localhost"],
+        ["why-not", "examples/llama2_70b_32.yaml", "--strategy", "tp:8"],
+        ["export", "p_aaaaaaaa", "--to", "json"],
+        ["estimate", "examples/llama2_70b_32.yaml"],
+    ],
+)
+def test_bad_input_is_exit_code_2(command, arguments):
+    code, out, err = command(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err != ""
+
+
+def test_a_server_that_is_not_there_is_exit_code_4(command, spec_path):
+    code, out, err = command("plan", spec_path, "--server", "http://127.0.0.1:9")
+    assert (code, out) == (4, "")
+    assert "error:" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["profiles", "ls"], ["profiles", "show", "cloudmatrix-384"], ["models", "ls"], ["models", "show", "deepseek-v3"]],
+)
+def test_lists_fit_100_columns_and_come_as_json(command, arguments):
+    code, out, _ = command(*arguments)
+    assert code == 0
+    assert max(map(width, out.splitlines())) <= 100
+    code, out, _ = command(*arguments, "-f", "json")
+    assert json.loads(out)
+
+
+def test_a_shown_model_is_one_a_spec_can_hold(command):
+    from autodeploy.importers.documents import load_yaml
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.presets import load_preset
+
+    shown = load_yaml(command("models", "show", "qwen3-235b-a22b")[1])
+    assert ModelSpec.model_validate(shown["model"]) == load_preset("qwen3-235b-a22b")
+
+
+def test_import_gives_a_model_and_says_what_it_did(command, tmp_path):
+    from tests.unit.test_spec_file import LLAMA
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    code, out, _ = command("import", str(path), "--name", "mine")
+    assert code == 0
+    assert "name: mine" in out
+    assert "num_key_value_heads: 8" in out
+    code, out, _ = command("import", str(path), "--show")
+    assert code == 0
+    assert "taken" in out
+    assert "num_key_value_heads" in out
+
+
+def test_database_upgrade_and_doctor(command):
+    code, out, err = command("db", "upgrade")
+    assert (code, out) == (0, "")
+    assert "up to date" in err
+    code, out, _ = command("doctor")
+    assert code == 0
+    assert "ok    database: SQLite, up to date" in out
+
+
+def test_output_that_can_not_be_written(command, planned, spec_path):
+    planned(factories.plan_set())
+    code, _, err = command("plan", spec_path, "-o", "/nowhere/at/all.txt")
+    assert code == 2
+    assert "can't be written" in err
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    program = f"{sys.executable} -c 'from autodeploy.cli.main import run; run()' models ls | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", program], capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    assert done.stderr == ""
+
+
+def test_progress_in_one_line():
+    progress = Progress(
+        "incumbent", "", enumerated=1000, rejected=10, solved=3, incumbent_s=61.25, gap=0.125, elapsed_s=2.0
+    )
+    assert progress_text(progress) == "  2.0 s  1,000 strategies, 10 illegal, 3 solved, best 61.25 s, gap 12.5 %"
+
+
+def test_the_first_interrupt_asks_the_search_to_stop(capsys):
+    import signal
+
+    before = signal.getsignal(signal.SIGINT)
+    with SearchTalk() as talk:
+        assert not talk.should_cancel()
+        signal.raise_signal(signal.SIGINT)
+        assert talk.should_cancel()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        talk(Progress("enumerated", "", enumerated=5))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "stopping" in capsys.readouterr().err
+
+
+def test_why_not_parses_axes_and_answers():
+    assert why_not.parse_changes("tp=8, PP=4,schedule=1f1b") == {"tp": 8, "pp": 4, "schedule": "1f1b"}
+    answer = SimpleNamespace(
+        rule="heads_divide_by_tp",
+        message="128 heads are not a multiple of tp 3",
+        step_time_s=70.0,
+        against_best_pct=14.2,
+        nearest=(NearestChange(change="tp=4", effect="legal"),),
+    )
+    assert why_not.answer_text(answer).splitlines() == [
+        "rejected by heads_divide_by_tp: 128 heads are not a multiple of tp 3",
+        "  it would take 70 s a step, +14.2 % against the best plan",
+        "  nearest changes:",
+        "    - tp=4: legal",
+    ]
+
+
+def test_a_validation_report_shows_errors_and_what_was_skipped():
+    report = {
+        "rows": [
+            {
+                "id": "A",
+                "measured": {"tokens_per_s_per_npu": 1000.0, "peak_memory_gib": 50.0},
+                "predicted": {"tokens_per_s_per_npu": 1100.0, "step_time_s": 3.0, "peak_memory_gib": 49.0},
+                "error": {"time": 0.1, "memory": -0.02},
+            },
+            {"id": "B", "measured": {"step_time_s": 2.0}, "predicted": None, "error": None, "skipped": "no such chip"},
+        ],
+        "summary": {
+            "time": {"n": 1, "mape": 0.1, "median_ape": 0.1, "p90_ape": 0.1, "bias": 0.1},
+            "memory": {"n": 0},
+            "by_class": {"dense": {"time": {"n": 1, "median_ape": 0.1}}},
+        },
+    }
+    text = report_text(report)
+    assert max(map(width, text.splitlines())) <= 100
+    assert "+10.0 %" in text
+    assert "no such chip" in text
+    assert "time: 1 runs, median error 10.0 %" in text
+    assert "memory: nothing to compare" in text
+    assert "2 runs, 1 skipped" in text
