@@ -25,22 +25,30 @@ def list_profiles() -> tuple[str, ...]:
 
 
 @cache
-def _shipped(name: str) -> Profile:
+def _shipped(name: str, calibrated: bool) -> Profile:
     text = (_DATA / f"{name}.yaml").read_text(encoding="utf-8")
-    return Profile(parse_profile_document(parse_yaml(text, name=name), name=name))
+    profile = Profile(parse_profile_document(parse_yaml(text, name=name), name=name))
+    overlay = _DATA / "calibrated" / f"{name}.yaml"
+    if calibrated and overlay.is_file():
+        return apply_overlay(profile, parse_yaml(overlay.read_text(encoding="utf-8"), name=f"calibrated {name}"))
+    return profile
 
 
 def load_profile(
     name_or_path: str | Path,
     overrides: Mapping[str, float] | None = None,
     overlay: Mapping[str, Any] | str | Path | None = None,
+    *,
+    calibrated: bool = True,
 ) -> Profile:
     """The named profile (cached) or the one in a YAML file, with the overlay and then the overrides applied.
+
+    A shipped profile comes with the efficiencies fitted to the shipped records; `calibrated=False` gives its priors.
 
     Text that ends in .yaml or .yml or contains a path separator is a path, anything else a name. ProfileError says
     what is wrong: an unknown name lists the known ones, a bad file every bad field with its JSON pointer.
     """
-    profile = _from_path(Path(name_or_path)) if _is_path(name_or_path) else _named(str(name_or_path))
+    profile = _from_path(Path(name_or_path)) if _is_path(name_or_path) else _named(str(name_or_path), calibrated)
     if overlay is not None:
         profile = apply_overlay(profile, overlay)
     return apply_overrides(profile, overrides) if overrides else profile
@@ -56,14 +64,14 @@ def _is_path(name_or_path: str | Path) -> bool:
     return isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
 
 
-def _named(name: str) -> Profile:
+def _named(name: str, calibrated: bool) -> Profile:
     known = list_profiles()
     if name not in known:
         close = get_close_matches(name.lower(), known, n=1, cutoff=0.4)
         meant = f"did you mean {close[0]}? " if close else ""
         hint = f"{meant}known are {', '.join(known)}; or give the path of a YAML file"
         raise ProfileError(f"there is no hardware profile {name!r}", hint=hint)
-    return _shipped(name)
+    return _shipped(name, calibrated)
 
 
 def _from_path(path: Path) -> Profile:

@@ -34,10 +34,20 @@ class Prediction:
 
 
 def predict_record(
-    record: Record, *, overlay: Path | None = None, efficiency: Mapping[str, Number] | None = None
+    record: Record,
+    *,
+    overlay: Path | None = None,
+    efficiency: Mapping[str, Number] | None = None,
+    calibrated: bool = True,
 ) -> Prediction:
-    """Predict the run of a record, whatever legality rules say of it: it ran."""
-    profile = profile_of(record.cluster, overlay=str(overlay) if overlay else None)
+    """Predict the run of a record, whatever legality rules say of it: it ran.
+
+    Parameters
+    ----------
+    overlay : calibration overlay over the profile. efficiency : values that replace the profile's.
+    calibrated : start from the profile as shipped; without, from its priors.
+    """
+    profile = profile_of(record.cluster, overlay=str(overlay) if overlay else None, calibrated=calibrated)
     context = build_context(
         record.model,
         record.cluster,
@@ -49,8 +59,11 @@ def predict_record(
         release=release_of(record).band,
         efficiency=efficiency,
     )
+    strategy = record.strategy
+    if strategy.moe_dispatcher is None:
+        strategy = strategy.model_copy(update={"moe_dispatcher": release_of(record).dispatcher})
     candidate = candidate_of(
-        record.strategy,
+        strategy,
         world=context.world,
         global_batch=context.global_batch,
         moe=record.model.is_moe,

@@ -21,13 +21,16 @@ class ReleaseDefaults:
 
     features: frozenset[str]
     band: str
+    dispatcher: str = "alltoall"
 
 
 _MODERN_NVIDIA = frozenset(
     {"flash_attention", "fused_swiglu", "fused_rmsnorm", "grouped_gemm", "fused_operators", "rect_fa",
      "overlap_grad_reduce", "overlap_param_gather"}
 )
-_MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout"})
+_MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout", "scatter_gather_sends"})
+# Graph mode: the compiler fuses what the script does not name and issues collectives as soon as their inputs exist.
+_GRAPH_MODE = frozenset({"fused_rmsnorm", "fused_swiglu", "overlap_grad_reduce", "overlap_param_gather"})
 
 
 def release_of(record: Record) -> ReleaseDefaults:
@@ -37,13 +40,13 @@ def release_of(record: Record) -> ReleaseDefaults:
         old = record.cluster.profile == "nvidia-a100-80g"
         return ReleaseDefaults(_MEGATRON_2021 if old else _MODERN_NVIDIA, "current")
     if record.framework == "mindformers":
-        # Graph mode: the compiler fuses what the script does not name.
-        return ReleaseDefaults(frozenset({"fused_rmsnorm", "fused_swiglu"}), "mindformers")
+        return ReleaseDefaults(_GRAPH_MODE, "mindformers")
+    # Megatron-LM dispatches by all-gather unless a script says otherwise.
     if (year, month) < (2024, 6):
-        return ReleaseDefaults(frozenset(), "early_2024")
+        return ReleaseDefaults(frozenset(), "early_2024", "allgather")
     if (year, month) < (2024, 10):
-        return ReleaseDefaults(frozenset(), "mid_2024")
-    return ReleaseDefaults(frozenset(), "current")
+        return ReleaseDefaults(frozenset(), "mid_2024", "allgather")
+    return ReleaseDefaults(frozenset(), "current", "allgather")
 
 
 def _year_month(record: Record) -> tuple[int, int]:

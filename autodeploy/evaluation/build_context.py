@@ -20,8 +20,8 @@ from hardware_profiles.profile import Device, Profile
 from hardware_profiles.topology import ClusterTopology, cluster_topology
 
 
-def profile_of(cluster: ClusterSpec, overlay: str | None = None) -> Profile:
-    """The hardware profile of a cluster spec, with its overrides.
+def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: bool = True) -> Profile:
+    """The hardware profile of a cluster spec, with its overrides; `calibrated` as shipped, else its priors.
 
     Raises
     ------
@@ -29,7 +29,9 @@ def profile_of(cluster: ClusterSpec, overlay: str | None = None) -> Profile:
         if there is none of this name, or a number is not valid, with the path into the spec.
     """
     try:
-        return load_profile(cluster.profile, overrides=cluster.overrides, overlay=overlay)
+        return load_profile(
+            cluster.profile, overrides=cluster.overrides, overlay=overlay, calibrated=calibrated
+        )
     except BadProfile as error:
         path = error.path or "/profile"
         inside = "/cluster/overrides" if cluster.overrides and "overrid" in str(error) else "/cluster/profile"

@@ -64,7 +64,7 @@ def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
     if pp == 1:
         return 0.0
     tokens = int(axes["micro_batch_size"]) * context.seq_length / int(axes["cp"])
-    sent = 2.0 * tokens * context.model.hidden_size / (int(axes["tp"]) if axes["sequence_parallel"] else 1)
+    sent = 2.0 * tokens * context.model.hidden_size / (int(axes["tp"]) if axes["sequence_parallel"] or context.cuts_sends else 1)
     tier = context.machine.tier_of(context.world // pp)
     return float(np.max(point_to_point_s(sent, tier, context.machine.comm_op_s)))
 

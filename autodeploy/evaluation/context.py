@@ -46,6 +46,11 @@ class Context:
     facts: dict[str, object] = field(default_factory=dict)
 
     @property
+    def cuts_sends(self) -> bool:
+        """Whether stages send 1/tp each and gather it inside the node (Megatron-LM scatter-gather, before SP)."""
+        return "scatter_gather_sends" in self.features
+
+    @property
     def pipeline_possible(self) -> bool:
         """Whether the first and the last stage can be different ranks."""
         return self.model.num_hidden_layers > 1

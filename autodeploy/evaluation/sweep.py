@@ -138,7 +138,7 @@ def _stage_s(classes: StepClasses, template: _Template, phase: str, n: int, cont
 def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
     """Seconds to the next stage: blocking under 1f1b, an edge's latency where sends overlap [n]."""
     tokens = candidates.micro_batch_size * (context.seq_length / candidates.cp)
-    sent = 2.0 * tokens * context.model.hidden_size / np.where(candidates.sequence_parallel, candidates.tp, 1)
+    sent = 2.0 * tokens * context.model.hidden_size / np.where(candidates.sequence_parallel | context.cuts_sends, candidates.tp, 1)
     stride = context.world // candidates.pp
     seconds = np.zeros(len(candidates))
     outermost = context.machine.topology.place(stride, np.full(len(candidates), 2)).outermost_tier

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
-from autodeploy.evaluation.options import ExchangeFeatures
+from autodeploy.evaluation.options import ALL_GATHER, ExchangeFeatures
 from autodeploy.specs.model import ModelSpec
 from autodeploy.strategies.candidates import SCHEDULES, Candidates
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
@@ -84,6 +84,7 @@ def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
         etp=candidates.etp.astype(np.float64),
         micro_batch_size=candidates.micro_batch_size.astype(np.float64),
         sequence_parallel=candidates.sequence_parallel,
+        gathers_tokens=candidates.moe_dispatcher == ALL_GATHER,
         seq_length=float(seq_length),
     )
 
@@ -102,7 +103,7 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
         layers=tuple(cost(layer_table(model, shard, context.operators, kind)) for kind, _ in kinds),
         counts=tuple(count for _, count in kinds),
         embedding=cost(embedding_table(model, shard)),
-        head=cost(head_table(model, shard, untied_copy=_head_has_weights(model, context))),
+        head=cost(head_table(model, shard, context.operators, untied_copy=_head_has_weights(model, context))),
         mtp=cost(mtp_table(model, shard, context.operators)) if model.num_nextn_predict_layers else None,
         shard=shard,
     )

@@ -79,18 +79,24 @@ NO_FLAG: dict[str, str] = {
     "host_reorder": "comes with the torch_npu and MindSpeed release",
     "sample_rearrangement": "is done by the data pipeline",
 }
+NO_FLAG_IN_MEGATRON: dict[str, str] = {
+    "fused_swiglu": "is Megatron-LM's default",
+    "fused_rmsnorm": "comes with Transformer Engine or Apex",
+}
 
 
 def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool) -> None:
     """Flags of every feature of the plan; a feature without one becomes a note, never silence."""
-    table = BOTH | (MINDSPEED if arguments.target == "mindspeed-llm" else {})
+    mindspeed = arguments.target == "mindspeed-llm"
+    table = BOTH | (MINDSPEED if mindspeed else {})
+    reasons = NO_FLAG | ({} if mindspeed else NO_FLAG_IN_MEGATRON)
     for name in strategy.features:
         if name in table:
             for block, flag, values in table[name]:
                 if is_moe or block != MOE:
                     arguments.add(block, flag, *values)
-        elif name in NO_FLAG:
-            arguments.note(f"{name} has no flag: it {NO_FLAG[name]}")
+        elif name in reasons:
+            arguments.note(f"{name} has no flag: it {reasons[name]}")
         elif name not in SAID_ELSEWHERE:
             arguments.note(f"{name} has no flag in this framework")
     _resolve_conflicts(arguments, strategy)
@@ -105,6 +111,11 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
         if overlapped and arguments.has(flag):
             arguments.drop(flag)
             arguments.note(f"MindSpeed refuses {flag} with --moe-fb-overlap: it is left out, the plan counts on it")
+    if arguments.has("--moe-alltoall-overlap-comm"):
+        if strategy.moe_dispatcher == "allgather":
+            arguments.drop("--moe-alltoall-overlap-comm")
+            arguments.add(MOE, "--moe-allgather-overlap-comm")
+        arguments.add(MOE, "--moe-grouped-gemm")
     if arguments.has("--overlap-param-gather") and not arguments.has("--overlap-grad-reduce"):
         arguments.add(OPTIMIZE, "--overlap-grad-reduce")
     if arguments.has("--gemm-gradient-accumulation-fusion") and arguments.has("--no-gradient-accumulation-fusion"):

@@ -107,7 +107,8 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     if placed.is_even and in_last_stage:
         if len(placed.chunks) > 1:
             arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", placed.chunks[0][0])
-    elif mindspeed and len(placed.chunks) == 1 and in_last_stage:
+    elif mindspeed and len(placed.chunks) == 1 and in_last_stage and not spec.model.first_k_dense_replace:
+        # With dense layers first MindSpeed-LLM compares their number with that of list entries, and refuses.
         arguments.add(BLOCK, "--num-layer-list", ",".join(str(count) for count in placed.chunks[0]))
     else:
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from autodeploy.store.database import Session
 
 IDEMPOTENCY_LIFE = timedelta(days=7)
+# A process that does not come up so often in a row will not: the server is not ready then.
+HOPELESS_STARTS = 3
 DIED = "the process that ran this search died"
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class EmbeddedRunner:
             self._work.notify()
 
     def is_alive(self) -> bool:
-        return any(slot.is_alive() for slot in self._slots)
+        return any(slot.works() for slot in self._slots)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -139,6 +141,11 @@ class _Slot(threading.Thread):
         self._looks_after_others = number == 0
         self._lock = threading.Lock()
         self._pid: int | None = None
+        self._starts_in_vain = 0
+
+    def works(self) -> bool:
+        """Whether the thread lives and its process comes up."""
+        return self.is_alive() and self._starts_in_vain < HOPELESS_STARTS
 
     def run(self) -> None:
         while not self._runner.stopping:
@@ -149,13 +156,18 @@ class _Slot(threading.Thread):
                 initargs=(self._runner.planner,),
             )
             try:
+                self._starts_in_vain += 1
                 self._pid_is(pool.submit(pool_process.process_id).result())
+                self._starts_in_vain = 0
                 self._serve(pool)
             except BrokenProcessPool:
                 log.exception("a pool process died")
                 self._runner.pause()
             except DATABASE_ERRORS as error:
                 log.warning("the database does not answer: %s", error)
+                self._runner.pause()
+            except Exception:  # a slot that ends would leave the queue without anybody
+                log.exception("a slot of the runner failed")
                 self._runner.pause()
             finally:
                 self._pid_is(None)

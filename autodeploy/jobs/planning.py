@@ -30,6 +30,9 @@ class Planner(Protocol):
 
     def estimate(self, spec: Spec) -> Plan: ...
 
+    def prepare(self, spec: Spec) -> object:
+        """Raises SpecError where the spec asks for something that can't be planned with."""
+
     def describe_hashes(self, spec: Spec) -> tuple[str, str, str]: ...
 
 

@@ -57,9 +57,10 @@ def table(rows: list[PlanRow], lang: Language) -> list[str]:
     ]
     widths = [max(width(row[column]) for row in [titles, *cells]) for column in range(len(titles))]
     right = {0, 3, 4, 5, 6}
+    gap = 2 if sum(widths) + 2 * len(widths) <= COLUMNS else 1
     lines = []
     for row in [titles, *cells]:
-        line = " " + "  ".join(pad(cell, widths[i], right=i in right) for i, cell in enumerate(row))
+        line = " " + (" " * gap).join(pad(cell, widths[i], right=i in right) for i, cell in enumerate(row))
         lines.append(_cut(line.rstrip()))
     return lines
 

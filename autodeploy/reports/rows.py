@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import Language, say
-from autodeploy.reports.wording import degrees, schedule_cell, seconds
+from autodeploy.reports.wording import degrees, recompute_names, schedule_cell, seconds, swap_names
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +33,25 @@ def plan_rows(plan_set: PlanSet, lang: Language = "en") -> list[PlanRow]:
     if not plan_set.plans:
         return []
     best = plan_set.plans[0]
-    rows = [_row(plan, best, lang) for plan in plan_set.plans]
+    rows = [_row(plan, best, lang, before=plan_set.plans[:index]) for index, plan in enumerate(plan_set.plans)]
     if plan_set.reference is not None:
         rows.append(_row(plan_set.reference, best, lang, is_reference=True))
     return rows
 
 
-def _row(plan: Plan, best: Plan, lang: Language, *, is_reference: bool = False) -> PlanRow:
+def _row(
+    plan: Plan, best: Plan, lang: Language, *, before: tuple[Plan, ...] = (), is_reference: bool = False
+) -> PlanRow:
     difference = plan.step_time_s / best.step_time_s - 1
-    remark = say(lang, "tie") if plan.tie_with is not None and not is_reference else ""
+    remarks = [say(lang, "tie")] if plan.tie_with is not None and not is_reference else []
+    twin = next((other for other in before if _looks_like(plan.strategy, other.strategy)), None)
+    remarks += [what_differs(plan.strategy, twin.strategy, lang)] if twin is not None else []
     if is_reference:
-        remark = say(lang, "starting_point") if plan.label in {None, "the usual starting point"} else str(plan.label)
+        usual = plan.label in {None, "the usual starting point"}
+        remarks.append(say(lang, "starting_point") if usual else str(plan.label))
     if not plan.fits:
         excess = plan.peak_memory_gib - plan.memory_limit_gib
-        remark = ", ".join([part for part in (remark, say(lang, "does_not_fit", excess=f"{excess:.1f}")) if part])
+        remarks.append(say(lang, "does_not_fit", excess=f"{excess:.1f}"))
     return PlanRow(
         rank="-" if is_reference else str(plan.rank),
         layout=degrees(plan.strategy, with_dp=False),
@@ -54,6 +60,30 @@ def _row(plan: Plan, best: Plan, lang: Language, *, is_reference: bool = False) 
         tokens_per_s_per_npu=f"{plan.tokens_per_s_per_npu:,.0f}",
         peak_memory_gib=f"{plan.peak_memory_gib:.1f}",
         versus_best="-" if plan is best else f"{100 * difference:+.1f} %",
-        remark=remark,
+        remark=say(lang, "comma").join(remark for remark in remarks if remark),
         plan_id=plan.plan_id,
     )
+
+
+def _looks_like(one: Strategy, other: Strategy) -> bool:
+    """Whether a table row would show both the same."""
+    return degrees(one, with_dp=True) == degrees(other, with_dp=True) and one.schedule == other.schedule
+
+
+def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
+    """The first thing that tells two strategies of equal degrees and schedule apart."""
+    if strategy.micro_batch_size != other.micro_batch_size:
+        return say(lang, "micro_batch", size=strategy.micro_batch_size)
+    if strategy.moe_dispatcher != other.moe_dispatcher:
+        return str(strategy.moe_dispatcher)
+    recomputed = recompute_names(strategy.recompute)
+    if recomputed != recompute_names(other.recompute):
+        return say(lang, "recompute", what="+".join(recomputed) or "-")
+    swapped = swap_names(strategy)
+    if swapped != swap_names(other):
+        return say(lang, "swap", what="+".join(swapped) or "-")
+    both = {*strategy.features} & {*other.features}
+    changed = [name for name in (*strategy.features, *other.features) if name not in both]
+    if changed:
+        return ("+" if changed[0] in strategy.features else "-") + changed[0]
+    return say(lang, "other_layers")

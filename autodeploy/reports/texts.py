@@ -43,6 +43,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "hidden": ("{share} % hidden", "隐藏 {share} %"),
     "tie": ("tie", "持平"),
     "starting_point": ("the usual starting point", "常用起点"),
+    "other_layers": ("layers or memory placed otherwise", "层或内存安排不同"),
     "versus_best": ("vs best", "相对最优"),
     # footer
     "counts": (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.specs.validation import did_you_mean
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # Paths in a spec name files of whoever wrote it; over the network they would name files of the server.
 FILE_FIELDS = (("training", "expert_load_file"),)
+NO_FILE = "a file can't be named here"
+NO_FILE_HINT = "the command line reads files"
 
 
 def read_network_spec(document: Any, planner: Planner) -> Spec:
@@ -29,7 +32,7 @@ def read_network_spec(document: Any, planner: Planner) -> Spec:
     try:
         spec = read_spec_document(document)
         if not errors:
-            planner.describe_hashes(spec)
+            planner.prepare(spec)
             return spec
     except SpecError as error:
         known = {e.path for e in errors}
@@ -37,6 +40,21 @@ def read_network_spec(document: Any, planner: Planner) -> Spec:
     except ProfileError as error:
         errors = [FieldError("/cluster" + p.path, p.message, p.hint) for p in error.problems]
     raise SpecError(errors=tuple(sorted(errors, key=lambda e: e.path)))
+
+
+def refuse_files(spec: Spec) -> None:
+    """A queued search may run on another machine, so it names no file of this one.
+
+    Raises
+    ------
+    SpecError
+        with the pointer of each field that names a file.
+    """
+    errors = [FieldError(f"/{s}/{k}", NO_FILE, NO_FILE_HINT) for s, k in FILE_FIELDS if getattr(getattr(spec, s), k)]
+    if spec.cluster.profile not in list_profiles():
+        errors.append(_unknown_profile(spec.cluster.profile))
+    if errors:
+        raise SpecError(errors=tuple(errors))
 
 
 def _section(document: Any, name: str) -> Mapping[str, Any]:
@@ -51,12 +69,7 @@ def _profile_errors(document: Any) -> list[FieldError]:
     if not isinstance(name, str):
         return []
     if name not in list_profiles():
-        try:
-            load_profile(name.replace("/", "-").replace("\\", "-").removesuffix(".yaml").removesuffix(".yml"))
-        except ProfileError as error:
-            hint = error.hint.partition("; or give")[0]
-            return [FieldError("/cluster/profile", f"there is no hardware profile {name[:100]!r} here", hint)]
-        return [FieldError("/cluster/profile", f"a file ({name[:100]}) can't be named here", "name a built-in profile")]
+        return [_unknown_profile(name)]
     if isinstance(overrides, Mapping):
         try:
             load_profile(name, overrides)
@@ -65,9 +78,14 @@ def _profile_errors(document: Any) -> list[FieldError]:
     return []
 
 
+def _unknown_profile(name: str) -> FieldError:
+    message = f"there is no hardware profile {name[:100]!r} here"
+    return FieldError("/cluster/profile", message, did_you_mean(name[:100], list_profiles()))
+
+
 def _file_errors(document: Any) -> list[FieldError]:
     return [
-        FieldError(f"/{section}/{key}", "a file can't be named here", "use the command line for it")
+        FieldError(f"/{section}/{key}", NO_FILE, NO_FILE_HINT)
         for section, key in FILE_FIELDS
         if _section(document, section).get(key) is not None
     ]

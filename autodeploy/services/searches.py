@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
+from autodeploy.services.intake import refuse_files
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView
 from autodeploy.specs.planset import FINISHED
 from autodeploy.specs.spec import canonical_json
@@ -91,8 +92,9 @@ class SearchService:
         Raises
         ------
         SpecError
-            when the profile is unknown, or the key was used for another spec.
+            when the profile is unknown or a file, or the key was used for another spec.
         """
+        refuse_files(spec)
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -33,16 +33,28 @@ def relax_bound(problem: InnerProblem) -> float:
     within T. A stage with n layers needs M times its work, or with 1f1b and M > P the path
     X + (M - 1) x_p - (P - 1 - p) F_p (X: one micro batch through the whole pipeline), each with its n cheapest layers.
     """
-    room = stage_room(problem)
-    least = room.time_s[:, min(problem.min_layers_per_chunk * problem.vpp, problem.total_layers)].max()
+    bound = _room_bound(problem, problem.layers)
+    if sum(1 for layers in problem.layers if layers) > 1:
+        # A cheap class can fill only so much: place each class alone as well.
+        for number, layers in enumerate(problem.layers):
+            if layers and np.isfinite(bound):
+                alone = tuple(n if c == number else 0 for c, n in enumerate(problem.layers))
+                bound = max(bound, _room_bound(replace(problem, layers=alone, min_layers_per_chunk=0), problem.layers))
+    return bound + problem.tail_s
+
+
+def _room_bound(problem: InnerProblem, all_layers: tuple[int, ...]) -> float:
+    whole = least_work_s(replace(problem, layers=all_layers))
+    room = stage_room(problem, whole)
     if problem.total_layers == 0:
-        return float(least) + problem.tail_s
+        return float(max(room.time_s[:, 0].max(), 0.0))
+    least = room.time_s[:, min(problem.min_layers_per_chunk * problem.vpp, problem.total_layers)].max()
     copies = 2 if problem.schedule == "dualpipe" else 1
     needed = np.sort(room.time_s[:, 1:], axis=None)
     place = copies * problem.total_layers - 1
     if place >= len(needed) or not np.isfinite(needed[place]):
         return float("inf")
-    return float(max(needed[place], least, 0.0)) + problem.tail_s
+    return float(max(needed[place], least, 0.0))
 
 
 def least_work_s(problem: InnerProblem) -> float:
@@ -52,8 +64,12 @@ def least_work_s(problem: InnerProblem) -> float:
     return layers + pieces + 2.0 * problem.blocking_p2p_s * problem.pp * problem.vpp
 
 
-def stage_room(problem: InnerProblem) -> StageRoom:
-    """What each stage needs at least for any number of layers, whatever its chunks and options."""
+def stage_room(problem: InnerProblem, whole_s: float | None = None) -> StageRoom:
+    """What each stage needs at least for any number of layers, whatever its chunks and options.
+
+    whole_s: one micro batch through the whole pipeline, at least (None: that of the problem's own layers).
+    """
+    whole = least_work_s(problem) if whole_s is None else whole_s
     copies = 2 if problem.schedule == "dualpipe" else 1
     most = most_layers_per_chunk(problem) * problem.vpp
     layers = np.arange(problem.total_layers * (copies if problem.total_layers else 1) + 1)
@@ -64,15 +80,16 @@ def stage_room(problem: InnerProblem) -> StageRoom:
         used, missing, saving = _stage_bytes(problem, stage, counts[stage].astype(np.float64), len(layers))
         spare[stage] = problem.limit_bytes - used
         extra = np.maximum(missing, 0.0) * saving
-        time[stage] = _stage_time(problem, stage, len(layers), extra)
+        time[stage] = _stage_time(problem, stage, len(layers), extra, whole)
     time[spare < 0.0] = np.inf
     time[:, layers > most] = np.inf
     # A stage that can hold n layers can be timed with fewer: room grows with T.
     return StageRoom(np.maximum.accumulate(time, axis=1), spare)
 
 
-def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats) -> Floats:
-    m = problem.micro_batches
+def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats, whole: float) -> Floats:
+    # A DualPipe chunk sees the micro batches of one direction.
+    m = problem.micro_batches // 2 if problem.schedule == "dualpipe" else problem.micro_batches
     pieces = [p.cost for p in problem.pieces if p.stage == stage]
     send = 2.0 * problem.blocking_p2p_s * problem.vpp
     work = _cheapest(problem, [c.forward_s + c.backward_s - c.hidden_pair_s for c in problem.classes], count)
@@ -83,7 +100,7 @@ def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats) ->
         weights = [(m - 1) * (c.forward_s + c.backward_s) - deeper * c.forward_s for c in problem.classes]
         path = _cheapest(problem, weights, count) + (m - 1) * (own + extra)
         path -= deeper * (sum(p.forward_s for p in pieces) + problem.blocking_p2p_s)
-        time = np.maximum(time, least_work_s(problem) + path)
+        time = np.maximum(time, whole + path)
     return time
 
 

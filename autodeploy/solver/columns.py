@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,7 @@ def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: 
         for chunks in _fillings(problem, stage, max(0, caps[stage] - spare), caps[stage]):
             if len(mine) > most:
                 return None
-            for column in _of(problem, choices, stage, chunks):
+            for column in _of(problem, choices, stage, chunks, upper_s, whole):
                 if _lower_s(problem, column, whole) < upper_s:
                     mine.append(column)
         found.append(mine)
@@ -112,22 +112,30 @@ def _mixes(layers: tuple[int, ...], most: int, before: int) -> Iterator[tuple[in
             yield mix
 
 
-def _of(problem: InnerProblem, choices: StageChoices, stage: int, chunks: Chunks) -> list[Column]:
+def _of(
+    problem: InnerProblem, choices: StageChoices, stage: int, chunks: Chunks, upper_s: float, whole: float
+) -> list[Column]:
+    tail = sum(n * c.tail_s for chunk in chunks for n, c in zip(chunk, problem.classes, strict=True))
+    tail += sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
+    quick = choices.bare(stage, chunks)
+    if quick is None:
+        return []
+    bare = Column(stage, chunks, quick.base_forward_s, quick.base_backward_s, quick.hidden_pair_s, quick.extra_s, tail)
+    if quick.exact and choices.mask is None:
+        return [bare]
+    if not _lower_s(problem, bare, whole) < upper_s:
+        return []
+    if choices.mask is None and problem.vpp > 1:
+        return [bare]
     choice = choices.get(stage, chunks)
     if choice is None:
         return []
-    tail = sum(n * c.tail_s for chunk in chunks for n, c in zip(chunk, problem.classes, strict=True))
-    tail += sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
     if choice.exact:
         return [
             Column(stage, chunks, forward, backward, choice.hidden_pair_s, 0.0, tail)
             for forward, backward in zip(choice.forward_s, choice.backward_s, strict=True)
         ]
-    return [
-        Column(
-            stage, chunks, choice.base_forward_s, choice.base_backward_s, choice.hidden_pair_s, choice.extra_s, tail
-        )
-    ]
+    return [replace(bare, extra_s=choice.extra_s)]
 
 
 def layout_of(problem: InnerProblem, chosen: list[Column]) -> Ints:

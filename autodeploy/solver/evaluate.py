@@ -38,11 +38,13 @@ class Evaluator:
         times = self.times(layout, applied)
         return makespan_s(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, self.problem.p2p_s)
 
-    def step_s(self, layout: Ints, applied: Ints, below_s: float = float("inf")) -> Floats:
-        """Simulated step times [n]; inf without simulation where the closed form already reaches below_s."""
-        times = self.times(layout, applied)
-        tail = tail_s(self.problem, layout)
-        low = closed_form_s(
+    def bare_s(self, layout: Ints) -> Floats:
+        """Lower bound on the step time of layouts [n] under any options."""
+        none = np.zeros((*layout.shape[:2], len(self.problem.options)), dtype=np.int64)
+        return self._closed_form_s(self.times(layout, none)) + tail_s(self.problem, layout)
+
+    def _closed_form_s(self, times: ChunkTimes) -> Floats:
+        return closed_form_s(
             self.problem.schedule,
             times.forward_s,
             times.backward_s,
@@ -50,6 +52,12 @@ class Evaluator:
             times.hidden_pair_s,
             self.problem.p2p_s,
         ).makespan_s
+
+    def step_s(self, layout: Ints, applied: Ints, below_s: float = float("inf")) -> Floats:
+        """Simulated step times [n]; inf without simulation where the closed form already reaches below_s."""
+        times = self.times(layout, applied)
+        tail = tail_s(self.problem, layout)
+        low = self._closed_form_s(times)
         step = np.full(len(layout), np.inf)
         rows = np.flatnonzero(low + tail < below_s)
         if len(rows):

@@ -88,22 +88,56 @@ def solve_master(
         for stage, row in zip(columns, picks, strict=True):
             for column, pick in zip(stage, row, strict=True):
                 model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    solver.parameters.max_deterministic_time = deterministic_time
-    status = _solve(solver, model, should_cancel)
-    spent = float(solver.response_proto.deterministic_time)
-    if status == cp_model.INFEASIBLE:
-        return MasterResult(upper_s * (1.0 - 1.0 / UNITS), None, proven=True, deterministic_time=spent)
-    bound = max(0.0, solver.best_objective_bound) / scale if scale else 0.0
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return MasterResult(bound, None, proven=False, deterministic_time=spent)
+    result = solve_model(model, deterministic_time, seed, should_cancel)
+    if result.infeasible:
+        return MasterResult(upper_s * (1.0 - 1.0 / UNITS), None, proven=True, deterministic_time=result.deterministic_time)
+    bound = result.bound / scale if scale else 0.0
+    if result.solver is None:
+        return MasterResult(bound, None, proven=False, deterministic_time=result.deterministic_time)
+    solver = result.solver
     chosen = [
         next(column for column, pick in zip(stage, row, strict=True) if solver.boolean_value(pick))
         for stage, row in zip(columns, picks, strict=True)
     ]
-    return MasterResult(bound, chosen, proven=status == cp_model.OPTIMAL, deterministic_time=spent)
+    return MasterResult(bound, chosen, proven=result.optimal, deterministic_time=result.deterministic_time)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelResult:
+    """bound in model units; solver holds the values, None when there are none."""
+
+    bound: float
+    solver: cp_model.CpSolver | None
+    infeasible: bool
+    optimal: bool
+    deterministic_time: float
+
+
+def solve_model(
+    model: cp_model.CpModel,
+    deterministic_time: float,
+    seed: int,
+    should_cancel: Callable[[], bool] | None,
+    relative_gap: float = 0.0,
+) -> ModelResult:
+    """Minimise with one worker, a fixed seed and a deterministic budget: the same model gives the same answer."""
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed
+    solver.parameters.max_deterministic_time = deterministic_time
+    solver.parameters.relative_gap_limit = relative_gap
+    status = _solve(solver, model, should_cancel)
+    spent = float(solver.response_proto.deterministic_time)
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return ModelResult(
+        max(0.0, solver.best_objective_bound),
+        solver if found else None,
+        infeasible=status == cp_model.INFEASIBLE,
+        optimal=status == cp_model.OPTIMAL,
+        deterministic_time=spent,
+    )
 
 
 def _sum(module: object, variables: list[object], weights: list[int]) -> cp_model.LinearExpr:

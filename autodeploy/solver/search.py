@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.solver.bounds import RELAXATION, relax_bound
 from autodeploy.solver.columns import columns, layout_of
+from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.layouts import to_sizes
 from autodeploy.solver.local_search import best_of, improve
 from autodeploy.solver.master import solve_master
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cost_models.schedule import SchedulePath
 
 CUTS: Final = "one column a stage under the longest paths of the schedule"
+COUNTS: Final = "layer counts under the longest paths of the schedule, without the time of memory options"
 SLOWED: Final = 1.25
 """A stage made slower by this factor attracts the critical path: its path is a useful first cut."""
 
@@ -68,6 +70,7 @@ def search(state: Search, start: Ints) -> None:
     if not np.isfinite(state.bound_s):
         state.proven_empty = True
         return
+    known = state.best if state.problem.options == () else None
     below = state.best.step_s if state.best is not None else np.inf
     state.take(best_of(state.evaluator, state.choices, start, below))
     if state.closed():
@@ -76,7 +79,8 @@ def search(state: Search, start: Ints) -> None:
         _any_layout(state)
     if state.best is None or state.closed() or state.cancelled():
         return
-    state.take(improve(state.evaluator, state.choices, state.best, state.effort.moves, state.cancelled))
+    if state.best is not known:
+        state.take(improve(state.evaluator, state.choices, state.best, state.effort.moves, state.cancelled))
     if not state.closed() and state.problem.schedule != "dualpipe":
         _close_gap(state)
 
@@ -111,25 +115,21 @@ def _close_gap(state: Search) -> None:
         if state.closed() or state.cancelled() or budget <= 0.0:
             return
         upper = min(state.best.step_s, state.target_s) - state.problem.tail_s
-        found = columns(state.problem, state.choices, upper, state.effort.most_choices)
-        if found is None:
+        proposal = _ask_master(state, upper, budget)
+        budget -= proposal.deterministic_time
+        state.work += proposal.deterministic_time
+        if proposal.bound_s + state.problem.tail_s > state.bound_s:
+            state.bound_s = proposal.bound_s + state.problem.tail_s
+            state.relaxation = CUTS if state.problem.vpp == 1 else COUNTS
+        if proposal.layout is None:
             return
-        result = solve_master(
-            state.problem, found, state.cuts, upper, hint=state.best.layout, deterministic_time=budget,
-            seed=state.seed, should_cancel=state.should_cancel,
-        )
-        state.work += result.deterministic_time
-        budget -= result.deterministic_time
-        if result.bound_s + state.problem.tail_s > state.bound_s:
-            state.bound_s, state.relaxation = result.bound_s + state.problem.tail_s, CUTS
-        if result.chosen is None:
-            return
-        layout = layout_of(state.problem, result.chosen)
+        layout = proposal.layout
         applied, ok = state.choices.complete(layout[None])
         if not ok[0]:
-            return
+            # No options make the proposal fit, or none were found: only its cut without options is of use.
+            applied = np.zeros_like(applied)
         plan = state.evaluator.incumbent(layout, applied[0])
-        if plan.step_s < state.best.step_s:
+        if ok[0] and plan.step_s < state.best.step_s:
             state.take(plan)
             state.take(improve(state.evaluator, state.choices, plan, 1, state.cancelled))
         cut = state.evaluator.critical_path(layout, applied[0])
@@ -137,6 +137,34 @@ def _close_gap(state: Search) -> None:
             return  # the columns' times are lower bounds: the master can't be told more
         known.add(_key(cut))
         state.cuts.append(cut)
+
+
+@dataclass(frozen=True, eq=False)
+class _Proposal:
+    bound_s: float
+    layout: Ints | None
+    deterministic_time: float
+
+
+def _ask_master(state: Search, upper_s: float, budget: float) -> _Proposal:
+    """The layout that is best under the cuts so far: columns for one chunk a stage, layer counts for more."""
+    assert state.best is not None
+    if state.problem.vpp > 1:
+        bound, layout, work = solve_counts(
+            state.problem, state.cuts, upper_s, hint=state.best.layout,
+            deterministic_time=min(budget, max(state.effort.deterministic_time / 6, budget / 3)), seed=state.seed,
+            should_cancel=state.should_cancel,
+        )
+        return _Proposal(bound, layout, work)
+    found = columns(state.problem, state.choices, upper_s, state.effort.most_choices)
+    if found is None:
+        return _Proposal(0.0, None, 0.0)
+    result = solve_master(
+        state.problem, found, state.cuts, upper_s, hint=state.best.layout, deterministic_time=budget, seed=state.seed,
+        should_cancel=state.should_cancel,
+    )
+    layout = None if result.chosen is None else layout_of(state.problem, result.chosen)
+    return _Proposal(result.bound_s, layout, result.deterministic_time)
 
 
 def _first_cuts(state: Search) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autodeploy.evaluation.inner_problem import (
+    ChunkTimes,
     Floats,
     InnerProblem,
     Ints,
@@ -14,6 +15,7 @@ from autodeploy.evaluation.inner_problem import (
     host_bytes,
     stage_bytes,
 )
+from autodeploy.solver.bounds import most_saved
 from autodeploy.solver.memory_options import Frontier, stage_frontier
 
 MOST_POINTS = 64
@@ -59,8 +61,12 @@ class StageChoices:
         counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
         self.moments = counts.astype(np.float64)
         self._choices: dict[tuple[int, Chunks], StageChoice | None] = {}
+        self._cheapest_ratio = min(
+            (o.extra_backward_s / o.saved_bytes for o in problem.options if o.saved_bytes > 0.0), default=0.0
+        )
         self._bare: dict[Chunks, _Bare] = {}
         self._frontiers: dict[Chunks, Frontier] = {}
+        self._with_mask: dict[Chunks, tuple[Ints, ChunkTimes, np.ndarray]] = {}
 
     def get(self, stage: int, chunks: Chunks) -> StageChoice | None:
         """The stage's choices; None when no counts make the layers fit. Without points: none was found."""
@@ -68,6 +74,31 @@ class StageChoices:
         if key not in self._choices:
             self._choices[key] = self._given(stage, chunks) if self.mask is not None else self._chosen(stage, chunks)
         return self._choices[key]
+
+    def bare(self, stage: int, chunks: Chunks) -> StageChoice | None:
+        """The stage without a frontier: times without options, and the least time that any options could add.
+
+        exact when it needs none; None when even the most that its layers can free isn't enough. With given options:
+        the same as `get`.
+        """
+        if self.mask is not None:
+            return self.get(stage, chunks)
+        bare = self._without_options(chunks)
+        need = bare.missing_bytes[stage]
+        least = 0.0
+        if need.max() > 0.0:
+            layers = np.array(chunks, dtype=np.float64)
+            held = self.moments[stage] @ layers  # [moments, classes]
+            saved = np.array([most_saved(self.problem.options, c) for c in range(layers.shape[1])])
+            if (need > held @ saved * (1.0 + 1e-9)).any():
+                return None
+            least = float(np.max(need / np.maximum(self.moments[stage].max(axis=1), 1e-30))) * self._cheapest_ratio
+        none = np.zeros((1, len(self.problem.options)), dtype=np.int64)
+        forward, backward = bare.forward_s[stage], bare.backward_s[stage]
+        return StageChoice(
+            none, forward[None], backward[None], forward, backward, bare.hidden_pair_s[stage], max(0.0, least),
+            exact=bool(need.max() <= 0.0),
+        )
 
     def complete(self, layout: Ints) -> tuple[Ints, np.ndarray]:
         """Least-time option counts [n, pp, options] of layouts, and whether every stage fits [n]."""
@@ -89,14 +120,18 @@ class StageChoices:
         return applied, ok
 
     def _given(self, stage: int, chunks: Chunks) -> StageChoice | None:
-        layout = self._everywhere(chunks, 1)
-        applied, _ = self.complete(layout)
-        if not _stage_fits(self.problem, layout, applied)[0, stage]:
+        if chunks not in self._with_mask:
+            layout = self._everywhere(chunks, 1)
+            applied, _ = self.complete(layout)
+            times = chunk_times(self.problem, layout, applied)
+            self._with_mask[chunks] = (applied[0], times, _stage_fits(self.problem, layout, applied)[0])
+        applied_to, times, fit = self._with_mask[chunks]
+        if not fit[stage]:
             return None
-        times = chunk_times(self.problem, layout, applied)
         forward, backward = times.forward_s[:, stage], times.backward_s[:, stage]
         return StageChoice(
-            applied[:, stage], forward, backward, forward[0], backward[0], times.hidden_pair_s[0, stage], 0.0, exact=True
+            applied_to[stage : stage + 1], forward, backward, forward[0], backward[0], times.hidden_pair_s[0, stage], 0.0,
+            exact=True,
         )
 
     def _chosen(self, stage: int, chunks: Chunks) -> StageChoice | None:
@@ -115,7 +150,10 @@ class StageChoices:
         back = np.maximum(0.0, frontier.swap_bytes / link - base_backward.sum() - frontier.extra_s)
         added = frontier.extra_s + out + back
         shown = self._worst_moments(need)[: frontier.saved.shape[1]]
-        rows = np.flatnonzero((frontier.saved >= need[shown] * (1.0 - 1e-9)).all(axis=1))
+        # On the host at least what the least busy chunk holds; `_points` checks the rest.
+        on_host = frontier.swap_bytes * self.moments[stage].min(axis=1).max()
+        enough = (frontier.saved >= need[shown] * (1.0 - 1e-9)).all(axis=1)
+        rows = np.flatnonzero(enough & (on_host <= self.problem.host_bytes_per_device * (1.0 + 1e-9)))
         if not len(rows):
             return None
         least = float(added[rows].min())
@@ -162,6 +200,8 @@ class StageChoices:
         layers = np.array(chunks, dtype=np.int64)
         link = self.problem.host_link_bytes_per_s
         window = np.minimum(bare.forward_s.sum(axis=1), bare.backward_s.sum(axis=1))
+        if np.isfinite(self.problem.host_bytes_per_device):
+            window = np.zeros_like(window)  # host memory is short: every swapped byte counts
         if self.problem.vpp > 1 or self.moments.shape[1] > 1:
             shown = self._worst_moments(need)
             movable = sum(o.swap_bytes * layers[:, o.layer_class].sum() for o in self.problem.options)

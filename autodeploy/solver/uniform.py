@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.layouts import to_layout
+from autodeploy.solver.local_search import improve
 from autodeploy.solver.memory_options import uniform_choices
 from autodeploy.solver.search import search
 from autodeploy.solver.stage_choices import StageChoices, fits
@@ -29,13 +30,13 @@ def search_uniform(state: Search, start: Ints) -> None:
     _quick_incumbent(state, masks[order], low[order], start)
     open_bounds: list[float] = []
     shares = max(1, int(np.isfinite(low).sum()))
-    work, cuts = 0.0, state.cuts
+    work, cuts, searched = 0.0, state.cuts, 0
     for row in order:
         best = np.inf if state.best is None else state.best.step_s
         if low[row] >= min(best, state.target_s) or not np.isfinite(low[row]):
             open_bounds.append(float(low[row]))
             continue
-        if state.cancelled() or work >= state.effort.deterministic_time:
+        if state.cancelled() or work >= state.effort.deterministic_time or searched >= state.effort.rounds:
             open_bounds.append(float(low[row]))
             continue
         part = replace(
@@ -53,6 +54,7 @@ def search_uniform(state: Search, start: Ints) -> None:
         )
         search(part, start)
         work += part.work
+        searched += 1
         state.take(part.best)
         state.relaxation = part.relaxation
         open_bounds.append(float("inf") if part.proven_empty else part.bound_s)
@@ -77,7 +79,10 @@ def _quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> No
         step = state.evaluator.step_s(layout[ok], applied[ok], best)
         row = int(np.argmin(step))
         if step[row] < best:
-            state.take(state.evaluator.incumbent(layout[ok[row]], applied[ok[row]]))
+            plan = state.evaluator.incumbent(layout[ok[row]], applied[ok[row]])
+            mask = masks[rows[ok[row] // len(start)]]
+            choices = StageChoices(problem, mask)
+            state.take(improve(state.evaluator, choices, plan, state.effort.moves, state.cancelled))
 
 
 def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:

@@ -40,7 +40,8 @@ def current_revision(database: Database) -> str | None:
     with database.engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
-        return connection.scalar(text("SELECT version_num FROM alembic_version"))
+        revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        return revision
 
 
 def is_current(database: Database) -> bool:

@@ -151,10 +151,11 @@ def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
     return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params), 0.0)
 
 
-def head_table(model: ModelSpec, shard: Sharding, *, untied_copy: bool) -> LayerTable:
+def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, untied_copy: bool) -> LayerTable:
     """Final norm, output projection and cross-entropy on the last stage.
 
-    The loss works on FP32 logits: one cast (6 B a logit), maximum, exponent and sum (12 B), gradient (8 B).
+    The loss works on FP32 logits: one cast (6 B a logit), maximum, exponent and sum (12 B), gradient (8 B). It
+    keeps the 16-bit logits and their FP32 cast, which the softmax and the gradient overwrite.
 
     Parameters
     ----------
@@ -193,7 +194,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerT
     """
     last = model.num_hidden_layers - 1
     kind = ("moe" if model.is_moe_layer(last) else "dense", model.attention_window(last))
-    layer, head = layer_table(model, shard, on, kind), head_table(model, shard, untied_copy=False)
+    layer, head = layer_table(model, shard, on, kind), head_table(model, shard, on, untied_copy=False)
     h = model.hidden_size
     joined = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(4.0 * shard.local_tokens * h))

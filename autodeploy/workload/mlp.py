@@ -94,26 +94,45 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
 def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     """Rows copied k times into expert order and back; a second reordering where a rank has several experts.
 
-    Permute reads each token and writes k copies; unpermute reads k rows and writes one, weighted.
+    Exchanged tokens: permute reads each token and writes k copies; unpermute reads k rows and writes one, weighted.
+    Gathered tokens: a rank picks its rows out of the whole group's by an index as wide as the rows (8 B an element) and
+    adds them back into a cleared buffer of the group's size the same way (Megatron-LM MoEAllGatherTokenDispatcher).
     """
     h, choices = model.hidden_size, float(model.num_experts_per_tok or 0)
     sent = shard.local_tokens * choices
-    moved = 2.0 * h * (sent + shard.local_tokens)
     received = expert_rows(shard, model, on)
+    group = shard.local_tokens * shard.ep * shard.etp
+    picked = 12.0 * h * received
+    added = 18.0 * h * received + 2.0 * h * group
+    moved = 2.0 * h * (sent + shard.local_tokens)
     local_experts = (model.n_routed_experts or 1) / shard.ep
-    resort = np.where((local_experts > 1) & (shard.ep > 1), 4.0 * h * received, 0.0)
+    resort = np.where((local_experts > 1) & (shard.ep > 1) & ~shard.gathers_tokens, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     operators = [
-        Operator("permute", "movement", W, forward_bytes=moved, backward_bytes=moved, launches=launches),
+        Operator(
+            "permute",
+            "movement",
+            W,
+            forward_bytes=np.where(shard.gathers_tokens, picked, moved),
+            backward_bytes=np.where(shard.gathers_tokens, added, moved),
+            launches=launches,
+        ),
         Operator(
             "sort_by_expert", "movement", W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True
         ),
         Operator(
             "sort_by_rank", "movement", W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True
         ),
-        Operator("unpermute", "movement", W, forward_bytes=moved, backward_bytes=2.0 * moved, launches=launches),
+        Operator(
+            "unpermute",
+            "movement",
+            W,
+            forward_bytes=np.where(shard.gathers_tokens, added, moved),
+            backward_bytes=np.where(shard.gathers_tokens, picked, 2.0 * moved),
+            launches=launches,
+        ),
     ]
-    return operators, [Tensor("unpermute_in", np.asarray(2.0 * h * sent))], []
+    return operators, [Tensor("unpermute_in", np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, sent)))], []
 
 
 def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:

@@ -104,6 +104,7 @@ class Sharding:
     etp: Floats
     micro_batch_size: Floats
     sequence_parallel: Bools
+    gathers_tokens: Bools  # the dispatcher gathers all tokens of the group and picks its own by index
     seq_length: float
 
     @property

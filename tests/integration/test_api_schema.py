@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.config import SchemathesisConfig
 from schemathesis.openapi import from_dict
@@ -19,6 +18,7 @@ from tests.integration.conftest import QUICK, quick_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import schemathesis
     from fastapi import FastAPI
     from schemathesis.schemas import APIOperation
 

@@ -10,18 +10,26 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
+from autodeploy.errors import SearchCancelled
+from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.owner import Owner
 from autodeploy.services import open_services
 from autodeploy.specs.spec import Spec
 from autodeploy.store.clock import utc_now
+from autodeploy.store.database import DATABASE_ERRORS, Database
+from autodeploy.store.migrate import upgrade
 from autodeploy.store.queue import Queue
 from tests import factories
 from tests.integration.conftest import QUICK, eventually, quick_settings
 from tests.quick_planner import SLOW
+from tests.support.postgresql import libpq_dsn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.services import Services
 
 pytestmark = pytest.mark.integration
@@ -96,6 +104,45 @@ def test_shutdown_hands_running_searches_back(sqlite_url):
         eventually(status_is(services, waiting, "optimal"))
 
 
+@pytest.fixture
+def postgres_url(empty_postgres_dsn: str) -> str:
+    """A migrated PostgreSQL database."""
+    database = Database(empty_postgres_dsn, pool_size=1)
+    upgrade(database)
+    database.close()
+    return empty_postgres_dsn
+
+
+def test_cut_connections_cost_nothing(postgres_url):
+    """As when PostgreSQL restarts: every connection breaks while a search runs."""
+    with open_services(quick_settings(postgres_url), with_runner=True, planner=QUICK) as services:
+        search_id = services.searches.submit(named(SLOW)).search.id
+        eventually(lambda: services.searches.get(search_id).progress)
+        with psycopg.connect(libpq_dsn(postgres_url), autocommit=True) as connection:
+            for _ in range(5):
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+                time.sleep(0.1)
+        seen = eventually(lambda: _answers(lambda: services.searches.events(search_id)[-1].seq))
+        eventually(lambda: services.searches.events(search_id, after=seen))
+        services.searches.cancel(search_id)
+        eventually(status_is(services, search_id, "cancelled"))
+        attempts = [event.data.get("attempt") for event in services.searches.events(search_id)]
+        assert max(filter(None, attempts)) == 1
+        done = services.searches.submit(named("after that")).search.id
+        eventually(status_is(services, done, "optimal"))
+
+
+def _answers(call: Callable[[], Any]) -> Any:
+    """What the call gives; None while the database does not answer."""
+    try:
+        return call()
+    except DATABASE_ERRORS:
+        return None
+
+
 def test_two_slots_run_two_searches(sqlite_url):
     with open_services(quick_settings(sqlite_url, workers=2), with_runner=True, planner=QUICK) as services:
         ids = [services.searches.submit(named(SLOW, top_k=n)).search.id for n in (1, 2)]
@@ -144,8 +191,6 @@ def test_a_killed_server_leaves_no_process_and_its_search_is_taken_over_at_once(
 
 def test_a_search_of_the_command_line_can_be_cancelled(sqlite_url):
     with open_services(quick_settings(sqlite_url), planner=QUICK) as services:
-        from autodeploy.errors import SearchCancelled
-
         with pytest.raises(SearchCancelled):
             services.searches.plan_and_store(named(SLOW), should_cancel=lambda: True)
         (item,) = services.searches.list().items
@@ -172,3 +217,13 @@ def test_the_queue_is_looked_at_without_a_wake_up(database_url, database):
         eventually(status_is(runner, search_id, "optimal"))
     with database.write() as session:
         assert Queue(session).claim_next("nobody", now=utc_now()) is None
+
+
+def test_a_runner_whose_processes_do_not_start_is_not_ready(sqlite_url):
+    database = Database(sqlite_url)
+    upgrade(database)
+    runner = EmbeddedRunner(database, quick_settings(sqlite_url), planner="tests.no_such_planner")
+    runner.start()
+    eventually(lambda: not runner.is_alive())
+    runner.stop()
+    database.close()

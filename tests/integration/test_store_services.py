@@ -77,6 +77,15 @@ def test_refusals(services):
         searches.submit(factories.spec(), idempotency_key="a\nb")
 
 
+@pytest.mark.parametrize("profile", ["/etc/passwd", "own.yaml", "cloudmatrix-385"])
+def test_a_queued_search_names_no_file(services, profile):
+    spec = factories.spec()
+    spec = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"profile": profile})})
+    with pytest.raises(SpecError) as caught:
+        services.searches.submit(spec)
+    assert [error.path for error in caught.value.errors] == ["/cluster/profile"]
+
+
 def test_postgresql_is_not_migrated_unasked(empty_postgres_dsn):
     with pytest.raises(ConflictError, match="revision none"), open_services(quick_settings(empty_postgres_dsn)):
         pass

@@ -195,8 +195,23 @@ def test_even_layers_need_no_layout(script):
 
 
 def test_uneven_layers_without_virtual_stages_are_a_list(script):
-    arguments = script(*a_plan(rank=4, layers_per_stage=(8, 8, 8, 7) * 2 + (0,) * 0, pp=8, dp=24, tp=4))
+    spec = factories.spec(model=factories.DEEPSEEK_V3 | {"num_hidden_layers": 62, "first_k_dense_replace": 0})
+    arguments = script(*a_plan(rank=4, spec=spec, layers_per_stage=(8, 8, 8, 7) * 2, pp=8, dp=24, tp=4))
     assert value(arguments, "--num-layer-list") == "8,8,8,7,8,8,8,7"
+
+
+def test_dense_layers_first_exclude_the_list(script):
+    arguments = script(*a_plan(rank=4, layers_per_stage=(8, 8, 8, 7, 8, 8, 7, 7), pp=8, dp=24, tp=4))
+    assert "--num-layer-list" not in arguments
+    assert [stage.count("t") for stage in expanded(value(arguments, "--pipeline-model-parallel-layout"))] == [
+        *(8, 8, 8, 7, 8, 8, 7, 7)
+    ]
+
+
+def test_overlapped_all_gather_has_its_own_flag(script):
+    arguments = script(*a_plan(rank=4, moe_dispatcher="allgather", features=("moe_alltoall_overlap",)))
+    assert {"--moe-allgather-overlap-comm", "--moe-permutation-async-comm", "--moe-grouped-gemm"} <= {*arguments}
+    assert "--moe-alltoall-overlap-comm" not in arguments
 
 
 def test_dualpipev_is_padded_with_layers_that_do_nothing(script):

@@ -204,3 +204,19 @@ def test_a_single_axis_is_not_listed_with_and():
     given = Uncertainty(low_s=1, high_s=2, basis="b", nearest_record=None, extrapolated=("ep",))
     text = render_plan(factories.spec(), factories.plan(1, uncertainty=given))
     assert "80 % interval 1.00-2.00 s, extrapolated in EP\n" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"micro_batch_size": 2}, "micro batch 2"),
+        ({"moe_dispatcher": "allgather"}, "allgather"),
+        ({"swap": ()}, "swap -"),
+        ({"features": ("flash_attention", "grouped_gemm")}, "-overlap_grad_reduce"),
+        ({"layers_per_stage": (4,) * 15 + (1,)}, "layers or memory placed otherwise"),
+    ],
+)
+def test_rows_that_look_alike_say_what_differs(changes, remark):
+    twin = factories.plan(1, strategy=factories.strategy(1, **changes), tie_with=1)
+    plan_set = factories.plan_set(1, plans=(factories.plan(1), twin))
+    assert plan_rows(plan_set)[1].remark == f"tie, {remark}"

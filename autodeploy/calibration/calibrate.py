@@ -1,0 +1,130 @@
+"""Calibration of a profile's efficiencies to records, and the tables that intervals rest on."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autodeploy.calibration.families import family_of
+from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, values_of
+from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.predict import predict_record
+from autodeploy.errors import SpecError
+from autodeploy.specs.record import Record
+from hardware_profiles.loader import load_profile
+from hardware_profiles.profile import Profile
+
+# Noise of a record, log standard deviation: repeats of one configuration differ by 3.5 %; a chip grade that the source
+# does not name may be the next one (18 %).
+NOISE = 0.06
+NOISE_UNKNOWN_GRADE = 0.12
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fit of one profile with what it was fitted to."""
+
+    profile: Profile
+    records: tuple[Record, ...]
+    fit: Fit
+    left_out: Floats  # log(predicted / measured) of each record by a fit without its family
+
+    @property
+    def family(self) -> str:
+        """Device family."""
+        return self.profile.family
+
+
+def noise_of(record: Record) -> float:
+    """Standard deviation of the logarithm of a record's measurement."""
+    return NOISE_UNKNOWN_GRADE if record.framework == "mindformers" else NOISE
+
+
+def calibrate(records: Sequence[Record], profile_name: str) -> Calibration:
+    """Fit the efficiencies of a profile to the records that ran on it; without records the priors stand.
+
+    Raises
+    ------
+    SpecError
+        if the profile's family has no free parameters.
+    """
+    profile = load_profile(profile_name, calibrated=False)
+    parameters = PARAMETERS.get(profile.family)
+    if parameters is None:
+        raise SpecError(
+            f"no free parameters are defined for {profile.family}", path="/profile", hint=", ".join(sorted(PARAMETERS))
+        )
+    used = tuple(r for r in records if r.cluster.profile == profile_name and counts_for_time(r))
+    measured = np.array([measured_step_s(r) for r in used], dtype=np.float64)
+
+    def residuals(log_factors: Floats) -> Floats:
+        values = values_of(parameters, log_factors, profile.efficiency)
+        predicted = [predict_record(r, efficiency=values, calibrated=False).step_time_s for r in used]
+        return np.log(np.asarray(predicted) / measured) if used else np.zeros(0)
+
+    result = fit(parameters, residuals, np.array([noise_of(r) for r in used]))
+    left_out = left_out_residuals(result, [family_of(r) for r in used]) if used else np.zeros(0)
+    return Calibration(profile, used, result, left_out)
+
+
+def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[str, Any]:
+    """The overlay that brings a profile to the fitted values, six significant digits.
+
+    Parameters
+    ----------
+    target : another profile that these factors are carried over to; its numbers are then assumed, not fitted.
+    """
+    profile = target or calibration.profile
+    carried = target is not None and target.name != calibration.profile.name
+    source = f"MAP fit to {len(calibration.records)} records on {calibration.profile.name}"
+    kind = "assumed" if carried else "fitted"
+    if carried:
+        source = f"carried over from {calibration.profile.name}: {source}"
+    sigma = np.sqrt(np.diag(calibration.fit.covariance))
+    document: dict[str, Any] = {"profile": profile.name}
+    rows = zip(calibration.fit.parameters, calibration.fit.log_factors, sigma, strict=True)
+    for parameter, value, spread in rows:
+        for name in parameter.multiplies:
+            note = f"factor {_round(float(np.exp(value)))} on the prior, +- {100 * spread:.0f} %"
+            entry = {"kind": kind, "source": source, "note": note}
+            if name.startswith("link_"):
+                tier = name.removeprefix("link_")
+                if any(t.name == tier for t in profile.tiers) and not carried:
+                    new = min(1.0, profile.tier(tier).efficiency * float(np.exp(value)))
+                    document.setdefault(tier, {})["efficiency"] = {"value": _round(new), **entry}
+            elif name.startswith("release_"):
+                if not carried:
+                    bands = document.setdefault("release_factors", {})
+                    bands[name.removeprefix("release_")] = {"value": _round(float(np.exp(value))), **entry}
+            else:
+                new = profile.efficiency[name] * float(np.exp(value))
+                new = min(new, 1.0) if profile.quantity(f"efficiency.{name}").unit == "fraction" else new
+                document.setdefault("efficiency", {})[name] = {"value": _round(new), **entry}
+    error = np.abs(np.expm1(-calibration.left_out))
+    if len(error):
+        document["report"] = {
+            "records": len(calibration.records),
+            "left_out_mape_pct": _round(100.0 * float(error.mean()), 3),
+            "left_out_p90_pct": _round(100.0 * float(np.percentile(error, 90)), 3),
+        }
+    return document
+
+
+def _round(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def to_yaml(document: dict[str, Any], heading: str) -> str:
+    """An overlay as YAML text, the same for the same numbers."""
+    stream = io.StringIO()
+    yaml = YAML()
+    yaml.width = 120
+    yaml.dump(document, stream)
+    return f"# {heading}\n" + stream.getvalue()

@@ -1,0 +1,139 @@
+"""Fitting a handful of efficiencies with physical meaning to measured step times: maximum a posteriori, by Gauss-Newton.
+
+Parameters are logarithms of factors on the profile's values, with normal priors. Residuals are logarithms of predicted
+over measured step time; a record far off counts with the weight of a Student distribution, so that one mislabelled run
+does not move the fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+DEGREES = 4.0  # of the Student distribution of residuals
+
+
+@dataclass(frozen=True, slots=True)
+class FitParameter:
+    """One free factor: which efficiencies it multiplies, and how far it may stray (log standard deviation)."""
+
+    name: str
+    multiplies: tuple[str, ...]
+    prior_sigma: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The estimate of the parameters (log factors) with their covariance, and the linear model around it."""
+
+    parameters: tuple[FitParameter, ...]
+    log_factors: Floats
+    covariance: Floats
+    residuals: Floats
+    jacobian: Floats
+    weights: Floats
+
+    def factors(self) -> dict[str, float]:
+        """Factor per parameter name."""
+        return {p.name: float(np.exp(v)) for p, v in zip(self.parameters, self.log_factors, strict=True)}
+
+
+Residuals = Callable[[Floats], Floats]
+
+
+def values_of(
+    parameters: Sequence[FitParameter], log_factors: Floats, base: Mapping[str, float]
+) -> dict[str, float]:
+    """Efficiencies under log factors: the profile's own values times their factors, fractions kept below one."""
+    found = dict(base)
+    for parameter, value in zip(parameters, log_factors, strict=True):
+        for name in parameter.multiplies:
+            found[name] = float(found.get(name, 1.0) * np.exp(value))
+    return found
+
+
+def fit(
+    parameters: Sequence[FitParameter], residuals: Residuals, sigma: Floats, *, iterations: int = 8, step: float = 0.02
+) -> Fit:
+    """Maximum a posteriori estimate.
+
+    Parameters
+    ----------
+    residuals : log(predicted / measured) of every record at given log factors [records].
+    sigma : noise of each record, log standard deviation [records].
+    """
+    count = len(parameters)
+    theta = np.zeros(count)
+    prior = np.array([p.prior_sigma for p in parameters])
+    current = residuals(theta)
+    jacobian = _jacobian(residuals, theta, current, step)
+    weights = _weights(current, sigma)
+    for _ in range(iterations):
+        weights = _weights(current, sigma)
+        change = _solve(jacobian, current, weights, theta, prior)
+        scale = 1.0
+        before = _loss(current, sigma, theta, prior)
+        while scale > 0.05:
+            trial = theta + scale * change
+            after = residuals(trial)
+            if _loss(after, sigma, trial, prior) < before:
+                break
+            scale /= 2.0
+        else:
+            break
+        theta, moved = trial, float(np.max(np.abs(scale * change)))
+        current = after
+        jacobian = _jacobian(residuals, theta, current, step)
+        if moved < 1e-4:
+            break
+    weights = _weights(current, sigma)
+    information = jacobian.T @ (weights[:, None] * jacobian) + np.diag(1.0 / prior**2)
+    return Fit(tuple(parameters), theta, np.linalg.inv(information), current, jacobian, weights)
+
+
+def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
+    """Residuals of every record predicted by a fit to the records of all other groups.
+
+    The model is linear in the log factors near the fit, so each refit is one weighted solve.
+    """
+    prior = np.array([p.prior_sigma for p in result.parameters])
+    labels = np.asarray(groups)
+    found = np.empty_like(result.residuals)
+    for label in np.unique(labels):
+        inside = labels == label
+        rest = ~inside
+        change = _solve(
+            result.jacobian[rest], result.residuals[rest], result.weights[rest], result.log_factors, prior
+        )
+        found[inside] = result.residuals[inside] + result.jacobian[inside] @ change
+    return found
+
+
+def _weights(residuals: Floats, sigma: Floats) -> Floats:
+    scaled = (residuals / sigma) ** 2
+    return np.asarray((DEGREES + 1.0) / (DEGREES + scaled) / sigma**2)
+
+
+def _loss(residuals: Floats, sigma: Floats, theta: Floats, prior: Floats) -> float:
+    data = 0.5 * (DEGREES + 1.0) * np.log1p((residuals / sigma) ** 2 / DEGREES)
+    return float(data.sum() + 0.5 * ((theta / prior) ** 2).sum())
+
+
+def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, prior: Floats) -> Floats:
+    information = jacobian.T @ (weights[:, None] * jacobian) + np.diag(1.0 / prior**2)
+    gradient = jacobian.T @ (weights * residuals) + theta / prior**2
+    return np.asarray(np.linalg.solve(information, -gradient))
+
+
+def _jacobian(residuals: Residuals, theta: Floats, current: Floats, step: float) -> Floats:
+    columns = []
+    for number in range(len(theta)):
+        moved = theta.copy()
+        moved[number] += step
+        columns.append((residuals(moved) - current) / step)
+    return np.stack(columns, axis=1)

@@ -1,0 +1,36 @@
+"""Free parameters of each device family: at most ten, each with a physical meaning, none per model or record."""
+
+from __future__ import annotations
+
+from autodeploy.calibration.fit import FitParameter
+
+_COMMON = (
+    FitParameter("gemm", ("gemm_peak_fraction",), 0.20, "rate of large matrix multiplications"),
+    FitParameter(
+        "attention", ("attention_forward", "attention_backward"), 0.35, "rate of flash attention"
+    ),
+    FitParameter("hbm", ("hbm",), 0.30, "streaming rate of vector operators"),
+)
+
+PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
+    "ascend-910b": (
+        *_COMMON,
+        FitParameter("mesh", ("link_hccs",), 0.30, "rate of collectives on the full mesh of a node"),
+        FitParameter("roce", ("link_scale_out",), 0.30, "rate of collectives between nodes"),
+        FitParameter("grouped", ("grouped_gemm",), 0.35, "grouped against plain matrix multiplication"),
+        FitParameter("permute", ("permute",), 0.60, "rate of gather and scatter"),
+        FitParameter("early_2024", ("release_early_2024",), 0.20, "time of releases before June 2024"),
+        FitParameter("mid_2024", ("release_mid_2024",), 0.20, "time of releases from June to September 2024"),
+        FitParameter("mindformers", ("release_mindformers",), 0.20, "time of MindFormers graph mode"),
+    ),
+    "nvidia-a100": (
+        *_COMMON,
+        FitParameter("nvlink", ("link_nvlink",), 0.30, "rate of collectives inside a node"),
+        FitParameter("nic", ("link_scale_out",), 0.30, "rate of collectives between nodes"),
+        FitParameter("gemm_depth", ("gemm_k_half",), 0.50, "depth at which a matrix multiplication loses half its rate"),
+    ),
+    "nvidia-h100": (
+        *_COMMON,
+        FitParameter("grouped", ("grouped_gemm",), 0.35, "grouped against plain matrix multiplication"),
+    ),
+}

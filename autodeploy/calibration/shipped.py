@@ -1,0 +1,107 @@
+"""The calibrated overlays and the coverage table that ship with the product: made from the shipped records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
+from autodeploy.calibration.coverage import Z80
+from autodeploy.calibration.fit import Floats
+from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.specs.record import Record, read_records
+from hardware_profiles.loader import load_profile
+
+RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")
+FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100")
+# Profiles without records of training: the factors of the nearest fitted device on the efficiencies they share.
+CARRIED = {"cloudmatrix-384": "ascend-800t-a2", "nvidia-h800": "nvidia-h100"}
+HEADING = "Made by `make calibrate`: efficiencies fitted to the shipped records. Edit the profile or the records, not this."
+
+
+def shipped_records() -> list[Record]:
+    """All records that ship with the product."""
+    folder = files("autodeploy.calibration").joinpath("records")
+    return [record for name in RECORD_FILES for record in read_records(Path(str(folder.joinpath(name))))]
+
+
+def write_shipped(profiles_folder: Path, coverage_file: Path) -> list[Calibration]:
+    """Fit every family again and write its overlays and the coverage table."""
+    records = shipped_records()
+    done = {name: calibrate(records, name) for name in FITTED}
+    profiles_folder.mkdir(parents=True, exist_ok=True)
+    for name, calibration in done.items():
+        (profiles_folder / f"{name}.yaml").write_text(to_yaml(overlay_of(calibration), HEADING), encoding="utf-8")
+    for name, origin in CARRIED.items():
+        overlay = overlay_of(done[origin], load_profile(name, calibrated=False))
+        overlay.pop("report", None)
+        (profiles_folder / f"{name}.yaml").write_text(to_yaml(overlay, HEADING), encoding="utf-8")
+    table = coverage_table(list(done.values()), records)
+    coverage_file.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return list(done.values())
+
+
+def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record]) -> dict[str, Any]:
+    """Residual spread per family and class, spread of ratios between strategies, and what every record ran."""
+    classes: dict[str, dict[str, float]] = {}
+    pairs: list[float] = []
+    for calibration in calibrations:
+        moe = np.array([r.model.is_moe for r in calibration.records], dtype=bool)
+        for kind, inside in (("dense", ~moe), ("moe", moe)):
+            if int(inside.sum()) >= 3:
+                spread = _log_sigma(calibration.left_out[inside])
+                classes[f"{calibration.family}/{kind}"] = {"log_sigma": spread, "n": int(inside.sum())}
+        pairs += _pair_differences(calibration)
+    # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
+    classes["uncalibrated"] = {"log_sigma": max([0.15, *(c["log_sigma"] for c in classes.values())]), "n": 0}
+    return {
+        "classes": classes,
+        "pair_log_sigma": _log_sigma(np.array(pairs)) if pairs else 0.05,
+        "records": [_row(record) for record in records],
+    }
+
+
+def _log_sigma(residuals: Floats) -> float:
+    """Standard deviation whose normal 80 % interval holds 80 % of the residuals."""
+    return float(f"{np.percentile(np.abs(residuals), 80) / Z80:.6g}")
+
+
+def _pair_differences(calibration: Calibration) -> list[float]:
+    """Differences of residuals between strategies of one model on one cluster and release: what does not cancel."""
+    groups: dict[tuple[object, ...], list[float]] = {}
+    for record, residual in zip(calibration.records, calibration.fit.residuals, strict=True):
+        key = (record.model.name, record.cluster.num_npus, record.source.split("@")[0], release_of(record).band)
+        groups.setdefault((*key, record.training.seq_length), []).append(float(residual))
+    return [d for members in groups.values() for d in _differences(members)]
+
+
+def _differences(members: list[float]) -> Iterator[float]:
+    for number, first in enumerate(members):
+        for second in members[number + 1 :]:
+            yield first - second
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """What a record ran, in the axes of the coverage table."""
+    profile, strategy = load_profile(record.cluster.profile, calibrated=False), record.strategy
+    return {
+        "id": record.id,
+        "model": record.model.name,
+        "family": profile.family,
+        "vendor_family": profile.family.split("-")[0],
+        "device": record.cluster.device or profile.default_device,
+        "npus": record.cluster.num_npus,
+        "moe": record.model.is_moe,
+        "ranks": int(record.cluster.num_npus or 1) * profile.devices_per_npu,
+        "tp": strategy.tp,
+        "pp": strategy.pp,
+        "cp": strategy.cp,
+        "ep": strategy.ep,
+        "seq_length": record.training.seq_length,
+        "features": sorted(features_of(record)),
+    }

@@ -1,0 +1,125 @@
+"""The master problem with several chunks a stage: integer layer counts under schedule cuts, options relaxed.
+
+Times are those without options and memory that with everything saved, so the optimum bounds every plan from below. What a
+pair hides, min(n_f, n_b) layers' worth, is relaxed to their mean. Seconds and bytes become integers here, rounded in
+favour of the plan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.solver.bounds import most_saved
+from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
+from autodeploy.solver.master import UNITS, solve_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortools.sat.python import cp_model
+
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from cost_models.schedule import SchedulePath
+
+FINE: Final = 64
+"""Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""
+
+
+def solve_counts(
+    problem: InnerProblem,
+    cuts: list[SchedulePath],
+    upper_s: float,
+    *,
+    hint: Ints,
+    deterministic_time: float,
+    seed: int,
+    should_cancel: Callable[[], bool] | None,
+    relative_gap: float = 0.0,
+) -> tuple[float, Ints | None, float]:
+    """Bound on makespan + slowest tail [s], a layout [pp, vpp, classes] below upper_s if any, and the work done."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    shape = (problem.pp, problem.vpp, len(problem.classes))
+    most = most_layers_per_chunk(problem)
+    counts = np.empty(shape, dtype=object)
+    for place in np.ndindex(shape):
+        counts[place] = model.new_int_var(0, min(most, problem.layers[place[2]]), "")
+        model.add_hint(counts[place], int(hint[place]))
+    flat = list(counts.ravel())
+    scale = UNITS / upper_s
+    makespan, tail = model.new_int_var(0, UNITS, ""), model.new_int_var(0, UNITS, "")
+    weighted = cp_model.LinearExpr.weighted_sum
+    for cut in cuts:
+        layer_s, fixed_s = cut_costs_s(problem, cut)
+        costs = np.floor(layer_s.ravel() * scale * FINE).astype(np.int64).tolist()
+        model.add(weighted(flat, costs) + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
+    tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
+    for stage in range(problem.pp):
+        own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
+        model.add(
+            weighted(list(counts[stage].ravel()), tails * problem.vpp) + int(own * scale * FINE) <= FINE * tail
+        )
+    _add_memory(model, weighted, problem, counts)
+    _add_places(model, problem, counts)
+    model.add(makespan + tail <= UNITS - 1)
+    model.minimize(makespan + tail)
+    result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap)
+    if result.infeasible:
+        return upper_s * (1.0 - 1.0 / UNITS), None, result.deterministic_time
+    layout = None
+    if result.solver is not None:
+        solver = result.solver
+        layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
+    return result.bound / scale, layout, result.deterministic_time
+
+
+def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float]:
+    """Seconds that one more layer of a class in a chunk adds to a path, at least [pp, vpp, classes], and the rest."""
+    forward = np.array([c.forward_s for c in problem.classes])
+    backward = np.array([c.backward_s for c in problem.classes])
+    hidden = np.array([c.hidden_pair_s for c in problem.classes])
+    half_pairs = (cut.pairs.sum(axis=2) + cut.pairs.sum(axis=1)) / 2.0
+    layer = (
+        cut.forward[..., None] * forward + cut.backward[..., None] * backward - half_pairs[..., None] * hidden
+    )
+    fixed = cut.edges * problem.p2p_s + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
+    for piece in problem.pieces:
+        place = (piece.stage, piece.chunk)
+        fixed += float(cut.forward[place]) * piece.cost.forward_s + float(cut.backward[place]) * piece.cost.backward_s
+    return layer, fixed
+
+
+def _add_memory(model: cp_model.CpModel, weighted: object, problem: InnerProblem, counts: np.ndarray) -> None:
+    moments = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
+    lean = [
+        max(0.0, c.activation_bytes - most_saved(problem.options, i)) for i, c in enumerate(problem.classes)
+    ]
+    for stage in range(problem.pp):
+        pieces = [p for p in problem.pieces if p.stage == stage]
+        static = float(problem.fixed_bytes[stage]) + sum(p.cost.static_bytes for p in pieces)
+        for held in moments[stage]:
+            room = problem.limit_bytes - static - sum(p.cost.activation_bytes * float(held[p.chunk]) for p in pieces)
+            used = [
+                int((c.static_bytes + lean[i] * float(held[chunk])) * UNITS / max(problem.limit_bytes, 1.0))
+                for chunk in range(problem.vpp)
+                for i, c in enumerate(problem.classes)
+            ]
+            limit = int(np.ceil(room * UNITS / max(problem.limit_bytes, 1.0)))
+            model.add(weighted(list(counts[stage].ravel()), used) <= limit)  # type: ignore[operator]
+
+
+def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
+    """Every layer has a place, chunks keep their limits, and a class starts only when the one before has ended."""
+    parts = [spots[0] for spots in parts_of(problem)]
+    for number, layers in enumerate(problem.layers):
+        model.add(sum(counts[(*place, number)] for place in parts) == layers)
+    for place in parts:
+        model.add_linear_constraint(sum(counts[place]), problem.min_layers_per_chunk, most_layers_per_chunk(problem))
+    for number, layers in enumerate(problem.layers[:-1]):
+        for index, place in enumerate(parts):
+            ended = model.new_bool_var("")
+            model.add(sum(counts[(*p, number)] for p in parts[: index + 1]) >= layers * ended)
+            model.add(sum(counts[place][number + 1 :]) <= problem.total_layers * ended)

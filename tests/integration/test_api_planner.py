@@ -1,0 +1,52 @@
+"""The real planner behind the API: what is served and stored is what the library answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.jobs.planning import PLANNER
+from autodeploy.planner import plan
+from autodeploy.specs.planset import PlanSet, Timing
+from tests.integration.conftest import quick_settings, running_app
+
+pytestmark = [pytest.mark.integration, pytest.mark.anyio]
+
+SPEC: dict[str, Any] = {
+    "model": "llama2-7b",
+    "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 64},
+    "search": {"effort": "fast", "top_k": 3, "fix": {"tp": 2, "pp": 2, "vpp": 1, "micro_batch_size": 1}},
+}
+
+
+async def test_the_api_answers_as_the_library(sqlite_url):
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        response = await client.post("/v1/searches", json=SPEC, headers={"Prefer": "wait=60"})
+        assert response.status_code == 200, response.text
+        served = PlanSet.model_validate(response.json())
+        plan_id = served.plans[0].plan_id
+        exported = await client.get(f"/v1/plans/{plan_id}/export", params={"to": "megatron"})
+        strategy = served.plans[0].strategy.model_dump(mode="json", exclude_defaults=True)
+        estimate = await client.post("/v1/estimates", json={**SPEC, "strategy": strategy})
+    planned = plan(read_spec_document(SPEC), search_id=served.search.id, created_at=served.search.created_at)
+    no_time = {"timing": Timing()}
+    assert served.model_copy(update=no_time) == planned.model_copy(update=no_time)
+    assert served.status in {"optimal", "feasible"}
+    assert plan_id in exported.text
+    assert estimate.status_code == 200
+    assert estimate.json()["step_time_s"] > 0
+
+
+async def test_what_is_not_modelled_is_refused_by_name(sqlite_url):
+    training = {**SPEC["training"], "kind": "rl_post_training"}
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        response = await client.post("/v1/searches", json={**SPEC, "training": training}, headers={"Prefer": "wait=60"})
+        pages = [await client.get(url) for url in ("/", "/new", "/profiles", "/searches/srch_none")]
+    body = response.json()
+    message = body["error"] if response.status_code == 200 else str(body["errors"])
+    assert "rl_post_training" in message or "/training/kind" in message
+    assert [page.status_code for page in pages] == [200, 200, 200, 404]
+    assert all(page.headers["content-type"].startswith("text/html") for page in pages)

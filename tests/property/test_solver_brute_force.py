@@ -1,0 +1,133 @@
+"""On problems small enough to enumerate whole, the solver's optimum is the enumeration's, and its bound is below it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from autodeploy.evaluation.inner_problem import (
+    FixedPiece,
+    InnerProblem,
+    Ints,
+    LayerClass,
+    MemoryOption,
+    chunk_times,
+    host_bytes,
+    stage_bytes,
+    tail_s,
+)
+from autodeploy.solver import relax_bound, solve
+from autodeploy.solver.layouts import parts_of, to_layout
+from autodeploy.solver.memory_options import legal_options
+from cost_models.schedule import in_flight_moments, makespan_s, operation_order
+
+CASES = 220
+
+
+def random_problem(seed: int) -> InnerProblem:
+    """Two to four layers of up to two classes on two or three stages, up to three options, memory that may be short."""
+    rng = np.random.default_rng(seed)
+    schedule = ("1f1b", "1f1b", "interleaved", "adaptive_pipe", "dualpipev")[seed % 5]
+    pp, vpp = (int(rng.integers(2, 4)), 1) if schedule == "1f1b" else (2, 2)
+    m = int(rng.integers(3, 7)) if schedule != "interleaved" else int(rng.choice([2, 4, 6]))
+    classes = tuple(
+        LayerClass(
+            f"c{i}", float(rng.uniform(1, 3)), float(rng.uniform(2, 5)), float(rng.uniform(1, 4)),
+            float(rng.uniform(1, 4)), float(rng.uniform(0, 1)), 0.5 if schedule == "adaptive_pipe" else 0.0,
+        )
+        for i in range(int(rng.integers(1, 3)))
+    )
+    layers = (int(rng.integers(2, 5)),) if len(classes) == 1 else (1, int(rng.integers(1, 4)))
+    options = tuple(
+        MemoryOption(
+            f"o{i}", "swap" if swap else "recompute", int(rng.integers(0, len(classes))), float(rng.uniform(0.3, 1.2)),
+            0.0 if swap else float(rng.uniform(0.2, 2)), float(rng.uniform(0.5, 6)) if swap else 0.0,
+            (f"o{i - 1}",) if i and rng.random() < 0.5 else (),
+        )
+        for i, swap in enumerate(rng.random(int(rng.integers(1, 4))) < 0.4)
+    )
+    last = (0, 1) if schedule == "dualpipev" else (pp - 1, vpp - 1)
+    pieces = (
+        FixedPiece(LayerClass("embedding", 0.1, 0.1, 1.0, 0.1), 0, 0),
+        FixedPiece(LayerClass("head", float(rng.uniform(0, 3)), float(rng.uniform(0, 3)), 1.0, 0.5), *last),
+    )
+    return InnerProblem(
+        schedule, pp, vpp, m, classes, layers, options, pieces,
+        in_flight_moments(schedule, pp, vpp, m).astype(np.float64),
+        limit_bytes=float(rng.uniform(10, 40)), fixed_bytes=rng.uniform(0, 2, pp),
+        host_link_bytes_per_s=float(rng.uniform(0.5, 3)), host_bytes_per_device=float(rng.choice([np.inf, 12.0])),
+        p2p_s=0.1 if vpp > 1 else 0.0, tail_s=0.3, uniform_options=bool(rng.random() < 0.3),
+        min_layers_per_chunk=int(vpp == 1 and sum(layers) >= pp and rng.random() < 0.5),
+    )
+
+
+def everything(problem: InnerProblem) -> tuple[Ints, Ints]:
+    """Every legal pair of layout and option counts."""
+    parts, total, least = len(parts_of(problem)), problem.total_layers, problem.min_layers_per_chunk
+    sizes = [s for s in itertools.product(range(least, total + 1), repeat=parts) if sum(s) == total]
+    layouts, counts = [], []
+    for layout in to_layout(problem, np.array(sizes, dtype=np.int64)):
+        held = layout.sum(axis=1)
+        stages = []
+        for p in range(problem.pp):
+            ranges = [range(held[p, o.layer_class] + 1) for o in problem.options]
+            stages.append([np.array(c, dtype=np.int64) for c in itertools.product(*ranges)])
+        alone = []
+        for p, choices in enumerate(stages):
+            # A stage's counts are legal or not, and fit or not, whatever the other stages do.
+            applied = np.zeros((len(choices), problem.pp, len(problem.options)), dtype=np.int64)
+            applied[:, p] = choices
+            many = np.repeat(layout[None], len(choices), axis=0)
+            free = InnerProblem(**{**vars(problem), "uniform_options": False})
+            good = legal_options(free, many, applied)
+            good &= stage_bytes(problem, many, applied)[:, p] <= problem.limit_bytes
+            good &= host_bytes(problem, many, applied)[:, p] <= problem.host_bytes_per_device
+            alone.append(applied[good][:, p])
+        for combination in itertools.product(*alone):
+            layouts.append(layout)
+            counts.append(np.stack(combination))
+    if not layouts:
+        return np.zeros((0,)), np.zeros((0,))
+    layout, applied = np.stack(layouts), np.stack(counts)
+    keep = legal_options(problem, layout, applied)
+    return layout[keep], applied[keep]
+
+
+def best_step_s(problem: InnerProblem) -> float:
+    """Least simulated step time over everything; inf when nothing fits."""
+    layout, applied = everything(problem)
+    if not len(layout):
+        return float("inf")
+    times = chunk_times(problem, layout, applied)
+    order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+    makespan = makespan_s(order, times.forward_s, times.backward_s, times.hidden_pair_s, problem.p2p_s)
+    return float((makespan + tail_s(problem, layout)).min())
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_solver_matches_brute_force(block: int) -> None:
+    proven = 0
+    for seed in range(block * CASES // 10, (block + 1) * CASES // 10):
+        problem = random_problem(seed)
+        truth = best_step_s(problem)
+        solution = solve(problem)
+        assert relax_bound(problem) <= truth * (1 + 1e-9), seed
+        assert solution.bound_s <= truth * (1 + 1e-9), seed
+        if not np.isfinite(truth):
+            assert solution.layout is None, seed
+            continue
+        assert solution.status != "infeasible", seed
+        if solution.layout is None:
+            continue
+        assert solution.applied is not None
+        assert solution.step_s >= truth * (1 - 1e-9), seed
+        assert (stage_bytes(problem, solution.layout[None], solution.applied[None]) <= problem.limit_bytes).all()
+        assert legal_options(problem, solution.layout[None], solution.applied[None]).all(), seed
+        if solution.status == "optimal":
+            proven += 1
+            assert solution.step_s == pytest.approx(truth, rel=2e-6), seed
+        elif problem.vpp == 1 and not problem.uniform_options:
+            pytest.fail(f"seed {seed}: one chunk a stage must be proven: {solution.status} {solution.gap}")
+    assert proven >= 8

@@ -1,0 +1,554 @@
+"""One layer on one rank for one micro batch: every operator, tensor and message, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.accounting.machine import Numbers
+from tests.support.accounting.ranks import Degrees
+
+Hide = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained and how. `model` holds numbers by their Hugging Face names; `on` the features that are on."""
+
+    model: dict[str, Any]
+    seq: int
+    on: frozenset[str] = frozenset()
+    imbalance: float = 1.0
+    peak_imbalance: float = 1.0
+    slowest: float = 1.0
+    gradient_bytes: float = 4.0
+    stats_bytes: float = 64.0
+    norm_bytes: float = 2.0
+    distributed_optimizer: bool = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.model.get(name)
+
+    @property
+    def gates(self) -> int:
+        """Matrices of an MLP that read its input."""
+        return 1 if self.hidden_act == "gelu" else 2
+
+    @property
+    def qk(self) -> int:
+        """Width of a head's query and key."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.kv_lora_rank else self.head_dim
+
+    @property
+    def value(self) -> int:
+        """Width of a head's value."""
+        return self.v_head_dim or self.head_dim
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether a layer has routed experts."""
+        return bool(self.n_routed_experts) and layer >= (self.first_k_dense_replace or 0)
+
+    def window(self, layer: int) -> int | None:
+        """Keys a query of the layer sees at most."""
+        kinds = self.layer_types
+        return None if kinds is not None and kinds[layer] == "full_attention" else self.sliding_window
+
+
+@dataclass
+class Operator:
+    """Seconds of forward, input gradient, weight gradient: of a rank with even load, and of the busiest one."""
+
+    window: str
+    even: tuple[float, float, float]
+    busy: tuple[float, float, float]
+
+
+@dataclass
+class Pass:
+    """Seconds of one pass, by part."""
+
+    compute: float = 0.0
+    imbalance: float = 0.0
+    tp: float = 0.0
+    ep: float = 0.0
+    cp: float = 0.0
+    host: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.compute + self.imbalance + self.tp + self.ep + self.cp + self.host
+
+
+@dataclass
+class Account:
+    """The running account of a layer or piece."""
+
+    run: Run
+    d: Degrees
+    machine: Numbers
+    groups: dict[str, list[int]]
+    operators: dict[str, Operator] = field(default_factory=dict)
+    kept: dict[str, float] = field(default_factory=dict)  # bytes for the backward pass, at the peak imbalance
+    forward_messages: dict[str, float] = field(default_factory=dict)
+    dispatch: float = 0.0
+    combine: float = 0.0
+    dense_params: float = 0.0
+    expert_params: float = 0.0
+    forward: Pass = field(default_factory=Pass)
+    backward: Pass = field(default_factory=Pass)
+    issued: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    synchronises: bool = False
+
+    @property
+    def hot(self) -> float:
+        """Load of the busiest expert-parallel rank against the mean one: one rank can receive everything at most."""
+        return min(self.run.imbalance, self.d.ep) if self.d.ep > 1 else 1.0
+
+    @property
+    def tokens(self) -> float:
+        """Rows of a tensor-parallel multiplication."""
+        return self.d.micro_batch_size * self.run.seq / self.d.cp
+
+    @property
+    def local(self) -> float:
+        """Tokens between tensor-parallel regions."""
+        return self.tokens / (self.d.tp if self.d.sequence_parallel else 1)
+
+    # -- entries ---------------------------------------------------------------------------------------------
+
+    def gemm(self, name: str, window: str, m: float, n: float, k: float, groups: float = 1, launches: float = 1) -> None:
+        """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
+        t = self.machine.gemm
+        times = (groups * t(m, n, k), groups * t(m, k, n), groups * t(k, n, m))
+        self._operator(name, window, times, times, launches, 2 * launches)
+
+    def experts(self, name: str, groups: float, m: float, n: float, k: float) -> None:
+        """A grouped multiplication over the experts of the rank, m rows each under even load."""
+        fused = "grouped_gemm" in self.run.on
+
+        def times(rows: float) -> tuple[float, float, float]:
+            shapes = ((rows, n, k), (rows, k, n), (k, n, rows))
+            a, b, c = (self.machine.grouped_gemm_s(groups, *shape, fused=fused) for shape in shapes)
+            return a, b, c
+
+        launches = 1 if fused else groups
+        self._operator(name, "mlp", times(m), times(m * self.hot), launches, 2 * launches)
+
+    def vector(
+        self,
+        name: str,
+        window: str,
+        forward: float,
+        backward: float,
+        launches: float = 1,
+        *,
+        moves: bool = False,
+        hot: bool = False,
+    ) -> None:
+        """A memory-bound operator: bytes forward and backward."""
+        seconds = self.machine.scatter if moves else self.machine.stream
+        factor = self.hot if hot else 1.0
+        even = (seconds(forward, launches), seconds(backward, launches), 0.0)
+        busy = (seconds(forward * factor, launches), seconds(backward * factor, launches), 0.0)
+        self._operator(name, window, even, busy, launches, launches)
+
+    def _operator(self, name: str, window: str, even: Any, busy: Any, forward: float, backward: float) -> None:
+        assert name not in self.operators
+        self.operators[name] = Operator(window, even, busy)
+        self.issued[0] += forward
+        self.issued[1] += backward
+
+    def keep(self, name: str, size: float, *, hot: bool = False) -> None:
+        """A tensor kept for the backward pass."""
+        peak = min(self.run.peak_imbalance, self.d.ep) if hot and self.d.ep > 1 else 1.0
+        self.kept[name] = size * peak
+
+    def message(
+        self,
+        name: str,
+        lane: str,
+        seconds: float,
+        forward: float,
+        backward: float,
+        *,
+        busy: float | None = None,
+        hide_forward: Hide = lambda t: t,
+        hide_backward: Hide = lambda t: t,
+    ) -> None:
+        """A message of `seconds` (`busy` with the hottest rank's load), run so often in each pass."""
+        busy = seconds if busy is None else busy
+        self.forward_messages[name] = busy * forward
+        self.issued[0] += 1
+        self.issued[1] += 1
+        for part, count, hide in ((self.forward, forward, hide_forward), (self.backward, backward, hide_backward)):
+            shown = hide(seconds) * count
+            setattr(part, lane, getattr(part, lane) + shown)
+            part.imbalance += hide(busy) * count - shown
+
+    # -- closing ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Add up operators, then what the host can't keep up with."""
+        machine = self.machine
+        for number, part in enumerate((self.forward, self.backward)):
+            for operator in self.operators.values():
+                even, busy = (
+                    (operator.even[0], operator.busy[0]) if number == 0 else (sum(operator.even[1:]), sum(operator.busy[1:]))
+                )
+                part.compute += even
+                part.imbalance += busy - even
+            wait = machine.sync_s if self.synchronises and number == 0 and "host_sync_free" not in self.run.on else 0.0
+            host_s = self.issued[number] * machine.issue_s
+            part.host = max(0.0, host_s - part.total) + wait
+
+    def window_s(self, window: str, *, backward: bool) -> float:
+        """Computation of one half of the layer."""
+        return sum(
+            sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window
+        )
+
+    def hidden_in_pair(self) -> float:
+        """Four windows of a forward beside another micro batch's backward: each hides the smaller of the two."""
+        return (
+            min(self.window_s("attention", backward=False), self.combine)
+            + min(self.window_s("mlp", backward=True), self.dispatch)
+            + min(self.window_s("mlp", backward=False), self.dispatch)
+            + min(self.window_s("attention", backward=True), self.combine)
+        )
+
+
+# -- parts of a layer ----------------------------------------------------------------------------------------
+
+
+def transformer_layer(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]], index: int) -> Account:
+    """One layer, from its first norm to its last residual."""
+    a = Account(run, d, machine, groups)
+    _layer(a, index)
+    a.close()
+    return a
+
+
+def _layer(a: Account, index: int) -> None:
+    moe = a.run.is_moe(index)
+    _norms(a)
+    _attention(a, a.run.window(index))
+    _tensor_region(a, "attention", "qkv_proj", "attention_out_proj")
+    if moe:
+        _mixture(a)
+        if _shared_width(a.run):
+            _tensor_region(a, "mlp", "shared_up_proj", "shared_down_proj")
+    else:
+        _mlp(a, "mlp", a.run.intermediate_size)
+        _tensor_region(a, "mlp", "mlp_up_proj", "mlp_down_proj")
+    if "dropout" in a.run.on:
+        both = 2 * a.local * a.run.hidden_size
+        a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
+        a.keep("dropout_masks", both)
+
+
+def _norms(a: Account) -> None:
+    """A norm reads and writes (4 B an element; 14 unfused); a residual reads two and writes one (6 B)."""
+    fused, elements = "fused_rmsnorm" in a.run.on, a.local * a.run.hidden_size
+    each_half = 2 if a.run.norm_layout == "sandwich" else 1
+    for half in ("attention", "mlp"):
+        moved = sum((4 if fused else 14) * elements for _ in range(each_half)) + 6 * elements
+        a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else 5) * each_half + 1)
+        a.keep(f"{half}_norm_in", a.run.norm_bytes * elements * each_half)
+        a.keep(f"{half}_norm_out", 2 * elements)
+    a.dense_params += 2 * each_half * a.run.hidden_size
+
+
+def _attention(a: Account, window: int | None) -> None:
+    r, tp = a.run, a.d.tp
+    heads = r.num_attention_heads / tp
+    if r.kv_lora_rank:
+        _latent(a, heads)
+    else:
+        _grouped(a, heads)
+    _core(a, heads, window)
+    a.gemm("attention_out_proj", "attention", a.tokens, r.hidden_size, heads * r.value)
+    a.dense_params += heads * r.value * r.hidden_size
+    _context_parallel(a, heads)
+
+
+def _grouped(a: Account, heads: float) -> None:
+    r, tokens = a.run, a.tokens
+    keys = max(r.num_key_value_heads / a.d.tp, 1)
+    width = heads * r.head_dim + keys * r.head_dim + keys * r.value
+    a.gemm("qkv_proj", "attention", tokens, width, r.hidden_size)
+    if not r.learned_position_embeddings:
+        turned = 2 * 2 * tokens * (heads + keys) * r.head_dim
+        a.vector("rotary", "attention", turned, turned, 2)
+    a.keep("qkv", 2 * tokens * width)
+    a.dense_params += r.hidden_size * width
+    if r.qk_norm:
+        a.dense_params += 2 * r.head_dim
+
+
+def _latent(a: Account, heads: float) -> None:
+    r, tokens, local = a.run, a.tokens, a.local
+    q_rank, kv_rank = r.q_lora_rank or 0, r.kv_lora_rank
+    nope, rope, value, h = r.qk_nope_head_dim, r.qk_rope_head_dim, r.value, r.hidden_size
+    a.gemm("latent_down_proj", "attention", local, q_rank + kv_rank + rope, h, launches=2)
+    moved = 2 * 2 * local * (q_rank + kv_rank)
+    a.vector("latent_norm", "attention", moved, 2 * moved, 2)
+    a.gemm("q_up_proj", "attention", tokens, heads * (nope + rope), q_rank or h)
+    a.gemm("kv_up_proj", "attention", tokens, heads * (nope + value), kv_rank)
+    turned = 2 * 2 * tokens * (heads + 1) * rope
+    a.vector("rotary", "attention", turned, turned, 2)
+    kept_value = value
+    if "rect_fa" not in r.on:
+        kept_value = nope + rope
+        joined = 2 * tokens * heads * (2 * (nope + rope) + 2 * (nope + rope - value))
+        a.vector("concat_and_pad", "attention", joined, joined, 3, moves=True)
+    a.keep("latents", 2 * local * (2 * q_rank + 2 * kv_rank + rope))
+    a.keep("qkv", 2 * tokens * heads * ((nope + rope) + (nope + rope) + kept_value))
+    whole = a.machine.all_gather(2 * tokens * (q_rank + kv_rank + rope), a.groups["tp"])
+    a.message("latent_gather", "tp", whole, 1, 1)
+    # Down projections and the norms of the latents are whole on every rank.
+    a.dense_params += h * (q_rank + kv_rank + rope) + q_rank + kv_rank
+    a.dense_params += (q_rank or h) * heads * (nope + rope) + kv_rank * heads * (nope + value)
+
+
+def _core(a: Account, heads: float, window: int | None) -> None:
+    r, s = a.run, a.run.seq
+    a.keep("attention_out", 2 * a.tokens * heads * r.value)
+    if "flash_attention" not in r.on:
+        scores = a.d.micro_batch_size * heads / a.d.cp * s * s
+        pairs = a.d.micro_batch_size * heads / a.d.cp
+        a.gemm("scores", "attention", s, s, r.qk, groups=pairs)
+        each = 9 if "dropout" in r.on else 4
+        a.vector("softmax_dropout", "attention", each * scores, (each + 4) * scores, 2)
+        a.gemm("weighted_values", "attention", s, r.value, s, groups=pairs)
+        a.keep("scores", (5 if "dropout" in r.on else 2) * scores)
+        return
+    seen = s / 2 if window is None or window >= s else window - window**2 / (2 * s)
+    value = r.value if "rect_fa" in r.on else r.qk  # V is padded to Q's width
+    flops = 2 * a.tokens * seen * heads * r.qk + 2 * a.tokens * seen * heads * value
+    ring = a.d.cp // a.d.ulysses
+    times = tuple(a.machine.attention(flops, r.qk, s / ring, backward=back) for back in (False, True))
+    a._operator("core_attention", "attention", (*times, 0.0), (*times, 0.0), 1, 1)
+    a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
+
+
+def _context_parallel(a: Account, heads: float) -> None:
+    r = a.run
+    if r.kv_lora_rank:
+        key_value = heads * r.qk + heads * r.value
+    else:
+        key_value = max(r.num_key_value_heads / a.d.tp, 1) * (r.head_dim + r.value)
+    ring = len(a.groups["ring"])
+    hop = a.machine.ring_step(2 * a.tokens * key_value, a.groups["ring"])
+    core = a.operators.get("core_attention")
+
+    def beside(seconds: float) -> Hide:
+        return lambda t: max(0.0, t - seconds / ring)
+
+    hide = (beside(core.busy[0]), beside(core.busy[1] / 2)) if core else (lambda t: t, lambda t: t)
+    a.message("ring", "cp", hop, ring - 1, 2 * (ring - 1), hide_forward=hide[0], hide_backward=hide[1])
+    whole = 2 * a.tokens * (heads * r.qk + heads * r.value + key_value)
+    exchanged = a.machine.all_to_all(whole, 1, a.groups["heads"], fixed=4 * a.machine.comm_op_s)
+    a.message("heads", "cp", exchanged, 1, 1)
+
+
+def _chunks(a: Account) -> int:
+    """Pieces of a multiplication that overlap with its collective."""
+    if a.run.n_routed_experts or a.d.tp == 1:
+        return 1
+    if "mc2" in a.run.on:
+        return 8 if a.d.sequence_parallel else 1
+    return 4 if "coc" in a.run.on else 1
+
+
+def _chunked(a: Account, work: float) -> Hide:
+    c = _chunks(a)
+    return (lambda t: max(work, t) * (c - 1) / c + (work + t) / c - work) if c > 1 else (lambda t: t)
+
+
+def _tensor_region(a: Account, window: str, first: str, last: str) -> None:
+    """Collectives between a column-cut and a row-cut multiplication (Korthikanti, arXiv:2205.05198)."""
+    tp, size = a.groups["tp"], 2 * a.tokens * a.run.hidden_size
+    gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
+    sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
+    plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
+    head, tail = a.operators.get(first), a.operators[last]
+    slowed = a.machine.contention
+
+    def behind(position: int) -> Hide:
+        if head is None:
+            return lambda t: t
+        return lambda t: max(0.0, slowed * t - head.busy[position])
+
+    into = _chunked(a, head.busy[0]) if head else (lambda t: t)
+    out, back = _chunked(a, tail.busy[0]), _chunked(a, tail.busy[1])
+    a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=into)
+    a.message(f"{window}_scatter", "tp", gather, sp, 0, hide_forward=out)
+    a.message(f"{window}_gradient_gather", "tp", gather, 0, sp, hide_backward=back)
+    a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=behind(1))
+    a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(2))
+    a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=out)
+    a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(2))
+
+
+def _activation_bytes(r: Run) -> tuple[int, int, int]:
+    """Per element of the activation's output: forward, backward, kept."""
+    if r.gates == 1:
+        return 4, 6, 2
+    return (6, 10, 2) if "fused_swiglu" in r.on else (10, 16, 4)
+
+
+def _mlp(a: Account, prefix: str, width: float) -> None:
+    r, tokens, local = a.run, a.tokens, width / a.d.tp
+    forward, backward, kept = _activation_bytes(r)
+    a.gemm(f"{prefix}_up_proj", "mlp", tokens, r.gates * local, r.hidden_size)
+    elements = tokens * local
+    launches = 1 if "fused_swiglu" in r.on else 3
+    a.vector(f"{prefix}_activation", "mlp", forward * elements, backward * elements, launches)
+    a.gemm(f"{prefix}_down_proj", "mlp", tokens, r.hidden_size, local)
+    a.keep(f"{prefix}_up_out", 2 * r.gates * elements)
+    a.keep(f"{prefix}_activation_out", kept * elements)
+    a.dense_params += (r.gates + 1) * r.hidden_size * local
+
+
+def _shared_width(r: Run) -> int:
+    return int((r.n_shared_experts or 0) * (r.moe_intermediate_size or 0))
+
+
+def _mixture(a: Account) -> None:
+    r, d = a.run, a.d
+    h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
+    fused = "fused_operators" in r.on
+    a.synchronises = r.capacity_factor is None
+    logits = a.local * experts
+    a.gemm("router", "mlp", a.local, experts, h)
+    passes = 24 if fused else 48
+    a.vector("routing", "mlp", passes * logits, passes * logits / 2, 4 if fused else 12)
+    a.keep("router_logits", 4 * logits)
+    a.dense_params += h * experts
+
+    # What one rank receives: walk over the ranks of its expert-parallel and expert tensor-parallel groups.
+    received = sum(a.local * k / d.ep for _ in a.groups["ep"] for _ in a.groups["etp"]) * (r.capacity_factor or 1)
+    moved = 2 * h * (a.local * k + a.local)
+    mine = experts / d.ep
+    resorted = 4 * h * received if mine > 1 and d.ep > 1 else 0
+    once = 1 if fused else 3
+    a.vector("permute", "mlp", moved, moved, once, moves=True)
+    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=True, hot=True)
+    width = r.moe_intermediate_size / d.etp
+    forward, backward, kept = _activation_bytes(r)
+    a.experts("expert_up_proj", mine, received / mine, r.gates * width, h)
+    elements = received * width
+    a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True)
+    a.experts("expert_down_proj", mine, received / mine, h, width)
+    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=True, hot=True)
+    a.vector("unpermute", "mlp", moved, 2 * moved, once, moves=True)
+    a.keep("unpermute_in", 2 * h * a.local * k)
+    a.keep("expert_in", 2 * received * h, hot=True)
+    a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
+    a.keep("expert_activation_out", kept * elements, hot=True)
+    a.expert_params += mine * (r.gates + 1) * h * width
+    if _shared_width(r):
+        _mlp(a, "shared", _shared_width(r))
+    _expert_messages(a, received)
+
+
+def _expert_messages(a: Account, received: float) -> None:
+    r, machine, ep = a.run, a.machine, a.groups["ep"]
+    token_bytes = 2 * r.hidden_size * a.local * (r.capacity_factor or 1)
+    k = r.num_experts_per_tok
+
+    def once(hot: float) -> float:
+        if a.d.dispatcher == "allgather":
+            return machine.all_gather(token_bytes * len(ep), ep)
+        if a.d.dispatcher == "hierarchical":
+            return machine.two_step(token_bytes, k, ep, hot)
+        deduplicate = "deduplicated_dispatch" in r.on
+        return machine.all_to_all(token_bytes, k, ep, imbalance=hot, deduplicate=deduplicate, reach=r.topk_group)
+
+    even, busy = once(1.0), once(a.hot)
+    a.dispatch = a.combine = busy
+    windows = _overlap_windows(a)
+
+    def hide(which: str) -> Hide:
+        return lambda t: max(0.0, t - windows[which])
+
+    a.message("dispatch", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("dispatch"))
+    a.message("combine", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("combine"))
+    gathered = machine.all_gather(2 * r.hidden_size * received, a.groups["etp"])
+    a.message("expert_gather", "ep", gathered, 1, 1)
+    a.message("expert_scatter", "ep", gathered, 1, 1)
+
+
+def _overlap_windows(a: Account) -> dict[str, float]:
+    """What dispatch and combine run beside inside one micro batch."""
+    found = {"forward": 0.0, "dispatch": 0.0, "combine": 0.0}
+    flat = a.d.dispatcher in {"alltoall", "alltoall_seq"}
+    if not flat or a.d.ep == 1 or a.d.schedule == "adaptive_pipe":
+        return found
+    shared = [o for name, o in a.operators.items() if name.startswith("shared_")]
+    routed = [o for name, o in a.operators.items() if name.startswith("expert_")]
+    if a.run.on & {"moe_alltoall_overlap", "shared_expert_overlap"}:
+        found["forward"] = sum(o.busy[0] for o in shared) / 2
+        found["combine"] = sum(sum(o.busy[1:]) for o in shared)
+    if "moe_alltoall_overlap" in a.run.on:
+        found["dispatch"] = sum(o.busy[2] for o in routed)
+    return found
+
+
+# -- pieces --------------------------------------------------------------------------------------------------
+
+
+def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
+    """Token embedding, cut by vocabulary; partial rows are summed over the tensor-parallel ranks."""
+    a = Account(run, d, machine, groups)
+    elements = a.tokens * run.hidden_size
+    a.vector("embedding", "mlp", 4 * elements, 8 * elements, moves=True)
+    a.keep("token_ids", 8 * a.tokens)
+    reduced = machine.all_gather(2 * elements, groups["tp"])
+    many = 1 if d.tp > 1 else 0
+    a.message("embedding_reduce", "tp", reduced, many, many)
+    a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / d.tp
+    a.close()
+    return a
+
+
+def _head(a: Account) -> None:
+    r, machine, tp = a.run, a.machine, a.groups["tp"]
+    h, vocab = r.hidden_size, r.vocab_size / a.d.tp
+    logits = a.tokens * vocab
+    a.gemm("output_proj", "mlp", a.tokens, vocab, h)
+    a.vector("cross_entropy", "mlp", 22 * logits, 12 * logits, 8)
+    a.vector("final_norm", "mlp", 4 * a.local * h, 6 * a.local * h)
+    a.keep("final_norm_out", 4 * a.local * h)
+    a.keep("logits", 6 * logits)
+    sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
+    head = a.operators["output_proj"]
+    gather = machine.all_gather(2 * a.tokens * h, tp)
+    hide = (_chunked(a, head.busy[0]), _chunked(a, head.busy[1]))
+    a.message("head_gather", "tp", gather, sp, sp, hide_forward=hide[0], hide_backward=hide[1])
+    a.message("loss_reduce", "tp", machine.all_reduce(12 * a.tokens, tp), 1 if len(tp) > 1 else 0, 0)
+
+
+def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]], *, own_weights: bool) -> Account:
+    """Final norm, output projection and loss."""
+    a = Account(run, d, machine, groups)
+    _head(a)
+    a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own_weights else 0) + run.hidden_size
+    a.close()
+    return a
+
+
+def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
+    """One multi-token prediction module: joined projection, a layer of the last kind, the head once more."""
+    a, h = Account(run, d, machine, groups), run.hidden_size
+    a.gemm("mtp_joined_proj", "mlp", a.tokens, h / d.tp, 2 * h)
+    a.keep("mtp_joined_in", 4 * a.local * h)
+    _layer(a, run.num_hidden_layers - 1)
+    _head(a)
+    a.dense_params += 2 * h * h / d.tp + 3 * h
+    a.close()
+    return a

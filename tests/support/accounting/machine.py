@@ -1,0 +1,187 @@
+"""A machine as plain floats, who sits where in it, and what one operator or one message takes.
+
+Written apart from the planner's own formulas, from their definitions: scalars only, one operator at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """One tier of the network: `instance` ranks share it, the whole cluster where None."""
+
+    instance: int | None
+    bytes_per_s: float
+    mesh_links: int  # of a full mesh; 0 for a switch
+    latency_s: float
+    efficiency: float
+    exchange_loss: float
+
+    def home(self, rank: int) -> int:
+        """Which instance a rank is in."""
+        return 0 if self.instance is None else rank // self.instance
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Everything the accounting knows about a device, its host and its network."""
+
+    peak_flops: float
+    hbm_bytes_per_s: float
+    gemm_fraction: float
+    gemm_k_half: float
+    gemm_mn_half: float
+    grouped_gemm: float
+    attention_forward: float
+    attention_backward: float
+    attention_head_dim_half: float
+    attention_seq_half: float
+    hbm_fraction: float
+    movement_fraction: float
+    cube_op_s: float
+    vector_op_s: float
+    comm_op_s: float
+    issue_s: float
+    sync_s: float
+    host_link_bytes_per_s: float
+    software_factor: float
+    contention: float
+    overlap: float
+    runtime_bytes: float
+    communicator_bytes: float
+    fragmentation: float
+    links: tuple[Link, ...]
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    def _matrix_rate(self, m: float, n: float, k: float) -> float:
+        lost = self.gemm_k_half / k + self.gemm_mn_half / m + self.gemm_mn_half / n
+        return self.peak_flops * self.gemm_fraction / (1 + lost)
+
+    def gemm(self, m: float, n: float, k: float) -> float:
+        """C[m, n] = A[m, k] B[k, n]: matrix rate or memory rate, whichever is slower, and the fixed cost."""
+        flops, touched = 2 * m * n * k, 2 * (m * k + k * n + m * n)
+        memory_s = touched / (self.hbm_bytes_per_s * self.hbm_fraction)
+        return (max(flops / self._matrix_rate(m, n, k), memory_s) + self.cube_op_s) * self.software_factor
+
+    def grouped_gemm_s(self, groups: float, m: float, n: float, k: float, *, fused: bool) -> float:
+        """`groups` multiplications of m rows: one operator at the grouped rate, or one operator each."""
+        rate = self._matrix_rate(m, n, k) * (self.grouped_gemm if fused else 1)
+        memory_s = groups * 2 * (m * k + k * n + m * n) / (self.hbm_bytes_per_s * self.hbm_fraction)
+        fixed = self.cube_op_s * (1 if fused else groups)
+        return (max(groups * 2 * m * n * k / rate, memory_s) + fixed) * self.software_factor
+
+    def attention(self, flops: float, head_dim: float, seq: float, *, backward: bool) -> float:
+        """Flash attention of `flops` forward FLOPs; five products backward against two forward."""
+        half = self.attention_head_dim_half
+        full = (head_dim / (head_dim + half)) / (128 / (128 + half)) * seq / (seq + self.attention_seq_half)
+        fraction = self.attention_backward if backward else self.attention_forward
+        work = flops * (5 / 2 if backward else 1)
+        return (work / (self.peak_flops * fraction * full) + self.cube_op_s) * self.software_factor
+
+    def stream(self, moved: float, operators: float) -> float:
+        """Vector operators that stream `moved` bytes."""
+        seconds = moved / (self.hbm_bytes_per_s * self.hbm_fraction) + operators * self.vector_op_s
+        return seconds * self.software_factor
+
+    def scatter(self, moved: float, operators: float) -> float:
+        """Operators that move rows by index."""
+        seconds = moved / (self.hbm_bytes_per_s * self.movement_fraction) + operators * self.vector_op_s
+        return seconds * self.software_factor
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def together(self, members: list[int]) -> list[int]:
+        """How many members share an instance of each tier with the first one, innermost tier first."""
+        return [sum(link.home(r) == link.home(members[0]) for r in members) for link in self.links]
+
+    def _rate(self, link: Link, peers: int) -> float:
+        share = min(1.0, peers / link.mesh_links) if link.mesh_links else 1.0
+        return link.bytes_per_s * link.efficiency * share
+
+    def all_gather(self, output: float, members: list[int], fixed: float | None = None) -> float:
+        """Every member ends with `output` bytes: across the outermost tier first, each tier on its own links."""
+        size = len(members)
+        if size == 1:
+            return 0.0
+        spans, total, held = self.together(members), 0.0, output / size
+        for tier in reversed(range(len(self.links))):
+            link, inside = self.links[tier], spans[tier - 1] if tier else 1
+            pieces = spans[tier] // inside
+            if pieces > 1:
+                steps = 1 if link.mesh_links else math.ceil(math.log2(pieces))
+                total += held * (pieces - 1) / self._rate(link, pieces - 1) + steps * link.latency_s
+            held *= pieces
+        return total + (self.comm_op_s if fixed is None else fixed)
+
+    def all_reduce(self, payload: float, members: list[int], fixed: float | None = None) -> float:
+        """Reduce-scatter, then all-gather."""
+        if len(members) == 1:
+            return 0.0
+        return 2 * self.all_gather(payload, members, 0.0) + (self.comm_op_s if fixed is None else fixed)
+
+    def send(self, payload: float, first: int, second: int) -> float:
+        """One message between two ranks, over the innermost tier that joins them."""
+        link = next(one for one in self.links if one.home(first) == one.home(second))
+        return payload / self._rate(link, 1) + link.latency_s + self.comm_op_s
+
+    def ring_step(self, chunk: float, members: list[int]) -> float:
+        """All members pass a chunk on: the slowest hop counts."""
+        if len(members) == 1:
+            return 0.0
+        pairs = zip(members, members[1:] + members[:1], strict=True)
+        return max(self.send(chunk, a, b) for a, b in pairs)
+
+    def _peers_s(self, received: float, peers: int, pieces: int, link: Link) -> float:
+        """Pairwise exchange with `peers` ranks of one tier; small messages slow it beyond eight ranks."""
+        slower = 1 + link.exchange_loss * math.log2(max(peers + 1, 8) / 8)
+        steps = 1 if link.mesh_links else math.ceil(math.log2(peers + 1))
+        return received * slower / self._rate(link, pieces - 1) + steps * link.latency_s
+
+    def all_to_all(
+        self,
+        token_bytes: float,
+        choices: float,
+        members: list[int],
+        *,
+        imbalance: float = 1.0,
+        fixed: float | None = None,
+        deduplicate: bool = False,
+        reach: float | None = None,
+    ) -> float:
+        """Each token to `choices` of the members; the tiers' links run side by side.
+
+        deduplicate: a token crosses the outermost tier once for each instance that it goes to, of `reach` at most.
+        """
+        size = len(members)
+        if size == 1:
+            return 0.0
+        spans, slowest = self.together(members), 0.0
+        for tier, link in enumerate(self.links):
+            inside = spans[tier - 1] if tier else 1
+            peers, pieces = spans[tier] - inside, spans[tier] // inside
+            if not peers:
+                continue
+            copies = choices * peers / size
+            if deduplicate and tier == len(self.links) - 1:
+                places = min(pieces, reach) if reach else pieces
+                copies = places * (1 - (1 - 1 / places) ** choices) * (pieces - 1) / pieces
+            slowest = max(slowest, self._peers_s(token_bytes * copies * imbalance, peers, pieces, link))
+        return slowest + (self.comm_op_s if fixed is None else fixed)
+
+    def two_step(self, token_bytes: float, choices: float, members: list[int], imbalance: float) -> float:
+        """All-gather across the outermost tier beside an All-to-All inside; pipelined, so the slower one counts."""
+        if len(members) == 1:
+            return 0.0
+        spans = self.together(members)
+        inside = spans[-2] if len(spans) > 1 else 1
+        outside = len(members) // inside
+        outer = 0.0
+        if outside > 1:
+            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1])
+        near = [r for r in members if self.links[-2].home(r) == self.links[-2].home(members[0])]
+        inner = self.all_to_all(token_bytes, choices, near, imbalance=imbalance, fixed=0.0)
+        return max(outer, inner) + 2 * self.comm_op_s

@@ -1,0 +1,67 @@
+"""Who talks to whom: the process groups of a strategy, listed rank by rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """How a run is cut. dp and the expert data-parallel degree follow from the world."""
+
+    world: int
+    tp: int = 1
+    cp: int = 1
+    ulysses: int = 1
+    pp: int = 1
+    vpp: int = 1
+    ep: int = 1
+    etp: int = 1
+    micro_batch_size: int = 1
+    micro_batches: int = 1
+    schedule: str = "1f1b"
+    dispatcher: str = "alltoall"
+    sequence_parallel: bool = False
+    reuse_fp32: bool = False
+    swap_optimizer: bool = False
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks."""
+        return self.world // (self.tp * self.cp * self.pp)
+
+    @property
+    def edp(self) -> int:
+        """Expert data-parallel ranks."""
+        return self.world // (self.etp * self.ep * self.pp)
+
+
+def coordinates(rank: int, sizes: dict[str, int]) -> dict[str, int]:
+    """A rank's place on every axis, the first axis fastest."""
+    place = {}
+    for axis, size in sizes.items():
+        rank, place[axis] = divmod(rank, size)
+    return place
+
+
+def group(rank: int, world: int, sizes: dict[str, int], along: set[str]) -> list[int]:
+    """All ranks that differ from `rank` only along the given axes."""
+    mine = coordinates(rank, sizes)
+    return [
+        other
+        for other in range(world)
+        if all(place == mine[axis] for axis, place in coordinates(other, sizes).items() if axis not in along)
+    ]
+
+
+def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
+    """Every group of one rank. Order of the axes, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp.
+
+    Of a context-parallel group, neighbours exchange heads (Ulysses) and the rest pass keys and values round.
+    """
+    dense = {"tp": d.tp, "heads": d.ulysses, "ring": d.cp // d.ulysses, "dp": d.dp, "pp": d.pp}
+    expert = {"etp": d.etp, "ep": d.ep, "edp": d.edp, "pp": d.pp}
+    found = {axis: group(rank, d.world, dense, {axis}) for axis in ("tp", "heads", "ring", "pp")}
+    found["dense"] = group(rank, d.world, dense, {"heads", "ring", "dp"})
+    found |= {axis: group(rank, d.world, expert, {axis}) for axis in ("etp", "ep", "edp")}
+    return found

@@ -1,0 +1,347 @@
+"""A whole step: every stage, layer, micro batch and exchange, summed by part; bytes by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tests.support.accounting import layer as layers
+from tests.support.accounting.layer import Account, Run
+from tests.support.accounting.machine import Numbers
+from tests.support.accounting.pipeline import Played, peak, play, programme
+from tests.support.accounting.ranks import Degrees, groups_of
+
+EXPERT_ROWS = ("expert_in", "expert_up_out", "expert_activation_out")
+EXPERT_MESSAGES = ("dispatch", "expert_gather")
+SORTING = ("permute", "sort_by_expert")
+SHARED_OPERATORS = ("shared_up_proj", "shared_activation", "shared_down_proj")
+
+# Choice -> tensors that it frees, operators and messages that it runs once more. memory.md, section 2; MindSpeed.
+RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "norm": (("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm"), ()),
+    "activation": (
+        ("mlp_activation_out", "shared_activation_out", "expert_activation_out"),
+        ("mlp_activation", "shared_activation", "expert_activation"),
+        (),
+    ),
+    "mla_up_proj": (("qkv",), ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"), ()),
+    "core_attn": (
+        ("scores", "softmax_stats"),
+        ("core_attention", "scores", "softmax_dropout", "weighted_values"),
+        (),
+    ),
+    "permute": (("expert_in",), SORTING, EXPERT_MESSAGES),
+    "moe_zero_memory_level0": (
+        ("expert_in", "expert_activation_out"),
+        (*SORTING, "expert_activation"),
+        EXPERT_MESSAGES,
+    ),
+    "moe_zero_memory_level1": (EXPERT_ROWS, (*SORTING, "expert_up_proj", "expert_activation"), EXPERT_MESSAGES),
+    "mlp": (
+        ("mlp_up_out", "mlp_activation_out"),
+        ("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
+        ("mlp_gather", "mlp_scatter", "mlp_reduce"),
+    ),
+    "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
+}
+SWAP = {
+    "swap_attention": ("attention_norm_out", "qkv", "attention_out", "softmax_stats"),
+    "swap_unpermute": ("unpermute_in",),
+    "swap_moe": ("expert_in", "expert_up_out"),
+}
+
+
+@dataclass
+class Stage:
+    """One pipeline stage: its layers chunk by chunk, and the pieces that sit on it."""
+
+    layers: list[list[tuple[str, Account]]]  # chunk -> (kind, account)
+    pieces: list[tuple[int, Account, float]]  # chunk, account, how many of it
+    choices: list[list[list[str]]]  # chunk -> layer -> memory choices
+
+    def all(self) -> list[tuple[Account, float]]:
+        """Everything on the stage, with how many of it."""
+        return [(a, 1.0) for chunk in self.layers for _, a in chunk] + [(a, n) for _, a, n in self.pieces]
+
+
+@dataclass
+class Step:
+    """What the accounting finds."""
+
+    step_s: float = 0.0
+    parts: list[dict[str, float]] = field(default_factory=list)  # per stage, of the schedule
+    tails: list[dict[str, float]] = field(default_factory=list)  # per stage, after the schedule
+    busy_s: list[float] = field(default_factory=list)
+    makespan_s: float = 0.0
+    memory: list[dict[str, float]] = field(default_factory=list)
+    allocator: list[float] = field(default_factory=list)
+    first_step: list[float] = field(default_factory=list)
+    forward_s: list[list[float]] = field(default_factory=list)
+    backward_s: list[list[float]] = field(default_factory=list)
+
+
+def account(
+    run: Run, d: Degrees, machine: Numbers, per_chunk: list[list[int]], applied: dict[str, list[int]] | None = None
+) -> Step:
+    """Account for one step.
+
+    per_chunk [stage][chunk]: layers of the chunk. applied: choice -> layers of each stage that use it, the first ones.
+    """
+    stages = _stages(run, d, machine, per_chunk, applied or {})
+    send = _send_s(run, d, machine)
+    blocking = send if d.schedule == "1f1b" else 0.0
+    step = Step()
+    programmes = [programme(d.schedule, p, d.pp, d.vpp, d.micro_batches) for p in range(d.pp)]
+    exposed_swap, hidden = [], []
+    for stage in stages:
+        times = [_chunk_s(run, machine, stage, c, blocking) for c in range(d.vpp)]
+        step.forward_s.append([t[0] for t in times])
+        step.backward_s.append([t[1] for t in times])
+        exposed_swap.append(sum(t[2] for t in times))
+        hidden.append([[_pair_s(stage, f, b) for b in range(d.vpp)] for f in range(d.vpp)])
+    edge = 0.0 if d.schedule == "1f1b" else send
+    played = play(programmes, step.forward_s, step.backward_s, hidden, edge)
+    step.makespan_s, step.busy_s = played.makespan, played.busy
+    step.parts = [_parts(run, d, stage, exposed_swap[p], blocking, played, p) for p, stage in enumerate(stages)]
+    per_stage = max(1.0, run.num_hidden_layers / d.pp)
+    step.tails = [_tail(run, d, machine, stage, per_stage) for stage in stages]
+    step.step_s = played.makespan + max(sum(tail.values()) for tail in step.tails)
+    for p, stage in enumerate(stages):
+        _memory(run, d, machine, stage, step, programmes[p], applied or {}, stages)
+    return step
+
+
+def _stages(
+    run: Run, d: Degrees, machine: Numbers, per_chunk: list[list[int]], applied: dict[str, list[int]]
+) -> list[Stage]:
+    stages = []
+    first_of, index = {}, 0
+    for chunk in range(d.vpp):
+        for p in range(d.pp):
+            first_of[p, chunk] = index
+            index += per_chunk[p][chunk]
+    assert index == run.num_hidden_layers
+    for p in range(d.pp):
+        ranks = range(p * d.world // d.pp, (p + 1) * d.world // d.pp)
+        groups = groups_of(ranks[0], d)
+        # Every rank of the stage sees the same network: its groups spread over the tiers alike.
+        for rank in ranks:
+            mine = groups_of(rank, d)
+            assert all(machine.together(mine[g]) == machine.together(groups[g]) for g in mine if g != "pp")
+        held, choices, used = [], [], dict.fromkeys(applied, 0)
+        for chunk in range(d.vpp):
+            numbers = range(first_of[p, chunk], first_of[p, chunk] + per_chunk[p][chunk])
+            accounts = [layers.transformer_layer(run, d, machine, groups, n) for n in numbers]
+            held.append([("moe" if run.is_moe(n) else "dense", a) for n, a in zip(numbers, accounts, strict=True)])
+            choices.append([_choices(a, applied, used, p) for a in accounts])
+        pieces = []
+        if p == 0:
+            pieces.append((0, layers.embedding(run, d, machine, groups), 1.0))
+        if p == d.pp - 1:
+            own = not run.tie_word_embeddings or run.num_hidden_layers > 1
+            pieces.append((d.vpp - 1, layers.head(run, d, machine, groups, own_weights=own), 1.0))
+            if run.num_nextn_predict_layers:
+                module = layers.prediction_module(run, d, machine, groups)
+                pieces.append((d.vpp - 1, module, float(run.num_nextn_predict_layers)))
+        stages.append(Stage(held, pieces, choices))
+    return stages
+
+
+def _choices(a: Account, applied: dict[str, list[int]], used: dict[str, int], stage: int) -> list[str]:
+    """The choices of the stage's next layer: those that free something of it and are not used up yet."""
+    mine = []
+    for name, counts in applied.items():
+        if used[name] < counts[stage] and _freed(a, name) > 0:
+            used[name] += 1
+            mine.append(name)
+    return mine
+
+
+def _freed(a: Account, name: str) -> float:
+    if name == "full":
+        return sum(size for tensor, size in a.kept.items() if tensor != "attention_norm_in")
+    tensors = RECOMPUTE[name][0] if name in RECOMPUTE else SWAP[name]
+    return sum(a.kept.get(tensor, 0.0) for tensor in tensors)
+
+
+def _again_s(a: Account, name: str) -> float:
+    """Seconds to run again what a choice recomputes."""
+    if name == "full":
+        return sum(o.busy[0] for o in a.operators.values()) + sum(a.forward_messages.values())
+    if name not in RECOMPUTE:
+        return 0.0
+    _, operators, messages = RECOMPUTE[name]
+    again = sum(a.operators[o].busy[0] for o in operators if o in a.operators)
+    return again + sum(a.forward_messages.get(m, 0.0) for m in messages)
+
+
+def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
+    """One micro batch's activations to the next stage."""
+    if d.pp == 1:
+        return 0.0
+    tokens = d.micro_batch_size * run.seq / d.cp / (d.tp if d.sequence_parallel else 1)
+    seconds = {
+        machine.send(2 * tokens * run.hidden_size, rank, rank + d.world // d.pp) for rank in range(d.world // d.pp)
+    }
+    return max(seconds)
+
+
+def _chunk_s(run: Run, machine: Numbers, stage: Stage, chunk: int, blocking: float) -> tuple[float, float, float]:
+    """Forward, backward and exposed swap seconds of one micro batch in a chunk."""
+    held = [(a, 1.0) for _, a in stage.layers[chunk]] + [(a, n) for c, a, n in stage.pieces if c == chunk]
+    forward = blocking + sum(n * (a.forward.total + (run.slowest - 1) * a.forward.compute) for a, n in held)
+    backward = blocking + sum(n * (a.backward.total + (run.slowest - 1) * a.backward.compute) for a, n in held)
+    moved = 0.0
+    for (_, a), names in zip(stage.layers[chunk], stage.choices[chunk], strict=True):
+        backward += sum(_again_s(a, name) for name in names)
+        moved += sum(_freed(a, name) for name in names if name in SWAP)
+    transfer = moved / machine.host_link_bytes_per_s
+    out, back = max(0.0, transfer - forward), max(0.0, transfer - backward)
+    return forward + out, backward + back, out + back
+
+
+def _pair_s(stage: Stage, forward: int, backward: int) -> float:
+    """What a forward of one chunk beside a backward of another hides: layers of one kind, pair by pair."""
+    total = 0.0
+    for kind in ("dense", "moe"):
+        one = [a for k, a in stage.layers[forward] if k == kind]
+        other = [a for k, a in stage.layers[backward] if k == kind]
+        total += sum(a.hidden_in_pair() for a, _ in zip(one, other, strict=False))
+    return total
+
+
+def _parts(
+    run: Run, d: Degrees, stage: Stage, swap: float, blocking: float, played: Played, p: int
+) -> dict[str, float]:
+    parts = dict.fromkeys(
+        (
+            *("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s"),
+            *("exposed_pp_s", "recompute_s", "exposed_swap_s"),
+        ),
+        0.0,
+    )
+    for _ in range(d.micro_batches):
+        for a, n in stage.all():
+            for one in (a.forward, a.backward):
+                parts["compute_s"] += n * one.compute
+                parts["imbalance_s"] += n * (one.imbalance + (run.slowest - 1) * one.compute)
+                parts["exposed_tp_s"] += n * one.tp
+                parts["exposed_ep_s"] += n * one.ep
+                parts["exposed_cp_s"] += n * one.cp
+                parts["host_bound_s"] += n * one.host
+        for chunk, names in zip(stage.layers, stage.choices, strict=True):
+            for (_, a), mine in zip(chunk, names, strict=True):
+                parts["recompute_s"] += sum(_again_s(a, name) for name in mine)
+        parts["exposed_swap_s"] += swap
+        parts["exposed_pp_s"] += 2 * blocking
+    # A pair hides exchanges; beyond their even length, what uneven experts add to them.
+    even = min(parts["exposed_ep_s"], played.paired[p])
+    parts["exposed_ep_s"] -= even
+    parts["imbalance_s"] -= played.paired[p] - even
+    parts["pipeline_bubble_s"] = played.idle[p]
+    return parts
+
+
+def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float) -> dict[str, float]:
+    """Gradient reduction, update and gathering that nothing hides."""
+    tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0}
+    last = 1 / per_stage
+    distributed = run.distributed_optimizer
+    reduce_beside = "overlap_grad_reduce" in run.on and d.schedule != "adaptive_pipe"
+    gather_beside = "overlap_param_gather" in run.on and distributed
+
+    def exposed(seconds: float, window: float, beside: bool) -> float:
+        if not beside:
+            return seconds
+        return max(0.0, seconds * (1 - last) * machine.contention - window) + seconds * last
+
+    for a, n in stage.all():
+        for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
+            group = a.groups[name]
+            params_n = params * n
+            share = params_n / max(n * (a.dense_params + a.expert_params), 1.0)
+            gradients = params_n * run.gradient_bytes
+            if distributed:
+                reduced = machine.all_gather(gradients, group, 0.0)
+                gathered = machine.all_gather(2 * params_n, group, 0.0)
+            else:
+                reduced, gathered = machine.all_reduce(gradients, group, 0.0), 0.0
+            tail["exposed_dp_s"] += exposed(reduced, n * a.backward.compute * share * machine.overlap, reduce_beside)
+            tail["exposed_dp_s"] += exposed(gathered, n * a.forward.compute * share * machine.overlap, gather_beside)
+            shards = len(group) if distributed else 1
+            # Adam reads gradient, master weight and moments, writes all but the gradient; norm and clearing touch it whole.
+            moved = params_n * ((4 + 12 + 12 + 2) / shards + 8)
+            update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
+            tail["optimizer_s"] += update
+            if d.swap_optimizer:
+                transfer = params_n * 12 / shards / machine.host_link_bytes_per_s
+                tail["exposed_swap_s"] += max(0.0, transfer - update)
+    return tail
+
+
+def _memory(
+    run: Run,
+    d: Degrees,
+    machine: Numbers,
+    stage: Stage,
+    step: Step,
+    slots: list,  # type: ignore[type-arg]
+    applied: dict[str, list[int]],
+    stages: list[Stage],
+) -> None:
+    kinds = dict.fromkeys(("weights", "gradients", "optimizer"), 0.0)
+    moments = 0.0
+    for a, n in stage.all():
+        for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
+            shards = len(a.groups[name]) if run.distributed_optimizer else 1
+            kinds["weights"] += n * params * 2
+            kinds["gradients"] += n * params * 4
+            states = (4 + 8 - (2 if d.reuse_fp32 else 0)) / shards
+            kinds["optimizer"] += n * params * (states / 16 if d.swap_optimizer else states)
+            moments += 0.0 if d.swap_optimizer else n * params * 8 / shards
+    held = []
+    for number, (chunk, names) in enumerate(zip(stage.layers, stage.choices, strict=True)):
+        size = sum(sum(a.kept.values()) for _, a in chunk) + sum(
+            n * sum(a.kept.values()) for c, a, n in stage.pieces if c == number
+        )
+        size -= sum(_freed(a, name) for (_, a), mine in zip(chunk, names, strict=True) for name in mine)
+        held.append(size)
+    activations = peak(slots, held)
+    widest = max(sum(a.kept.values()) for s in stages for chunk in s.layers for _, a in chunk)
+    workspace = widest * (1.25 if any(applied.get("full", ())) else 0.25)
+    static = sum(kinds.values())
+    allocator = static + activations + workspace
+    step.allocator.append(allocator)
+    step.first_step.append(max(static, static - moments + activations + workspace))
+    buffers = _communicators(d) * machine.communicator_bytes
+    step.memory.append(
+        kinds
+        | {
+            "activations": activations,
+            "workspace": workspace + machine.fragmentation * allocator,
+            "communication_buffers": buffers,
+            "runtime": machine.runtime_bytes,
+        }
+    )
+
+
+def _communicators(d: Degrees) -> int:
+    """Groups of more than one rank that a rank is in, the world's always."""
+    sizes = {
+        "dp": d.dp,
+        "dp and cp": d.dp * d.cp,
+        "tp": d.tp,
+        "pp": d.pp,
+        "pp, second stream": d.pp,
+        "embedding": d.pp,
+        "cp": d.cp,
+        "model": d.tp * d.pp,
+        "ep": d.ep,
+        "edp": d.ep,
+        "etp": d.etp,
+    }
+    return 1 + sum(size > 1 for size in sizes.values())
+
+
+def with_schedule(d: Degrees, **changes: object) -> Degrees:
+    """The same strategy, changed."""
+    return replace(d, **changes)  # type: ignore[arg-type]
