@@ -40,6 +40,7 @@ def state_bytes(
     reuse_fp32_param: Number = False,
     swap_optimizer: Number = False,
     fsdp: Number = False,
+    sharded_gradients: Number = False,
     gradient_bytes: Number = 4.0,
     swap_chunks: float = 16.0,
 ) -> StateBytes:
@@ -54,6 +55,7 @@ def state_bytes(
         sharded copy when the optimizer is distributed.
     swap_optimizer : states live on the host; a 1/swap_chunks window of them is on the device during the update.
     fsdp : weights, gradients and states are all split.
+    sharded_gradients : a gradient is reduced and split as soon as it exists: nothing accumulates over micro batches.
 
     Notes
     -----
@@ -68,7 +70,8 @@ def state_bytes(
     states = 12.0 / split - np.where(reuse_fp32_param, 2.0 / split, 0.0)
     states = np.where(swap_optimizer, states / swap_chunks, states)
     full = np.where(fsdp, split, 1.0)
-    return StateBytes(2.0 / full, np.asarray(gradient_bytes, dtype=np.float64) / full, states)
+    gradient = np.where(sharded_gradients, split, full)
+    return StateBytes(2.0 / full, np.asarray(gradient_bytes, dtype=np.float64) / gradient, states)
 
 
 def optimizer_moved_bytes(shards: Number) -> Floats:

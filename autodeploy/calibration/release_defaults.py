@@ -30,7 +30,7 @@ _MODERN_NVIDIA = frozenset(
 )
 _MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout", "scatter_gather_sends"})
 # Graph mode: the compiler fuses what the script does not name and issues collectives as soon as their inputs exist.
-_GRAPH_MODE = frozenset({"fused_rmsnorm", "fused_swiglu", "overlap_grad_reduce", "overlap_param_gather"})
+_GRAPH_MODE = frozenset({"graph_mode", "fused_rmsnorm", "fused_swiglu", "overlap_grad_reduce", "overlap_param_gather"})
 
 
 def release_of(record: Record) -> ReleaseDefaults:

@@ -46,6 +46,11 @@ class Context:
     facts: dict[str, object] = field(default_factory=dict)
 
     @property
+    def graph_mode(self) -> bool:
+        """Whether the framework compiles the step: without a pipeline it splits each gradient as soon as it exists."""
+        return "graph_mode" in self.features or self.target == "mindformers"
+
+    @property
     def cuts_sends(self) -> bool:
         """Whether stages send 1/tp each and gather it inside the node (Megatron-LM scatter-gather, before SP)."""
         return "scatter_gather_sends" in self.features

@@ -64,6 +64,7 @@ def static_of(cost: LayerCost, candidates: Candidates, context: Context, groups:
             distributed_optimizer=context.distributed_optimizer,
             reuse_fp32_param=candidates.reuse_fp32_param,
             swap_optimizer=candidates.swap_optimizer,
+            sharded_gradients=context.graph_mode & (candidates.pp == 1),
             gradient_bytes=4.0,
         )
         split = shards if context.distributed_optimizer else 1.0

@@ -153,7 +153,19 @@ def _cannot_enter(candidate: Candidates, context: Context, limit_s: float) -> bo
 def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
     """A number for each distinct outer strategy [n]: all axes but how optimizer states are kept."""
     c = candidates
-    columns = (c.tp, c.pp, c.vpp, c.cp, c.cp_algo, c.ulysses, c.ep, c.etp, c.micro_batch_size, c.schedule, c.moe_dispatcher)
+    columns = (
+        c.tp,
+        c.pp,
+        c.vpp,
+        c.cp,
+        c.cp_algo,
+        c.ulysses,
+        c.ep,
+        c.etp,
+        c.micro_batch_size,
+        c.schedule,
+        c.moe_dispatcher,
+    )
     _, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     return np.asarray(inverse, dtype=np.int64).ravel()
 

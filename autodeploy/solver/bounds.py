@@ -114,7 +114,8 @@ def _stage_bytes(problem: InnerProblem, stage: int, moments: Floats, count: int)
         fixed = static + sum(p.cost.activation_bytes * held[p.chunk] for p in pieces)
         bare = [c.static_bytes + c.activation_bytes * held.min() for c in problem.classes]
         lean = [
-            c.static_bytes + min(0.0, r := c.activation_bytes - most_saved(problem.options, i)) * held.max()
+            c.static_bytes
+            + min(0.0, r := c.activation_bytes - most_saved(problem.options, i)) * held.max()
             + max(0.0, r) * held.min()
             for i, c in enumerate(problem.classes)
         ]
@@ -166,4 +167,3 @@ def binding_stage(problem: InnerProblem) -> tuple[int, float]:
     spare = stage_room(problem).spare_bytes[:, min(share, problem.total_layers)]
     stage = int(np.argmin(spare))
     return stage, max(0.0, -float(spare[stage]))
-

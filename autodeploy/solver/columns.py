@@ -65,7 +65,11 @@ def _cap(problem: InnerProblem, stage: int, upper_s: float) -> int:
     own = sum(p.cost.forward_s + p.cost.backward_s for p in problem.pieces if p.stage == stage)
     # A pair hides at most half of what its two chunks could hide, so one layer hides at most once a micro batch.
     layer = min(
-        (c.forward_s + c.backward_s - c.hidden_pair_s for c, n in zip(problem.classes, problem.layers, strict=True) if n),
+        (
+            c.forward_s + c.backward_s - c.hidden_pair_s
+            for c, n in zip(problem.classes, problem.layers, strict=True)
+            if n
+        ),
         default=0.0,
     )
     most = most_layers_per_chunk(problem) * problem.vpp
@@ -105,9 +109,12 @@ def _mixes(layers: tuple[int, ...], most: int, before: int) -> Iterator[tuple[in
     for mix in itertools.product(*(range(min(n, most) + 1) for n in layers)):
         used = [c for c, n in enumerate(mix) if n]
         inner = used[1:-1] if used else []
-        gapless = all(mix[c] == layers[c] for c in inner) and all(
-            mix[c] or not layers[c] for c in range(used[0], used[-1] + 1)
-        ) if used else True
+        gapless = (
+            all(mix[c] == layers[c] for c in inner)
+            and all(mix[c] or not layers[c] for c in range(used[0], used[-1] + 1))
+            if used
+            else True
+        )
         if sum(mix) <= most and gapless and all(ends[c] > before for c in used):
             yield mix
 

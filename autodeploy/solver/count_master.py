@@ -59,9 +59,7 @@ def solve_counts(
     tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
     for stage in range(problem.pp):
         own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
-        model.add(
-            weighted(list(counts[stage].ravel()), tails * problem.vpp) + int(own * scale * FINE) <= FINE * tail
-        )
+        model.add(weighted(list(counts[stage].ravel()), tails * problem.vpp) + int(own * scale * FINE) <= FINE * tail)
     _add_memory(model, weighted, problem, counts)
     _add_places(model, problem, counts)
     model.add(makespan + tail <= UNITS - 1)
@@ -82,9 +80,7 @@ def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float
     backward = np.array([c.backward_s for c in problem.classes])
     hidden = np.array([c.hidden_pair_s for c in problem.classes])
     half_pairs = (cut.pairs.sum(axis=2) + cut.pairs.sum(axis=1)) / 2.0
-    layer = (
-        cut.forward[..., None] * forward + cut.backward[..., None] * backward - half_pairs[..., None] * hidden
-    )
+    layer = cut.forward[..., None] * forward + cut.backward[..., None] * backward - half_pairs[..., None] * hidden
     fixed = cut.edges * problem.p2p_s + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
     for piece in problem.pieces:
         place = (piece.stage, piece.chunk)
@@ -94,9 +90,7 @@ def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float
 
 def _add_memory(model: cp_model.CpModel, weighted: object, problem: InnerProblem, counts: np.ndarray) -> None:
     moments = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
-    lean = [
-        max(0.0, c.activation_bytes - most_saved(problem.options, i)) for i, c in enumerate(problem.classes)
-    ]
+    lean = [max(0.0, c.activation_bytes - most_saved(problem.options, i)) for i, c in enumerate(problem.classes)]
     for stage in range(problem.pp):
         pieces = [p for p in problem.pieces if p.stage == stage]
         static = float(problem.fixed_bytes[stage]) + sum(p.cost.static_bytes for p in pieces)

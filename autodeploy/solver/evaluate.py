@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from autodeploy.evaluation.inner_problem import ChunkTimes, Floats, InnerProblem, Ints, chunk_times, tail_s
-from cost_models.schedule import OperationOrder, SchedulePath, closed_form_s, critical_paths, makespan_s, operation_order
+from cost_models.schedule import (
+    OperationOrder,
+    SchedulePath,
+    closed_form_s,
+    critical_paths,
+    makespan_s,
+    operation_order,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +32,7 @@ class Evaluator:
 
     def __init__(self, problem: InnerProblem) -> None:
         self.problem = problem
-        self.order: OperationOrder = operation_order(
-            problem.schedule, problem.pp, problem.vpp, problem.micro_batches
-        )
+        self.order: OperationOrder = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
 
     def times(self, layout: Ints, applied: Ints) -> ChunkTimes:
         """`chunk_times` of the problem."""
@@ -77,10 +82,12 @@ class Evaluator:
 
     def critical_path(self, layout: Ints, applied: Ints) -> SchedulePath:
         """The longest path of one plan: a cut."""
-        times = self.times(layout[None], applied[None])
-        return critical_paths(
-            self.order, times.forward_s, times.backward_s, times.hidden_pair_s, self.problem.p2p_s
-        )[0]
+        return self.critical_paths(layout[None], applied[None])[0]
+
+    def critical_paths(self, layout: Ints, applied: Ints) -> list[SchedulePath]:
+        """The longest path of every plan."""
+        times = self.times(layout, applied)
+        return critical_paths(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, self.problem.p2p_s)
 
     def paced_paths(self, layout: Ints, applied: Ints, factor: float) -> list[SchedulePath]:
         """The longest path of a plan with one stage slowed by a factor, for every stage."""

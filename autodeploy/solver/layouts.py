@@ -76,6 +76,21 @@ def templates(problem: InnerProblem) -> Ints:
     return np.unique(np.array(found, dtype=np.int64).reshape(-1, parts), axis=0)
 
 
+def uneven_sizes(problem: InnerProblem, seed: int, count: int = 48) -> Ints:
+    """Random layouts [n, parts] whose stages hold about as much as each other, but in uneven chunks."""
+    rng = np.random.default_rng(seed)
+    places = [spots[0] for spots in parts_of(problem)]
+    rows = []
+    for sharpness in np.repeat([0.2, 1.0, 4.0], count // 3):
+        share = rng.dirichlet(np.full(problem.vpp, sharpness), size=problem.pp)
+        blend = rng.random() * np.linspace(0, 1, problem.pp)[:, None]
+        share = (1 - blend) * share[:1] + blend * share  # stages alike at the front, each its own at the end
+        weight = np.array([share[place] for place in places])
+        rows.append(rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem)))
+    found = [row for row in rows if row is not None]
+    return np.array(found, dtype=np.int64).reshape(-1, len(places))
+
+
 def _room_for_pieces(problem: InnerProblem, parts: int) -> np.ndarray:
     """Even work: a part that holds a fixed piece has fewer layers by the piece's share of a layer's time."""
     total = sum(n * (c.forward_s + c.backward_s) for n, c in zip(problem.layers, problem.classes, strict=True))

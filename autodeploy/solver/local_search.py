@@ -59,7 +59,9 @@ def improve(
             break
         # A tie is no improvement, whatever the last bits say.
         better = best_of(
-            evaluator, choices, neighbours(evaluator.problem, to_sizes(evaluator.problem, best.layout)),
+            evaluator,
+            choices,
+            neighbours(evaluator.problem, to_sizes(evaluator.problem, best.layout)),
             best.step_s * (1.0 - 1e-12),
         )
         if better is None:

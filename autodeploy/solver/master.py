@@ -74,7 +74,11 @@ def solve_master(
         model.add_exactly_one(stage)
     makespan = model.new_int_var(0, UNITS, "makespan")
     tail = model.new_int_var(0, UNITS, "tail")
-    flat = [(column, pick) for stage, row in zip(columns, picks, strict=True) for column, pick in zip(stage, row, strict=True)]
+    flat = [
+        (column, pick)
+        for stage, row in zip(columns, picks, strict=True)
+        for column, pick in zip(stage, row, strict=True)
+    ]
     for cut in cuts:
         costs = [int(np.floor(path_cost_s(problem, cut, column) * scale)) for column, _ in flat]
         edges = int(np.floor(cut.edges * problem.p2p_s * scale))
@@ -90,7 +94,9 @@ def solve_master(
                 model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
     result = solve_model(model, deterministic_time, seed, should_cancel)
     if result.infeasible:
-        return MasterResult(upper_s * (1.0 - 1.0 / UNITS), None, proven=True, deterministic_time=result.deterministic_time)
+        return MasterResult(
+            upper_s * (1.0 - 1.0 / UNITS), None, proven=True, deterministic_time=result.deterministic_time
+        )
     bound = result.bound / scale if scale else 0.0
     if result.solver is None:
         return MasterResult(bound, None, proven=False, deterministic_time=result.deterministic_time)

@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.solver.bounds import RELAXATION, relax_bound
 from autodeploy.solver.columns import columns, layout_of
 from autodeploy.solver.count_master import solve_counts
-from autodeploy.solver.layouts import to_sizes
+from autodeploy.solver.layouts import to_layout, to_sizes, uneven_sizes
 from autodeploy.solver.local_search import best_of, improve
 from autodeploy.solver.master import solve_master
 from autodeploy.solver.solution import OPTIMAL_GAP
@@ -94,7 +94,13 @@ def _any_layout(state: Search) -> None:
     if found is None:
         return
     result = solve_master(
-        problem, found, [], np.inf, hint=None, deterministic_time=state.effort.deterministic_time, seed=state.seed,
+        problem,
+        found,
+        [],
+        np.inf,
+        hint=None,
+        deterministic_time=state.effort.deterministic_time,
+        seed=state.seed,
         should_cancel=state.should_cancel,
     )
     state.work += result.deterministic_time
@@ -135,8 +141,11 @@ def _close_gap(state: Search) -> None:
         cut = state.evaluator.critical_path(layout, applied[0])
         if _key(cut) in known:
             return  # the columns' times are lower bounds: the master can't be told more
-        known.add(_key(cut))
-        state.cuts.append(cut)
+        fresh = [cut]
+        if state.problem.vpp > 1:
+            fresh += state.evaluator.paced_paths(layout, applied[0], SLOWED)
+        state.cuts += [path for path in {_key(path): path for path in fresh}.values() if _key(path) not in known]
+        known |= {_key(path) for path in fresh}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +160,12 @@ def _ask_master(state: Search, upper_s: float, budget: float) -> _Proposal:
     assert state.best is not None
     if state.problem.vpp > 1:
         bound, layout, work = solve_counts(
-            state.problem, state.cuts, upper_s, hint=state.best.layout,
-            deterministic_time=min(budget, max(state.effort.deterministic_time / 6, budget / 3)), seed=state.seed,
+            state.problem,
+            state.cuts,
+            upper_s,
+            hint=state.best.layout,
+            deterministic_time=min(budget, max(state.effort.deterministic_time / 6, budget / 3)),
+            seed=state.seed,
             should_cancel=state.should_cancel,
         )
         return _Proposal(bound, layout, work)
@@ -160,7 +173,13 @@ def _ask_master(state: Search, upper_s: float, budget: float) -> _Proposal:
     if found is None:
         return _Proposal(0.0, None, 0.0)
     result = solve_master(
-        state.problem, found, state.cuts, upper_s, hint=state.best.layout, deterministic_time=budget, seed=state.seed,
+        state.problem,
+        found,
+        state.cuts,
+        upper_s,
+        hint=state.best.layout,
+        deterministic_time=budget,
+        seed=state.seed,
         should_cancel=state.should_cancel,
     )
     layout = None if result.chosen is None else layout_of(state.problem, result.chosen)
@@ -172,9 +191,16 @@ def _first_cuts(state: Search) -> None:
     assert state.best is not None
     state.cuts.append(state.evaluator.critical_path(state.best.layout, state.best.applied))
     state.cuts += state.evaluator.paced_paths(state.best.layout, state.best.applied, SLOWED)
+    if state.problem.vpp > 1:
+        # Layouts that empty a chunk here or there: the master would try them one by one.
+        uneven = to_layout(state.problem, uneven_sizes(state.problem, state.seed))
+        none = np.zeros((*uneven.shape[:2], len(state.problem.options)), dtype=np.int64)
+        state.cuts += state.evaluator.critical_paths(uneven, none)
     unique = {_key(cut): cut for cut in state.cuts}
     state.cuts = list(unique.values())
 
 
 def _key(cut: SchedulePath) -> bytes:
-    return b"".join((cut.forward.tobytes(), cut.backward.tobytes(), cut.pairs.tobytes(), bytes(str(cut.edges), "ascii")))
+    return b"".join(
+        (cut.forward.tobytes(), cut.backward.tobytes(), cut.pairs.tobytes(), bytes(str(cut.edges), "ascii"))
+    )

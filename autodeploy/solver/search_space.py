@@ -64,7 +64,9 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
         parts.append(legal.take(fits))
         swept.append(_take(table, fits))
         variants.append(np.full(len(fits), number))
-    counts = Counts(enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big)
+    counts = Counts(
+        enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big
+    )
     return Searched(concatenate(parts), _join(swept), np.concatenate(variants), contexts, counts)
 
 
@@ -97,7 +99,9 @@ def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile,
 
 def _variants(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> list[Context]:
     """The nominal context and, where the spec allows, other card counts and batches near it."""
-    cards = _card_counts(nominal.num_npus, profile.npus_per_node) if spec.cluster.use == "at_most" else [nominal.num_npus]
+    cards = (
+        _card_counts(nominal.num_npus, profile.npus_per_node) if spec.cluster.use == "at_most" else [nominal.num_npus]
+    )
     batches = _batches(spec.training.global_batch_size.value, spec.training.global_batch_size.tolerance_pct)
     found = []
     for count in cards:

@@ -45,7 +45,12 @@ def solve(
     The same arguments give the same solution, bit for bit.
     """
     state = Search(
-        problem, StageChoices(problem), Evaluator(problem), effort, seed, should_cancel,
+        problem,
+        StageChoices(problem),
+        Evaluator(problem),
+        effort,
+        seed,
+        should_cancel,
         float("inf") if upper_bound_s is None else upper_bound_s,
     )
     start = _starts(problem)
@@ -86,13 +91,27 @@ def _answer(state: Search, start: Ints) -> InnerSolution:
         status = "infeasible" if state.proven_empty else "cancelled" if state.cancelled() else "pruned"
         bound = float("inf") if state.proven_empty else state.bound_s
         return InnerSolution(
-            status, None, None, float("inf"), float("inf"), bound, state.relaxation, state.work,  # type: ignore[arg-type]
-            stage if state.proven_empty else None, missing if state.proven_empty else 0.0,
+            status,
+            None,
+            None,
+            float("inf"),
+            float("inf"),
+            bound,
+            state.relaxation,
+            state.work,  # type: ignore[arg-type]
+            stage if state.proven_empty else None,
+            missing if state.proven_empty else 0.0,
         )
     bound = min(state.bound_s, best.step_s)
     proven = bound >= best.step_s * (1.0 - OPTIMAL_GAP)
     return InnerSolution(
         "optimal" if proven else "cancelled" if state.cancelled() else "feasible",
-        best.layout, best.applied, best.makespan_s, best.step_s, bound, state.relaxation, state.work,
+        best.layout,
+        best.applied,
+        best.makespan_s,
+        best.step_s,
+        bound,
+        state.relaxation,
+        state.work,
         greedy_step_s=greedy_s,
     )

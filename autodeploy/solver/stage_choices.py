@@ -96,7 +96,13 @@ class StageChoices:
         none = np.zeros((1, len(self.problem.options)), dtype=np.int64)
         forward, backward = bare.forward_s[stage], bare.backward_s[stage]
         return StageChoice(
-            none, forward[None], backward[None], forward, backward, bare.hidden_pair_s[stage], max(0.0, least),
+            none,
+            forward[None],
+            backward[None],
+            forward,
+            backward,
+            bare.hidden_pair_s[stage],
+            max(0.0, least),
             exact=bool(need.max() <= 0.0),
         )
 
@@ -130,7 +136,13 @@ class StageChoices:
             return None
         forward, backward = times.forward_s[:, stage], times.backward_s[:, stage]
         return StageChoice(
-            applied_to[stage : stage + 1], forward, backward, forward[0], backward[0], times.hidden_pair_s[0, stage], 0.0,
+            applied_to[stage : stage + 1],
+            forward,
+            backward,
+            forward[0],
+            backward[0],
+            times.hidden_pair_s[0, stage],
+            0.0,
             exact=True,
         )
 
@@ -141,7 +153,13 @@ class StageChoices:
         if need.max() <= 0.0:
             none = np.zeros((1, len(self.problem.options)), dtype=np.int64)
             return StageChoice(
-                none, base_forward[None], base_backward[None], base_forward, base_backward, bare.hidden_pair_s[stage], 0.0,
+                none,
+                base_forward[None],
+                base_backward[None],
+                base_forward,
+                base_backward,
+                bare.hidden_pair_s[stage],
+                0.0,
                 exact=True,
             )
         frontier = self._frontier(stage, chunks, need, bare)
@@ -170,7 +188,9 @@ class StageChoices:
     def _worst_moments(self, need: Floats) -> Ints:
         return np.argsort(-need, kind="stable")[:2]
 
-    def _points(self, stage: int, chunks: Chunks, bare: _Bare, applied: Ints, least: float, *, exact: bool) -> StageChoice:
+    def _points(
+        self, stage: int, chunks: Chunks, bare: _Bare, applied: Ints, least: float, *, exact: bool
+    ) -> StageChoice:
         """Keep the counts that really fit, undominated in the times of the chunks."""
         layout = self._everywhere(chunks, len(applied))
         everywhere = np.repeat(applied[:, None, :], self.problem.pp, axis=1)
@@ -253,9 +273,7 @@ def as_chunks(layers: Ints) -> Chunks:
 
 def missing_bytes(problem: InnerProblem, moments: Floats, layout: Ints, applied: Ints) -> Floats:
     """Bytes above the limit at every peak moment of every stage [n, pp, moments] (negative: spare)."""
-    parts = [
-        stage_bytes(replace(problem, in_flight=moments[:, k]), layout, applied) for k in range(moments.shape[1])
-    ]
+    parts = [stage_bytes(replace(problem, in_flight=moments[:, k]), layout, applied) for k in range(moments.shape[1])]
     return np.stack(parts, axis=-1) - problem.limit_bytes
 
 

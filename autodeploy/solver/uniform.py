@@ -45,7 +45,9 @@ def search_uniform(state: Search, start: Ints) -> None:
             choices=StageChoices(problem, masks[row]),
             effort=replace(
                 state.effort,
-                deterministic_time=max(state.effort.deterministic_time - work, state.effort.deterministic_time / shares),
+                deterministic_time=max(
+                    state.effort.deterministic_time - work, state.effort.deterministic_time / shares
+                ),
             ),
             bound_s=0.0,
             proven_empty=False,
@@ -120,4 +122,3 @@ def undominated_sets(problem: InnerProblem) -> Ints:
             keep.append(int(row))
             kept_cost, kept_saved = np.vstack([kept_cost, cost[row]]), np.vstack([kept_saved, saved[row]])
     return masks[keep]
-

@@ -88,11 +88,17 @@ def closed_form_s(
         depth = np.arange(pp - stage)[None, :]
         reach = np.concatenate([np.zeros_like(edge), np.cumsum(below[:, stage + 1 :], axis=1)], axis=1)
         own = _Own(forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0])
-        terms.append(_excursions(kind, np.array(stage), np.array(pp), np.array(vpp), np.array(micro_batches),
-                                 depth, reach, own))
+        terms.append(
+            _excursions(kind, np.array(stage), np.array(pp), np.array(vpp), np.array(micro_batches), depth, reach, own)
+        )
     through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * edge[:, 0] * (pp > 1)
     through += waiting(
-        kind, np.array(vpp), np.array(pp), np.array(micro_batches), forward_s.max(axis=(1, 2)), backward_s.max(axis=(1, 2))
+        kind,
+        np.array(vpp),
+        np.array(pp),
+        np.array(micro_batches),
+        forward_s.max(axis=(1, 2)),
+        backward_s.max(axis=(1, 2)),
     )
     return PathTerms(
         np.append(work, work[:, -1:], axis=1),
@@ -135,7 +141,9 @@ def _excursions(
     return np.maximum(reach[:, -1] - lost, 0.0)
 
 
-def waiting(kind: ScheduleKind, vpp: Ints, pp: Ints, micro_batches: Ints, forward_s: Floats, backward_s: Floats) -> Floats:
+def waiting(
+    kind: ScheduleKind, vpp: Ints, pp: Ints, micro_batches: Ints, forward_s: Floats, backward_s: Floats
+) -> Floats:
     """One micro batch waits at the slowest chunk for all the others: in the forward or in the backward pass [n].
 
     In both when all forwards come before all backwards (interleaved with M <= P).
@@ -216,4 +224,3 @@ def _dual_side(
         np.concatenate([ramp, turn[:, None]], axis=1),
         np.append(stages, [[ranks - 1]], axis=1),
     )
-

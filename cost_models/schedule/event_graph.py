@@ -145,8 +145,10 @@ def slot_waves(order: OperationOrder) -> Ints:
         ready = (at < slots) & done[first[devices, index]] & done[second[devices, index]]
         if not ready.any():
             stuck = ", ".join(f"device {p} at slot {at[p]}" for p in devices[at < slots])
-            raise RuntimeError(f"{order.kind} with pp {order.pp}, vpp {order.vpp}, "
-                               f"{order.micro_batches} micro batches deadlocks: {stuck}")
+            raise RuntimeError(
+                f"{order.kind} with pp {order.pp}, vpp {order.vpp}, "
+                f"{order.micro_batches} micro batches deadlocks: {stuck}"
+            )
         chosen = devices[ready]
         wave[chosen, at[ready]] = number
         done[chosen * width + at[ready]] = True

@@ -92,4 +92,3 @@ def in_flight_closed(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro
 def _dual_closed(stage: Ints, ranks: Ints, m: Ints) -> Ints:
     """After the first two steps a rank holds 2 (P - r - 1) + 2 (r + 1) = 2P chunks; the main step holds one more."""
     return np.asarray(2 * ranks + (m - 2 * ranks + stage + 1 > 0))
-

@@ -52,9 +52,9 @@ def makespan_s(
     p2p_s : latency of an edge between two devices [n] or scalar; the sender's device is free meanwhile.
     """
     graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    return np.concatenate([
-        _ends(graph, durations[:, block], edge[block])[graph.last].max(axis=0) for block in _blocks(len(edge))
-    ])
+    return np.concatenate(
+        [_ends(graph, durations[:, block], edge[block])[graph.last].max(axis=0) for block in _blocks(len(edge))]
+    )
 
 
 def simulate(

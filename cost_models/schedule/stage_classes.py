@@ -65,7 +65,9 @@ def closed_form_classes_s(
     work = np.where(np.isfinite(bubble), work, 0.0)
     beside = _through(kind, stages, pp, vpp, micro_batches, edge) - work[:, -1]
     return PathTerms(
-        np.append(work, work[:, -1:], axis=1), np.append(bubble, beside[:, None], axis=1), np.append(place, place[:, -1:], 1)
+        np.append(work, work[:, -1:], axis=1),
+        np.append(bubble, beside[:, None], axis=1),
+        np.append(place, place[:, -1:], 1),
     ).longest()
 
 

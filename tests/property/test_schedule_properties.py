@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.schedule import StageClasses, closed_form_classes_s, closed_form_s, critical_path, makespan_s, operation_order
+from cost_models.schedule import (
+    StageClasses,
+    closed_form_classes_s,
+    closed_form_s,
+    critical_path,
+    makespan_s,
+    operation_order,
+)
 from cost_models.schedule.simulation import Floats
 
 

@@ -34,16 +34,25 @@ def random_problem(seed: int) -> InnerProblem:
     m = int(rng.integers(3, 7)) if schedule != "interleaved" else int(rng.choice([2, 4, 6]))
     classes = tuple(
         LayerClass(
-            f"c{i}", float(rng.uniform(1, 3)), float(rng.uniform(2, 5)), float(rng.uniform(1, 4)),
-            float(rng.uniform(1, 4)), float(rng.uniform(0, 1)), 0.5 if schedule == "adaptive_pipe" else 0.0,
+            f"c{i}",
+            float(rng.uniform(1, 3)),
+            float(rng.uniform(2, 5)),
+            float(rng.uniform(1, 4)),
+            float(rng.uniform(1, 4)),
+            float(rng.uniform(0, 1)),
+            0.5 if schedule == "adaptive_pipe" else 0.0,
         )
         for i in range(int(rng.integers(1, 3)))
     )
     layers = (int(rng.integers(2, 5)),) if len(classes) == 1 else (1, int(rng.integers(1, 4)))
     options = tuple(
         MemoryOption(
-            f"o{i}", "swap" if swap else "recompute", int(rng.integers(0, len(classes))), float(rng.uniform(0.3, 1.2)),
-            0.0 if swap else float(rng.uniform(0.2, 2)), float(rng.uniform(0.5, 6)) if swap else 0.0,
+            f"o{i}",
+            "swap" if swap else "recompute",
+            int(rng.integers(0, len(classes))),
+            float(rng.uniform(0.3, 1.2)),
+            0.0 if swap else float(rng.uniform(0.2, 2)),
+            float(rng.uniform(0.5, 6)) if swap else 0.0,
             (f"o{i - 1}",) if i and rng.random() < 0.5 else (),
         )
         for i, swap in enumerate(rng.random(int(rng.integers(1, 4))) < 0.4)
@@ -54,11 +63,22 @@ def random_problem(seed: int) -> InnerProblem:
         FixedPiece(LayerClass("head", float(rng.uniform(0, 3)), float(rng.uniform(0, 3)), 1.0, 0.5), *last),
     )
     return InnerProblem(
-        schedule, pp, vpp, m, classes, layers, options, pieces,
+        schedule,
+        pp,
+        vpp,
+        m,
+        classes,
+        layers,
+        options,
+        pieces,
         in_flight_moments(schedule, pp, vpp, m).astype(np.float64),
-        limit_bytes=float(rng.uniform(10, 40)), fixed_bytes=rng.uniform(0, 2, pp),
-        host_link_bytes_per_s=float(rng.uniform(0.5, 3)), host_bytes_per_device=float(rng.choice([np.inf, 12.0])),
-        p2p_s=0.1 if vpp > 1 else 0.0, tail_s=0.3, uniform_options=bool(rng.random() < 0.3),
+        limit_bytes=float(rng.uniform(10, 40)),
+        fixed_bytes=rng.uniform(0, 2, pp),
+        host_link_bytes_per_s=float(rng.uniform(0.5, 3)),
+        host_bytes_per_device=float(rng.choice([np.inf, 12.0])),
+        p2p_s=0.1 if vpp > 1 else 0.0,
+        tail_s=0.3,
+        uniform_options=bool(rng.random() < 0.3),
         min_layers_per_chunk=int(vpp == 1 and sum(layers) >= pp and rng.random() < 0.5),
     )
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.schedule import group_size, in_flight, in_flight_closed, in_flight_moments, operation_order, warm_up_slots
+from cost_models.schedule import (
+    group_size,
+    in_flight,
+    in_flight_closed,
+    in_flight_moments,
+    operation_order,
+    warm_up_slots,
+)
 from cost_models.schedule.event_graph import compile_order, slot_waves
 
 CASES = (
     [("1f1b", p, 1, m) for p in (1, 2, 5, 8) for m in (1, 3, 8, 17)]
-    + [(k, p, v, m) for k in ("interleaved", "adaptive_pipe") for p in (1, 2, 4) for v in (2, 3) for m in (1, 3, 4, 5, 8, 9, 16)]
+    + [
+        (k, p, v, m)
+        for k in ("interleaved", "adaptive_pipe")
+        for p in (1, 2, 4)
+        for v in (2, 3)
+        for m in (1, 3, 4, 5, 8, 9, 16)
+    ]
     + [("adaptive_pipe", 1, 1, 4), ("adaptive_pipe", 4, 1, 8)]
     + [("dualpipev", p, 2, m) for p in (1, 2, 4) for m in (2 * p - 1, 2 * p, 16)]
     + [("dualpipe", p, 2, m) for p in (2, 4, 8) for m in (2 * p, 32)]
@@ -81,7 +94,11 @@ def test_a_deadlocking_order_is_named() -> None:
     for array in (swapped, backward, chunks, back_chunks):
         array[0] = array[0][::-1]
     broken = replace(
-        order, forward_micro_batch=swapped, backward_micro_batch=backward, forward_chunk=chunks, backward_chunk=back_chunks
+        order,
+        forward_micro_batch=swapped,
+        backward_micro_batch=backward,
+        forward_chunk=chunks,
+        backward_chunk=back_chunks,
     )
     with pytest.raises(RuntimeError, match="deadlocks"):
         slot_waves(broken)
@@ -89,7 +106,14 @@ def test_a_deadlocking_order_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "pp", "vpp", "m"),
-    [("1f1b", 2, 2, 4), ("dualpipev", 4, 2, 6), ("dualpipev", 4, 1, 8), ("dualpipe", 3, 2, 8), ("gpipe", 2, 1, 4), ("1f1b", 0, 1, 1)],
+    [
+        ("1f1b", 2, 2, 4),
+        ("dualpipev", 4, 2, 6),
+        ("dualpipev", 4, 1, 8),
+        ("dualpipe", 3, 2, 8),
+        ("gpipe", 2, 1, 4),
+        ("1f1b", 0, 1, 1),
+    ],
 )
 def test_schedules_that_do_not_exist(kind: str, pp: int, vpp: int, m: int) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -67,7 +67,13 @@ def test_adaptive_pipe_hides_in_the_steady_phase_only() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "pp", "vpp", "m"),
-    [("1f1b", 5, 1, 9), ("interleaved", 4, 3, 8), ("adaptive_pipe", 4, 2, 12), ("dualpipev", 4, 2, 9), ("dualpipe", 4, 2, 10)],
+    [
+        ("1f1b", 5, 1, 9),
+        ("interleaved", 4, 3, 8),
+        ("adaptive_pipe", 4, 2, 12),
+        ("dualpipev", 4, 2, 9),
+        ("dualpipe", 4, 2, 10),
+    ],
 )
 def test_gaps_and_work_fill_the_makespan(kind: str, pp: int, vpp: int, m: int) -> None:
     rng = np.random.default_rng(3)
@@ -96,9 +102,7 @@ def test_a_last_stage_bottleneck_is_exact_in_1f1b() -> None:
     assert closed.work_s + closed.bubble_s == pytest.approx(closed.makespan_s)
 
 
-@pytest.mark.parametrize(
-    ("kind", "vpp"), [("1f1b", 1), ("interleaved", 2), ("adaptive_pipe", 2), ("dualpipev", 2)]
-)
+@pytest.mark.parametrize(("kind", "vpp"), [("1f1b", 1), ("interleaved", 2), ("adaptive_pipe", 2), ("dualpipev", 2)])
 @pytest.mark.parametrize("pp", [1, 2, 3, 8])
 def test_stage_classes_give_the_same_numbers(kind: str, vpp: int, pp: int) -> None:
     rng = np.random.default_rng(pp)
@@ -109,7 +113,13 @@ def test_stage_classes_give_the_same_numbers(kind: str, vpp: int, pp: int) -> No
     pair = np.broadcast_to(hidden[:, where, None, None], (n, pp, vpp, vpp))
     long = closed_form_s(kind, forward[:, where], backward[:, where], m, pair, 0.05)
     stages = StageClasses(
-        forward.sum(axis=2), backward.sum(axis=2), forward[..., 0], backward[..., 0], forward[..., -1], backward[..., -1], hidden
+        forward.sum(axis=2),
+        backward.sum(axis=2),
+        forward[..., 0],
+        backward[..., 0],
+        forward[..., -1],
+        backward[..., -1],
+        hidden,
     )
     short = closed_form_classes_s(kind, stages, np.full(n, pp), np.full(n, vpp), np.full(n, m), 0.05)
     assert short.makespan_s == pytest.approx(long.makespan_s)

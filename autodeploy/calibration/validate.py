@@ -1,0 +1,191 @@
+"""Predicted against measured, record by record and class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autodeploy.calibration.coverage import spread_of
+from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.predict import Prediction, predict_record
+from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.errors import SpecError
+from autodeploy.specs.base import Document
+from autodeploy.specs.record import Measured, Record
+from autodeploy.specs.search import Target
+from autodeploy.strategies.rules import broken_rules
+from cost_models.hbm import GIB
+from hardware_profiles.loader import load_profile
+
+LONG_SEQUENCE = 32_768
+
+
+class Predicted(Document):
+    """The prediction of one record, in the terms of what it measured."""
+
+    tokens_per_s_per_npu: float
+    step_time_s: float
+    peak_memory_gib: float
+
+
+class Errors(Document):
+    """predicted / measured - 1; time on tokens per second where they are published."""
+
+    time: float | None = None
+    memory: float | None = None
+
+
+class Row(Document):
+    """One record: measured, predicted, error, the parts that matter, and what the rules say of it."""
+
+    id: str
+    model: str
+    measured: Measured
+    predicted: Predicted | None = None
+    error: Errors = Errors()
+    parts: dict[str, float] = {}
+    counts_for_time: bool = True
+    fits: bool | None = None
+    warnings: tuple[str, ...] = ()
+    skipped: str | None = None
+
+
+class Statistics(Document):
+    """Errors of one set of records; percentiles by linear interpolation."""
+
+    n: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    bias: float
+
+
+class Summary(Document):
+    """Time over records whose time counts, memory over all that have one, and time by class."""
+
+    time: Statistics | None
+    memory: Statistics | None
+    by_class: dict[str, Statistics]
+    skipped: int
+
+
+class ValidationReport(Document):
+    """Everything that `autodeploy validate` prints."""
+
+    rows: tuple[Row, ...]
+    summary: Summary
+
+
+def validate(records: Iterable[Record], overlay: Path | None = None) -> ValidationReport:
+    """Predict every record and compare. A record that can't be predicted is skipped with its reason."""
+    found = [(record, _row(record, overlay)) for record in records]
+    timed = [(r, row) for r, row in found if row.error.time is not None and row.counts_for_time]
+    memory = [row.error.memory for _, row in found if row.error.memory is not None]
+    by_class: dict[str, list[float]] = {}
+    for record, row in timed:
+        for name in classes_of(record):
+            by_class.setdefault(name, []).append(float(row.error.time or 0.0))
+    summary = Summary(
+        time=_statistics([float(row.error.time or 0.0) for _, row in timed]),
+        memory=_statistics(memory),
+        by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
+        skipped=sum(row.skipped is not None for _, row in found),
+    )
+    return ValidationReport(rows=tuple(row for _, row in found), summary=summary)
+
+
+def classes_of(record: Record) -> tuple[str, ...]:
+    """Classes that a record counts in."""
+    profile = load_profile(record.cluster.profile)
+    several = int(record.cluster.num_npus or 1) > profile.npus_per_node
+    return (
+        "moe" if record.model.is_moe else "dense",
+        "long sequence" if record.training.seq_length >= LONG_SEQUENCE else "short sequence",
+        "several nodes" if several else "one node",
+        f"framework {record.framework}",
+        f"device {record.cluster.device or profile.default_device}",
+        f"profile {record.cluster.profile}",
+        f"release {release_of(record).band}",
+    )
+
+
+def _row(record: Record, overlay: Path | None) -> Row:
+    try:
+        predicted = predict_record(record, overlay=overlay)
+    except SpecError as error:
+        return Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
+    step = predicted.step_time_s
+    measured_s = measured_step_s(record)
+    time = measured_s / step - 1.0 if measured_s is not None else None
+    peak = record.measured.peak_memory_gib
+    memory = predicted.allocator_peak_gib / peak - 1.0 if peak is not None else None
+    parts = {name: seconds / step for name, seconds in predicted.estimate.breakdown.items() if seconds > 0.01 * step}
+    return Row(
+        id=record.id,
+        model=record.model.name,
+        measured=record.measured,
+        predicted=Predicted(
+            tokens_per_s_per_npu=predicted.tokens_per_s_per_npu,
+            step_time_s=step,
+            peak_memory_gib=predicted.allocator_peak_gib,
+        ),
+        error=Errors(time=time, memory=memory),
+        parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
+        counts_for_time=counts_for_time(record),
+        fits=_fits(predicted),
+        warnings=tuple(_warnings(record, predicted)),
+    )
+
+
+def _fits(predicted: Prediction) -> bool:
+    """Whether the model says that the run fits its card."""
+    return bool(np.max(predicted.estimate.card_bytes) <= predicted.context.limit_bytes)
+
+
+def _warnings(record: Record, predicted: Prediction) -> list[str]:
+    """Rules that the run breaks (it ran all the same), and memory beyond the card."""
+    target: Target = "any"
+    broken = broken_rules(predicted.candidate, predicted.context.facts, target)[0]
+    found = [f"rule {rule.name}: {rule.text}" for rule in broken]
+    if not _fits(predicted):
+        need = float(np.max(predicted.estimate.card_bytes)) / GIB
+        found.append(f"memory: {need:.1f} GiB predicted of {predicted.context.limit_bytes / GIB:.1f} GiB")
+    return found
+
+
+def _statistics(errors: Sequence[float]) -> Statistics | None:
+    if not errors:
+        return None
+    values = np.asarray(errors, dtype=np.float64)
+    absolute = np.abs(values)
+    return Statistics(
+        n=len(values),
+        mape=float(absolute.mean()),
+        median_ape=float(np.median(absolute)),
+        p90_ape=float(np.percentile(absolute, 90)),
+        bias=float(values.mean()),
+    )
+
+
+def interval_coverage(records: Iterable[Record]) -> float:
+    """Share of records whose measured step time lies in the 80 % interval of its prediction."""
+    inside = []
+    for record in records:
+        measured = measured_step_s(record)
+        if measured is None or not counts_for_time(record):
+            continue
+        predicted = predict_record(record)
+        axes = predicted.candidate.axes_at(0)
+        run: dict[str, Any] = {
+            "moe": record.model.is_moe,
+            "ranks": predicted.context.world,
+            "seq_length": record.training.seq_length,
+            "features": sorted(features_of(record)),
+            **{axis: axes[axis] for axis in ("tp", "pp", "cp", "ep")},
+        }
+        low, high = spread_of(predicted.context.family, run).interval(predicted.step_time_s)
+        inside.append(low <= measured <= high)
+    return float(np.mean(inside)) if inside else float("nan")

@@ -1,0 +1,119 @@
+"""Collectives against what was measured on the HCCS full mesh of Ascend 910B, and against their textbook volumes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.collectives import (
+    Group,
+    Tier,
+    all_gather_s,
+    all_reduce_s,
+    overlapped_s,
+    point_to_point_s,
+    ring_pass_s,
+    tier_rate,
+)
+from hardware_profiles.loader import load_profile
+
+GIB = float(2**30)
+
+
+def tiers_of(name: str) -> tuple[Tier, ...]:
+    """The tiers of a hardware profile as the formulas read them."""
+    return tuple(
+        Tier(t.name, t.bytes_per_s_per_rank, t.links if t.kind == "full_mesh" else 0, t.latency_s, t.efficiency)
+        for t in load_profile(name, calibrated=False).tiers
+    )
+
+
+def group(*fan_out: float) -> Group:
+    """A group with that fan-out per tier, innermost first."""
+    return Group(np.asarray(float(np.prod(fan_out))), tuple(np.asarray(float(f)) for f in fan_out))
+
+
+A2 = tiers_of("ascend-800t-a2")
+FIXED_S = load_profile("ascend-800t-a2", calibrated=False).fixed_costs.comm_op_s
+PLAIN = (Tier("wire", 1e9, 0, 0.0, 1.0),)
+
+
+# Source: limulidae README, 910B, CANN 8.0.0.beta1: bytes of the whole output over time. One efficiency serves all
+# group sizes; four ranks were measured at 0.54-0.57 of the wire against 0.64-0.68 with two and eight.
+@pytest.mark.parametrize(("ranks", "gb_per_s", "tolerance"), [(2, 38, 0.05), (4, 64, 0.15), (8, 149, 0.03)])
+def test_all_gather_matches_910b(ranks: int, gb_per_s: float, tolerance: float) -> None:
+    rate = GIB / float(all_gather_s(GIB, group(ranks, 1), A2, FIXED_S)) / 1e9
+    assert rate == pytest.approx(gb_per_s, rel=tolerance)
+
+
+@pytest.mark.parametrize(("ranks", "gb_per_s", "tolerance"), [(2, 18, 0.05), (4, 30, 0.22), (8, 72, 0.03)])
+def test_all_reduce_matches_910b(ranks: int, gb_per_s: float, tolerance: float) -> None:
+    rate = GIB / float(all_reduce_s(GIB, group(ranks, 1), A2, FIXED_S)) / 1e9
+    assert rate == pytest.approx(gb_per_s, rel=tolerance)
+
+
+def test_two_ranks_of_a_full_mesh_own_one_link_of_seven() -> None:
+    assert float(tier_rate(A2[0], 8.0) / tier_rate(A2[0], 2.0)) == pytest.approx(7.0)
+    assert float(tier_rate(A2[0], 2.0)) == pytest.approx(28e9 * 0.65)
+
+
+def test_all_gather_receives_what_the_others_hold() -> None:
+    # S (g - 1) / g bytes a rank.
+    assert float(all_gather_s(1e9, group(8), PLAIN, 0.0)) == pytest.approx(7 / 8)
+
+
+def test_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
+    assert float(all_reduce_s(1e9, group(8), PLAIN, 0.0)) == pytest.approx(2 * 7 / 8)
+
+
+def test_two_level_all_reduce_sends_a_share_of_the_node_over_the_network() -> None:
+    # RS inside (S), AR between (S / g), AG inside (S): two-level algorithm of HCCL.
+    inner, outer = Tier("node", 100e9, 0, 0.0, 1.0), Tier("network", 10e9, 0, 0.0, 1.0)
+    size = 8e9
+    expected = 2 * (size * 7 / 8 / 100e9) + 2 * (size / 8 * 3 / 4 / 10e9)
+    assert float(all_reduce_s(size, group(8, 4), (inner, outer), 0.0)) == pytest.approx(expected)
+
+
+def test_every_rank_receives_all_but_its_own_bytes_over_the_tiers_together() -> None:
+    outer_only = (Tier("node", 1e30, 0, 0.0, 1.0), Tier("network", 1e9, 0, 0.0, 1.0))
+    inner_only = (Tier("node", 1e9, 0, 0.0, 1.0), Tier("network", 1e30, 0, 0.0, 1.0))
+    received = sum(float(all_gather_s(1e9, group(8, 4), t, 0.0)) for t in (outer_only, inner_only))
+    assert received == pytest.approx(31 / 32)
+
+
+def test_latency_steps_one_on_a_mesh_and_a_tree_on_a_switch() -> None:
+    mesh = (Tier("mesh", 1e30, 7, 1e-6, 1.0),)
+    switch = (Tier("switch", 1e30, 0, 1e-6, 1.0),)
+    assert float(all_gather_s(1.0, group(8), mesh, 0.0)) == pytest.approx(1e-6)
+    assert float(all_gather_s(1.0, group(8), switch, 0.0)) == pytest.approx(3e-6)
+    assert float(all_reduce_s(1.0, group(8), switch, 10e-6)) == pytest.approx(16e-6)
+
+
+def test_a_group_of_one_costs_nothing() -> None:
+    for collective in (all_gather_s, all_reduce_s, ring_pass_s):
+        assert float(collective(1e9, group(1, 1), A2, 1e-5)) == 0.0
+
+
+def test_point_to_point_uses_one_link_of_a_mesh_and_the_whole_port_of_a_switch() -> None:
+    assert float(point_to_point_s(28e9 * 0.65, A2[0], 0.0)) == pytest.approx(1.0, rel=1e-5)
+    assert float(point_to_point_s(25e9 * 0.80, A2[1], 0.0)) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_ring_over_nodes_goes_at_the_pace_of_its_network_hop() -> None:
+    chunk = 1e8
+    assert float(ring_pass_s(chunk, group(8, 2), A2, 0.0)) == pytest.approx(float(point_to_point_s(chunk, A2[1], 0.0)))
+    assert float(ring_pass_s(chunk, group(8, 1), A2, 0.0)) == pytest.approx(float(point_to_point_s(chunk, A2[0], 0.0)))
+
+
+# Source: MindSpeed, communication over computation (CoC): T = max(C, N) (c - 1) / c + (C + N) / c, c in 2, 4, 8.
+@pytest.mark.parametrize("chunks", [1, 2, 4, 8])
+def test_coc_overlap(chunks: int) -> None:
+    assert float(overlapped_s(3.0, 2.0, chunks)) == pytest.approx(3.0 * (chunks - 1) / chunks + 5.0 / chunks)
+
+
+def test_coc_never_beats_the_longer_part_nor_loses_to_the_sum() -> None:
+    parts = np.linspace(0.1, 4.0, 40)
+    for chunks in (1, 2, 4, 8):
+        together = overlapped_s(parts, 2.0, float(chunks))
+        assert np.all(together >= np.maximum(parts, 2.0))
+        assert np.all(together <= parts + 2.0 + 1e-12)

@@ -1,0 +1,132 @@
+"""Operator times on one device: matrix multiplication shapes that were measured, rooflines, attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.compute import (
+    ComputeRates,
+    attention_flops,
+    attention_s,
+    attention_saturation,
+    gemm_efficiency,
+    gemm_s,
+    grouped_gemm_s,
+    movement_s,
+    vector_s,
+)
+from hardware_profiles.loader import load_profile
+
+
+def rates_of(device: str) -> ComputeRates:
+    """Rates of one chip grade as the Atlas 800T A2 profile gives them."""
+    profile = load_profile("ascend-800t-a2", calibrated=False)
+    chip, value = profile.device(device), profile.efficiency
+    return ComputeRates(
+        peak_flops=chip.peak_flops["bf16"],
+        hbm_bytes_per_s=chip.hbm_bytes_per_s,
+        gemm_fraction=value["gemm_peak_fraction"],
+        gemm_k_half=value["gemm_k_half"],
+        gemm_mn_half=value["gemm_mn_half"],
+        grouped_gemm=value["grouped_gemm"],
+        attention_forward=value["attention_forward"],
+        attention_backward=value["attention_backward"],
+        attention_head_dim_half=value["attention_head_dim_half"],
+        attention_seq_half=value["attention_seq_half"],
+        hbm_fraction=value["hbm"],
+        movement_fraction=value["permute"],
+        cube_op_s=profile.fixed_costs.cube_op_s,
+        vector_op_s=profile.fixed_costs.vector_op_s,
+    )
+
+
+RATES = rates_of("910B2")
+
+
+# Source: mamf-finder on Ascend 910B2C, BF16, gpu_benchmark fork README, 2024-11-01.
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tflops"),
+    [
+        (6912, 16384, 2048, 291.6),
+        (2304, 5120, 1536, 272.6),
+        (6144, 17920, 2816, 301.3),
+        (14336, 4096, 4096, 317.3),
+    ],
+)
+def test_gemm_rate_matches_shapes_measured_on_910b2c(m: int, n: int, k: int, tflops: float) -> None:
+    predicted = 353.9 * float(gemm_efficiency(m, n, k, RATES))
+    assert predicted == pytest.approx(tflops, rel=0.015)
+
+
+def test_no_shape_is_faster_than_the_best_one_measured_by_more_than_the_fit_allows() -> None:
+    # limulidae measured 328 TFLOPS (93 % of 353.9) on 910B; an endless product may come near the peak, not above.
+    assert 0.93 <= float(gemm_efficiency(1e9, 1e9, 1e9, RATES)) <= 1.0
+
+
+def test_a_large_gemm_is_bound_by_the_cube_and_a_thin_one_by_memory() -> None:
+    large = float(gemm_s(8192, 8192, 8192, RATES))
+    assert large == pytest.approx(2 * 8192**3 / (353.9e12 * float(gemm_efficiency(8192, 8192, 8192, RATES))), rel=1e-2)
+    weights_read_s = 2.0 * 8192 * 8192 / (1600e9 * 0.8)
+    thin = float(gemm_s(1, 8192, 8192, RATES))
+    assert weights_read_s < thin < 1.2 * weights_read_s + 5e-6
+
+
+def test_grouped_gemm_reads_every_expert_weight_however_few_its_tokens() -> None:
+    few = float(grouped_gemm_s(32, 1.0, 4096, 7168, RATES))
+    weights_s = 32 * 2.0 * 4096 * 7168 / (1600e9 * 0.8)
+    assert few >= weights_s
+
+
+def test_unfused_experts_pay_one_operator_each() -> None:
+    fused = float(grouped_gemm_s(16, 0.0, 64, 64, RATES, fused=True))
+    apart = float(grouped_gemm_s(16, 0.0, 64, 64, RATES, fused=False))
+    assert apart - fused == pytest.approx(15 * 5e-6, rel=0.05)
+
+
+def test_grouped_gemm_crossover_follows_the_grouped_rate() -> None:
+    # SimuMax and others: grouped 0.60-0.65 of peak where dense reaches 0.85 (hardware profile: 0.74 of the dense rate).
+    dense = float(gemm_s(65_536, 4096, 7168, RATES))
+    grouped = float(grouped_gemm_s(8, 8192, 4096, 7168, RATES))
+    assert 0.60 <= 0.85 * dense / grouped <= 0.65
+
+
+def test_attention_flops_count_both_products() -> None:
+    # Q K^T and P V of one token over s / 2 keys: 2 * s / 2 * a * (d_qk + d_v).
+    assert float(attention_flops(1, 2048, 128, 192, 128)) == 2 * 2048 * 128 * 320
+
+
+def test_attention_backward_computes_five_products_against_two() -> None:
+    # FlashAttention-2, arXiv:2307.08691, section 3.
+    flops = 1e15
+    forward = float(attention_s(flops, 128, 1e9, RATES, backward=False)) - 5e-6
+    backward = float(attention_s(flops, 128, 1e9, RATES, backward=True)) - 5e-6
+    assert backward / forward == pytest.approx(2.5 * 0.60 / 0.50, rel=1e-6)
+
+
+def test_attention_saturates_at_head_dimension_128_and_long_sequences() -> None:
+    assert float(attention_saturation(128, 1e12, RATES)) == pytest.approx(1.0)
+    assert float(attention_saturation(64, 1e12, RATES)) == pytest.approx(0.75)
+    assert float(attention_saturation(128, 512, RATES)) == pytest.approx(0.5)
+
+
+def test_streaming_reaches_what_was_measured_and_movement_less() -> None:
+    # limulidae: exp at 642 GB/s in each direction, so 1284 GB/s read and written.
+    second = float(vector_s(1284e9, 0, RATES))
+    assert second == pytest.approx(1.0, rel=0.01)
+    assert float(movement_s(1284e9, 0, RATES)) == pytest.approx(second * 0.80 / 0.20, rel=1e-9)
+
+
+def test_rates_may_be_arrays_so_that_a_fit_can_vary_them() -> None:
+    from dataclasses import replace
+
+    varied = replace(RATES, gemm_fraction=np.array([0.5, 0.9]))
+    seconds = gemm_s(4096, 4096, 4096, varied)
+    assert seconds.shape == (2,)
+    assert seconds[0] > seconds[1]
+
+
+def test_the_smaller_chip_is_slower_by_its_cube_cores() -> None:
+    # 910B3 has 20 cube cores at the clock of 910B2's 24.
+    slow, fast = (float(gemm_s(16_384, 16_384, 16_384, rates_of(d))) for d in ("910B3", "910B2"))
+    assert slow / fast == pytest.approx(24 / 20, rel=1e-3)

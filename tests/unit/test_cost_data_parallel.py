@@ -1,0 +1,64 @@
+"""Volumes of gradient reduction and parameter gathering, and what the passes beside them hide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.collectives import Group, Tier
+from cost_models.data_parallel import exposed_s, optimizer_s, swapped_optimizer_s, synchronisation
+
+WIRE = (Tier("wire", 1e9, 0, 0.0, 1.0),)
+PARAMS = 1e9
+
+
+def group(size: float) -> Group:
+    return Group(np.asarray(size), (np.asarray(size),))
+
+
+@pytest.mark.parametrize("gradient_bytes", [4.0, 2.0])
+def test_a_distributed_optimizer_scatters_gradients_and_gathers_weights(gradient_bytes: float) -> None:
+    # ZeRO-1: (D - 1) / D of the gradients in, (D - 1) / D of the 16-bit weights back.
+    sync = synchronisation(PARAMS, group(16), WIRE, distributed_optimizer=True, gradient_bytes=gradient_bytes)
+    assert float(sync.reduce_s) == pytest.approx(gradient_bytes * 15 / 16)
+    assert float(sync.gather_s) == pytest.approx(2.0 * 15 / 16)
+
+
+def test_without_one_gradients_are_all_reduced() -> None:
+    sync = synchronisation(PARAMS, group(16), WIRE, distributed_optimizer=False, gradient_bytes=4.0)
+    assert float(sync.reduce_s) == pytest.approx(2 * 4.0 * 15 / 16)
+    assert float(sync.gather_s) == 0.0
+
+
+def test_one_rank_has_nothing_to_synchronise() -> None:
+    for distributed in (True, False):
+        sync = synchronisation(PARAMS, group(1), WIRE, distributed_optimizer=distributed, gradient_bytes=4.0)
+        assert float(sync.reduce_s) == float(sync.gather_s) == 0.0
+
+
+def test_without_overlap_all_of_it_shows() -> None:
+    assert float(exposed_s(2.0, 100.0, overlapped=False, contention=1.05, last_share=0.1)) == 2.0
+
+
+def test_the_last_bucket_always_shows() -> None:
+    assert float(exposed_s(2.0, 100.0, overlapped=True, contention=1.05, last_share=0.1)) == pytest.approx(0.2)
+
+
+def test_what_exceeds_the_window_shows() -> None:
+    # 2 s, of which 10 % in the last bucket; the rest takes 1.8 x 1.05 s beside 1 s of computation.
+    shown = float(exposed_s(2.0, 1.0, overlapped=True, contention=1.05, last_share=0.1))
+    assert shown == pytest.approx(1.8 * 1.05 - 1.0 + 0.2)
+
+
+def test_the_update_is_bound_by_device_memory() -> None:
+    # 38 bytes a parameter unsharded, 30 / D + 8 with a distributed optimizer.
+    assert float(optimizer_s(PARAMS, 1, 1e12)) == pytest.approx(0.038)
+    assert float(optimizer_s(PARAMS, 10, 1e12)) == pytest.approx(0.011)
+
+
+def test_a_swapped_optimizer_shows_what_its_update_does_not_hide() -> None:
+    # MindSpeed swap-optimizer: 12 bytes a parameter of the shard each way.
+    transfer = PARAMS * 12 / 8 / 24e9
+    assert float(swapped_optimizer_s(PARAMS, 8, 24e9, 0.0)) == pytest.approx(transfer)
+    assert float(swapped_optimizer_s(PARAMS, 8, 24e9, 0.02)) == pytest.approx(transfer - 0.02)
+    assert float(swapped_optimizer_s(PARAMS, 8, 24e9, 1.0)) == 0.0

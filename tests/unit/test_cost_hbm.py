@@ -1,0 +1,98 @@
+"""Bytes per parameter and buffers, against Megatron's and MindSpeed's published counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.hbm import (
+    MIB,
+    SOFTMAX_STATS_BYTES,
+    communicator_bytes,
+    first_step_peak_bytes,
+    optimizer_moved_bytes,
+    state_bytes,
+)
+
+
+def test_mixed_precision_adam_without_sharding_is_18_bytes() -> None:
+    # Megatron-LM theoretical_memory_usage.py: 2 weight + 4 gradient + 4 master + 8 Adam.
+    state = state_bytes(64, distributed_optimizer=False)
+    assert (float(state.weights), float(state.gradients), float(state.optimizer)) == (2, 4, 12)
+    assert float(state.total) == 18
+
+
+@pytest.mark.parametrize("shards", [1, 2, 16, 192])
+def test_a_distributed_optimizer_is_6_and_12_over_d(shards: int) -> None:
+    assert float(state_bytes(shards, distributed_optimizer=True).total) == pytest.approx(6 + 12 / shards)
+
+
+@pytest.mark.parametrize(("distributed", "expected"), [(False, 16.0), (True, 6 + 10 / 8)])
+def test_reuse_fp32_param_saves_two_bytes_of_the_copy(distributed: bool, expected: float) -> None:
+    # MindSpeed reuse-fp32-param: 16 B without, 6 + 10 / D with a distributed optimizer.
+    state = state_bytes(8, distributed_optimizer=distributed, reuse_fp32_param=True)
+    assert float(state.total) == pytest.approx(expected)
+
+
+def test_parameter_copy_compression_of_70b_at_tp8_saves_17_5_gb() -> None:
+    # Published: 17.5 GB a card for a 70B model at TP8; holds without a distributed optimizer and with pp 1.
+    params = 70e9 / 8
+    plain = state_bytes(1, distributed_optimizer=False).total
+    shared = state_bytes(1, distributed_optimizer=False, reuse_fp32_param=True).total
+    assert params * float(plain - shared) == pytest.approx(17.5e9)
+
+
+def test_parameter_copy_compression_shrinks_with_the_data_parallel_size() -> None:
+    params, shards = 70e9 / 8, 16
+    plain = state_bytes(shards, distributed_optimizer=True).total
+    shared = state_bytes(shards, distributed_optimizer=True, reuse_fp32_param=True).total
+    assert params * float(plain - shared) == pytest.approx(2 * params / shards)
+
+
+@pytest.mark.parametrize("chunks", [1.0, 16.0])
+def test_swap_optimizer_leaves_a_window_of_the_states(chunks: float) -> None:
+    # MindSpeed swap-optimizer: 6 B resident, step peak 12 / (D times).
+    state = state_bytes(8, distributed_optimizer=True, swap_optimizer=True, swap_chunks=chunks)
+    assert float(state.total) == pytest.approx(6 + 12 / (8 * chunks))
+
+
+def test_fully_sharded_is_18_over_d() -> None:
+    # MindSpeed custom-FSDP, optim_grads_params.
+    assert float(state_bytes(32, distributed_optimizer=True, fsdp=True).total) == pytest.approx(18 / 32)
+
+
+def test_sixteen_bit_gradients_save_two_bytes() -> None:
+    # MindSpeed quant-grads, o2-gradient.
+    assert float(state_bytes(1, distributed_optimizer=False, gradient_bytes=2.0).total) == 16
+
+
+def test_switches_may_differ_by_candidate() -> None:
+    state = state_bytes(
+        np.array([1.0, 8.0, 8.0]),
+        distributed_optimizer=np.array([False, True, True]),
+        reuse_fp32_param=np.array([False, False, True]),
+    )
+    assert state.total.tolist() == pytest.approx([18, 7.5, 7.25])
+
+
+def test_adam_traffic() -> None:
+    # Gradient 4, master and two moments read and written 24, weight 2, for the shard; norm and clearing 8 everywhere.
+    assert float(optimizer_moved_bytes(1)) == 38
+    assert float(optimizer_moved_bytes(30)) == 9
+
+
+def test_softmax_statistics_per_token_and_head() -> None:
+    # Ascend flash attention keeps max and sum as FP32 [b, n, s, 8] each; FlashAttention-2 one FP32 log-sum-exp.
+    assert SOFTMAX_STATS_BYTES["ascend"] == 2 * 8 * 4
+    assert SOFTMAX_STATS_BYTES["nvidia"] == 4
+
+
+def test_the_first_step_peaks_before_adam_or_after() -> None:
+    assert float(first_step_peak_bytes(100.0, 40.0, 30.0)) == 100.0
+    assert float(first_step_peak_bytes(100.0, 40.0, 70.0)) == 130.0
+
+
+def test_a_communicator_owns_two_buffers() -> None:
+    # CANN, HCCL_BUFFSIZE: 200 MB by default, a send and a receive buffer.
+    assert float(communicator_bytes(0.0, 200 * MIB)) == 400 * MIB
+    assert float(communicator_bytes(300 * MIB, 200 * MIB)) == 600 * MIB

@@ -1,0 +1,33 @@
+"""The host link beside computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.swap import exposed_swap_s, transfer_s
+
+LINK = 24e9  # Atlas 800T A2, one direction
+
+
+def test_a_swap_is_free_while_it_fits_its_window() -> None:
+    # MindSpeed swap-attention: hidden while the transfer is shorter than the computation between out and in.
+    window = 0.01
+    fits = LINK * window
+    assert float(exposed_swap_s(fits, LINK, window)) == 0.0
+    assert float(exposed_swap_s(fits * 1.5, LINK, window)) == pytest.approx(0.005)
+
+
+def test_without_a_window_all_of_it_shows() -> None:
+    assert float(exposed_swap_s(LINK, LINK, 0.0)) == float(transfer_s(LINK, LINK)) == 1.0
+
+
+def test_tensors_that_share_the_link_add_up() -> None:
+    window, tensor = 0.01, 0.6 * LINK * 0.01
+    assert float(exposed_swap_s(tensor, LINK, window)) == 0.0
+    assert float(exposed_swap_s(2 * tensor, LINK, window)) == pytest.approx(0.2 * window)
+
+
+def test_one_value_per_candidate() -> None:
+    seconds = exposed_swap_s(np.array([0.0, LINK, 2 * LINK]), LINK, 1.0)
+    assert seconds.tolist() == [0.0, 0.0, 1.0]

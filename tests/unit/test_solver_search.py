@@ -1,0 +1,157 @@
+"""The inner search: layouts, options, statuses, cancelling, repeatability."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
+from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
+from autodeploy.solver.evaluate import Evaluator
+from autodeploy.solver.greedy import greedy
+from autodeploy.solver.layouts import templates, to_layout, to_sizes
+from autodeploy.solver.memory_options import legal_options, stage_frontier
+from cost_models.schedule import in_flight_moments
+
+DENSE = LayerClass("dense", 0.010, 0.020, 1.2, 0.30, 0.01)
+MOE = LayerClass("moe", 0.024, 0.046, 7.4, 0.58, 0.02)
+HEAD = FixedPiece(LayerClass("head", 0.012, 0.020, 2.0, 0.6), 3, 0)
+OPTIONS = (
+    MemoryOption("norm", "recompute", 1, 0.02, 0.0003, 0.0, ("full",)),
+    MemoryOption("activation", "recompute", 1, 0.10, 0.0008, 0.0, ("full",)),
+    MemoryOption("permute", "swap", 1, 0.05, 0.0, 0.05, ("full",)),
+    MemoryOption("full", "recompute", 1, 0.54, 0.024),
+)
+
+
+def problem(**changes: object) -> InnerProblem:
+    schedule, vpp = changes.get("schedule", "1f1b"), changes.get("vpp", 1)
+    base = InnerProblem(
+        "1f1b",
+        4,
+        1,
+        16,
+        (DENSE, MOE),
+        (2, 11),
+        OPTIONS,
+        (replace(HEAD, chunk=int(vpp) - 1),),  # type: ignore[call-overload]
+        in_flight_moments(schedule, 4, vpp, 16).astype(np.float64),
+        30.0,
+        np.full(4, 2.0),
+        25.0,  # type: ignore[arg-type]
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_one_chunk_a_stage_is_proven_optimal() -> None:
+    solution = solve(problem())
+    assert solution.status == "optimal"
+    assert solution.gap <= 1e-6
+    assert solution.layout is not None
+    assert solution.applied is not None
+    assert solution.layout.sum(axis=(0, 1)).tolist() == [2, 11]
+    assert (stage_bytes(problem(), solution.layout[None], solution.applied[None]) <= 30.0).all()
+    assert legal_options(problem(), solution.layout[None], solution.applied[None]).all()
+
+
+def test_the_greedy_is_never_better() -> None:
+    for limit in (26.0, 28.0, 30.0, 34.0):
+        case = problem(limit_bytes=limit)
+        solution, evaluator = solve(case), Evaluator(case)
+        baseline = greedy(evaluator, to_layout(case, templates(case)))
+        if baseline is not None:
+            assert solution.step_s <= baseline.step_s
+
+
+def test_what_cannot_fit_names_the_stage_and_the_bytes() -> None:
+    solution = solve(problem(limit_bytes=12.0))
+    assert solution.status == "infeasible"
+    assert solution.layout is None
+    assert solution.binding_stage is not None
+    assert solution.missing_bytes > 0.0
+    assert relax_bound(problem(limit_bytes=12.0)) == float("inf")
+
+
+def test_more_memory_never_hurts() -> None:
+    steps = [solve(problem(limit_bytes=limit)).step_s for limit in (27.0, 29.0, 32.0, 50.0)]
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in zip(steps, steps[1:], strict=False))
+
+
+def test_uniform_options_are_all_or_nothing() -> None:
+    case = problem(uniform_options=True, limit_bytes=27.0)
+    solution = solve(case)
+    assert solution.layout is not None
+    assert solution.applied is not None
+    totals = solution.layout.sum(axis=1)[:, 1]
+    for index in range(len(OPTIONS)):
+        assert solution.applied[:, index].tolist() in ([0, 0, 0, 0], totals.tolist())
+    assert solution.step_s >= solve(problem(limit_bytes=27.0)).step_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "adaptive_pipe", "dualpipev"])
+def test_two_chunks_a_stage(schedule: str) -> None:
+    case = problem(schedule=schedule, vpp=2, limit_bytes=36.0, min_layers_per_chunk=1)
+    if schedule == "dualpipev":
+        case = replace(case, pieces=(replace(HEAD, stage=0, chunk=1),))
+    solution = solve(case, effort=FAST)
+    assert solution.status in ("optimal", "feasible")
+    assert solution.layout is not None
+    assert (solution.layout.sum(axis=2) >= 1).all()
+    assert solution.bound_s <= solution.step_s
+    assert relax_bound(case) <= solution.bound_s * (1 + 1e-12)
+    sizes = to_sizes(case, solution.layout)
+    assert (to_layout(case, sizes[None])[0] == solution.layout).all(), "layers follow the model's order"
+
+
+def test_equal_calls_give_equal_answers() -> None:
+    case = problem(schedule="interleaved", vpp=2, limit_bytes=34.0)
+    first, second = solve(case, effort=FAST), solve(case, effort=FAST)
+    assert first.layout is not None
+    assert second.layout is not None
+    assert (first.layout == second.layout).all()
+    assert (first.step_s, first.bound_s, first.deterministic_work) == (
+        second.step_s,
+        second.bound_s,
+        second.deterministic_work,
+    )
+
+
+def test_cancel_returns_the_incumbent_at_once() -> None:
+    started = time.perf_counter()
+    solution = solve(problem(schedule="interleaved", vpp=2), effort=DEFAULT, should_cancel=lambda: True)
+    assert time.perf_counter() - started < 1.0
+    assert solution.layout is not None
+    assert solution.status in ("cancelled", "optimal")
+
+
+def test_a_known_better_plan_ends_the_search() -> None:
+    solution = solve(problem(), upper_bound_s=0.1)
+    assert solution.bound_s >= 0.1
+    assert solution.deterministic_work == 0.0
+
+
+def test_a_hint_is_taken() -> None:
+    best = solve(problem())
+    assert best.layout is not None
+    assert best.applied is not None
+    again = solve(problem(), effort=replace(FAST, moves=0, rounds=0), hint=(best.layout, best.applied))
+    assert again.step_s <= best.step_s
+
+
+def test_frontier_has_the_cheapest_way_to_every_saving() -> None:
+    chunks = np.array([[0, 3]])
+    frontier = stage_frontier(OPTIONS, chunks, np.ones((1, 1)), None, 1e9)
+    for row in range(len(frontier.counts)):
+        cheaper = frontier.extra_s < frontier.extra_s[row]
+        assert (frontier.saved[cheaper, 0] < frontier.saved[row, 0]).all()
+    assert frontier.saved.max() == pytest.approx(3 * 0.54)
+
+
+def test_importing_the_solver_leaves_ortools_alone() -> None:
+    code = "import sys, autodeploy.solver; sys.exit(any(m.startswith('ortools') for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
