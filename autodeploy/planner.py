@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import build_context, healthy_npus, profile_of
-from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
@@ -19,13 +18,17 @@ from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.why_not import WhyNot, explain_rejection
 from autodeploy.solver.best_first import Frontier, best_first
 from autodeploy.solver.effort import EFFORTS, Effort
-from autodeploy.specs.planset import Counts, Plan, PlanSet
-from autodeploy.specs.spec import Spec, spec_hash
-from autodeploy.specs.strategy import Strategy
-from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
-from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.solver.search_space import Searched, search_space
-from hardware_profiles.profile import Profile
+from autodeploy.specs.spec import Spec, spec_hash
+from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.planset import Counts, Plan, PlanSet
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
 
 __all__ = ["Progress", "WhyNot", "describe_hashes", "estimate", "plan", "why_not"]
 
@@ -123,8 +126,14 @@ def plan(
         should_cancel=stop,
     )
     result = finish(
-        prepared.spec, prepared.profile, prepared.context, searched, frontier, prepared.identity,
-        search_id=search_id, created_at=created_at,
+        prepared.spec,
+        prepared.profile,
+        prepared.context,
+        searched,
+        frontier,
+        prepared.identity,
+        search_id=search_id,
+        created_at=created_at,
         timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
         out_of_time=stop.out_of_time,
     )
@@ -172,7 +181,12 @@ class _Reporter:
         self._progress, self._started, self._searched = progress, started, searched
         self._incumbent: float | None = None
 
-    def _send(self, kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"], message: str, **more: float | None) -> None:
+    def _send(
+        self,
+        kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"],
+        message: str,
+        **more: float | None,
+    ) -> None:
         if self._progress is not None:
             counts: Counts = self._searched.counts
             self._progress(
@@ -239,9 +253,9 @@ def _estimate(prepared: Prepared, strategy: Strategy) -> Plan:
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     predicted = estimate_layout(classes, candidate, context, 0, layout)
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
-    return plan_of_estimate(
-        predicted, full, candidate, context, layout, prepared.spec, prepared.identity
-    ).model_copy(update={"rank": 1})
+    return plan_of_estimate(predicted, full, candidate, context, layout, prepared.spec, prepared.identity).model_copy(
+        update={"rank": 1}
+    )
 
 
 def _context_for(prepared: Prepared, strategy: Strategy) -> Context:

@@ -82,9 +82,7 @@ def _outermost_share(
     return share
 
 
-def all_gather_dispatch_s(
-    token_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number
-) -> Floats:
+def all_gather_dispatch_s(token_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
     """Seconds when every rank gathers all tokens of the group and keeps its own; combine is a reduce-scatter.
 
     Every rank receives the same bytes, so routing imbalance does not lengthen it.

@@ -103,7 +103,7 @@ def point_to_point_s(payload_bytes: Number, tier: Tier, fixed_s: Number) -> Floa
 
 
 def ring_pass_s(chunk_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
-    """Seconds of one step of a ring: every rank sends a chunk on. The slowest hop, the outermost tier, sets the pace."""
+    """Seconds of one step of a ring: every rank sends a chunk on, and the slowest hop sets the pace."""
     slowest = np.zeros(np.broadcast_shapes(np.shape(chunk_bytes), np.shape(group.size)))
     for tier, fan_out in zip(tiers, group.fan_out, strict=True):
         hop = point_to_point_s(chunk_bytes, tier, fixed_s)

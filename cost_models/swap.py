@@ -13,9 +13,7 @@ def transfer_s(transfer_bytes: Floats | float, link_bytes_per_s: Floats | float)
     return np.asarray(np.asarray(transfer_bytes, dtype=np.float64) / link_bytes_per_s)
 
 
-def exposed_swap_s(
-    swap_bytes: Floats | float, link_bytes_per_s: Floats | float, window_s: Floats | float
-) -> Floats:
+def exposed_swap_s(swap_bytes: Floats | float, link_bytes_per_s: Floats | float, window_s: Floats | float) -> Floats:
     """Seconds of a transfer that its window of computation does not hide.
 
     Parameters

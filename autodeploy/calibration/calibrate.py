@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ruamel.yaml import YAML
@@ -16,9 +15,13 @@ from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.parameters import PARAMETERS
 from autodeploy.calibration.predict import predict_record
 from autodeploy.errors import SpecError
-from autodeploy.specs.record import Record
 from hardware_profiles.loader import load_profile
-from hardware_profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.record import Record
+    from hardware_profiles.profile import Profile
 
 # Noise of a record, log standard deviation: repeats of one configuration differ by 3.5 %; a chip grade that the source
 # does not name may be the next one (18 %).

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from autodeploy.specs.record import Record
+if TYPE_CHECKING:
+    from autodeploy.specs.record import Record
 
-_SIZE = re.compile(r"[-_ ]?\d+(\.\d+)?(x\d+(\.\d+)?)?[bmt](?![a-z])|[-_ ]?\d+point\d+b|[-_ ]a\d+(\.\d+)?b", re.IGNORECASE)
+_SIZE = re.compile(
+    r"[-_ ]?\d+(\.\d+)?(x\d+(\.\d+)?)?[bmt](?![a-z])|[-_ ]?\d+point\d+b|[-_ ]a\d+(\.\d+)?b", re.IGNORECASE
+)
 
 
 def family_of(record: Record) -> str:
@@ -20,12 +24,41 @@ def family_of(record: Record) -> str:
     text = _SIZE.sub("", text)
     text = text.replace("-", "").replace("_", "").replace(".", "").replace(" ", "")
     known = (
-        *("codeqwen15", "qwen15", "qwen25", "qwen2", "qwen3", "qwen", "llama2", "llama31", "llama32", "llama3", "llama"),
+        *(
+            "codeqwen15",
+            "qwen15",
+            "qwen25",
+            "qwen2",
+            "qwen3",
+            "qwen",
+            "llama2",
+            "llama31",
+            "llama32",
+            "llama3",
+            "llama",
+        ),
         *("chatglm3", "glm3", "glm4", "glm52", "baichuan2", "baichuan", "internlm2", "internlm3", "internlm"),
-        *("mixtral", "mistral", "deepseekv2", "deepseek2", "deepseek", "telechat", "aquila2", "aquila", "gemma2", "gemma"),
+        *(
+            "mixtral",
+            "mistral",
+            "deepseekv2",
+            "deepseek2",
+            "deepseek",
+            "telechat",
+            "aquila2",
+            "aquila",
+            "gemma2",
+            "gemma",
+        ),
         *("gpt3", "grok1", "minicpm", "bloom", "yi"),
     )
-    alias = {"chatglm3": "glm3", "llama31": "llama3", "llama32": "llama3", "deepseek2": "deepseekv2", "codeqwen15": "qwen15"}
+    alias = {
+        "chatglm3": "glm3",
+        "llama31": "llama3",
+        "llama32": "llama3",
+        "deepseek2": "deepseekv2",
+        "codeqwen15": "qwen15",
+    }
     for prefix in known:
         if text.startswith(prefix):
             moe = "moe" if record.model.is_moe and prefix.startswith("qwen") else ""

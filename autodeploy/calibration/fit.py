@@ -1,4 +1,4 @@
-"""Fitting a handful of efficiencies with physical meaning to measured step times: maximum a posteriori, by Gauss-Newton.
+"""Fitting a handful of efficiencies with physical meaning to measured step times: maximum a posteriori, Gauss-Newton.
 
 Parameters are logarithms of factors on the profile's values, with normal priors. Residuals are logarithms of predicted
 over measured step time; a record far off counts with the weight of a Student distribution, so that one mislabelled run
@@ -46,9 +46,7 @@ class Fit:
 Residuals = Callable[[Floats], Floats]
 
 
-def values_of(
-    parameters: Sequence[FitParameter], log_factors: Floats, base: Mapping[str, float]
-) -> dict[str, float]:
+def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Mapping[str, float]) -> dict[str, float]:
     """Efficiencies under log factors: the profile's own values times their factors, fractions kept below one."""
     found = dict(base)
     for parameter, value in zip(parameters, log_factors, strict=True):
@@ -93,7 +91,8 @@ def fit(
             break
     weights = _weights(current, sigma)
     information = jacobian.T @ (weights[:, None] * jacobian) + np.diag(1.0 / prior**2)
-    return Fit(tuple(parameters), theta, np.linalg.inv(information), current, jacobian, weights)
+    covariance = np.asarray(np.linalg.inv(information), dtype=np.float64)
+    return Fit(tuple(parameters), theta, covariance, current, jacobian, weights)
 
 
 def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
@@ -107,9 +106,7 @@ def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
     for label in np.unique(labels):
         inside = labels == label
         rest = ~inside
-        change = _solve(
-            result.jacobian[rest], result.residuals[rest], result.weights[rest], result.log_factors, prior
-        )
+        change = _solve(result.jacobian[rest], result.residuals[rest], result.weights[rest], result.log_factors, prior)
         found[inside] = result.residuals[inside] + result.jacobian[inside] @ change
     return found
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from autodeploy.specs.record import Record
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autodeploy.specs.record import Record
 
 
 def measured_step_s(record: Record) -> float | None:

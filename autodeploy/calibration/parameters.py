@@ -6,9 +6,7 @@ from autodeploy.calibration.fit import FitParameter
 
 _COMMON = (
     FitParameter("gemm", ("gemm_peak_fraction",), 0.20, "rate of large matrix multiplications"),
-    FitParameter(
-        "attention", ("attention_forward", "attention_backward"), 0.35, "rate of flash attention"
-    ),
+    FitParameter("attention", ("attention_forward", "attention_backward"), 0.35, "rate of flash attention"),
     FitParameter("hbm", ("hbm",), 0.30, "streaming rate of vector operators"),
 )
 
@@ -27,7 +25,9 @@ PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
         *_COMMON,
         FitParameter("nvlink", ("link_nvlink",), 0.30, "rate of collectives inside a node"),
         FitParameter("nic", ("link_scale_out",), 0.30, "rate of collectives between nodes"),
-        FitParameter("gemm_depth", ("gemm_k_half",), 0.50, "depth at which a matrix multiplication loses half its rate"),
+        FitParameter(
+            "gemm_depth", ("gemm_k_half",), 0.50, "depth at which a matrix multiplication loses half its rate"
+        ),
     ),
     "nvidia-h100": (
         *_COMMON,

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.evaluation.build_context import build_context, profile_of
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.estimate import Estimate, estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.specs.record import Record
-from autodeploy.strategies.candidates import Candidates
-from cost_models.collectives import Number
 from cost_models.hbm import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.record import Record
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.collectives import Number
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autodeploy.specs.record import Record
+if TYPE_CHECKING:
+    from autodeploy.specs.record import Record
 
 # Records of other stacks use names outside the vocabulary; each stands for a mechanism that has a name.
 ALIASES: dict[str, str] = {"moe_fb_overlap": "adaptive_pipe"}
@@ -25,8 +27,16 @@ class ReleaseDefaults:
 
 
 _MODERN_NVIDIA = frozenset(
-    {"flash_attention", "fused_swiglu", "fused_rmsnorm", "grouped_gemm", "fused_operators", "rect_fa",
-     "overlap_grad_reduce", "overlap_param_gather"}
+    {
+        "flash_attention",
+        "fused_swiglu",
+        "fused_rmsnorm",
+        "grouped_gemm",
+        "fused_operators",
+        "rect_fa",
+        "overlap_grad_reduce",
+        "overlap_param_gather",
+    }
 )
 _MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout", "scatter_gather_sends"})
 # Graph mode: the compiler fuses what the script does not name and issues collectives as soon as their inputs exist.

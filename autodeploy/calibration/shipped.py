@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
 from autodeploy.calibration.coverage import Z80
-from autodeploy.calibration.fit import Floats
 from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.specs.record import Record, read_records
 from hardware_profiles.loader import load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from autodeploy.calibration.fit import Floats
 
 RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")
 FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100")
 # Profiles without records of training: the factors of the nearest fitted device on the efficiencies they share.
 CARRIED = {"cloudmatrix-384": "ascend-800t-a2", "nvidia-h800": "nvidia-h100"}
-HEADING = "Made by `make calibrate`: efficiencies fitted to the shipped records. Edit the profile or the records, not this."
+HEADING = (
+    "Made by `make calibrate`: efficiencies fitted to the shipped records. Edit the profile or the records, not this."
+)
 
 
 def shipped_records() -> list[Record]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import Field
 
 from autodeploy.calibration.coverage import spread_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
@@ -15,10 +14,15 @@ from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.record import Measured, Record
-from autodeploy.specs.search import Target
 from autodeploy.strategies.rules import broken_rules
 from cost_models.hbm import GIB
 from hardware_profiles.loader import load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from autodeploy.specs.search import Target
 
 LONG_SEQUENCE = 32_768
 
@@ -46,7 +50,7 @@ class Row(Document):
     measured: Measured
     predicted: Predicted | None = None
     error: Errors = Errors()
-    parts: dict[str, float] = {}
+    parts: dict[str, float] = Field(default_factory=dict)
     counts_for_time: bool = True
     fits: bool | None = None
     warnings: tuple[str, ...] = ()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, ProfileError, SpecError
 from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.machine import Machine, machine_of
-from autodeploy.specs.cluster import ClusterSpec
-from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
-from cost_models.collectives import Number
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES
 from hardware_profiles.errors import ProfileError as BadProfile
 from hardware_profiles.loader import load_profile
-from hardware_profiles.profile import Device, Profile
 from hardware_profiles.topology import ClusterTopology, cluster_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.training import TrainingSpec
+    from cost_models.collectives import Number
+    from hardware_profiles.profile import Device, Profile
 
 
 def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: bool = True) -> Profile:
@@ -29,13 +33,14 @@ def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: 
         if there is none of this name, or a number is not valid, with the path into the spec.
     """
     try:
-        return load_profile(
-            cluster.profile, overrides=cluster.overrides, overlay=overlay, calibrated=calibrated
-        )
+        return load_profile(cluster.profile, overrides=cluster.overrides, overlay=overlay, calibrated=calibrated)
     except BadProfile as error:
         path = error.path or "/profile"
         inside = "/cluster/overrides" if cluster.overrides and "overrid" in str(error) else "/cluster/profile"
-        raise ProfileError(str(error), errors=(FieldError(inside if path == "/profile" else "/cluster" + path, str(error), error.hint),)) from error
+        raise ProfileError(
+            str(error),
+            errors=(FieldError(inside if path == "/profile" else "/cluster" + path, str(error), error.hint),),
+        ) from error
 
 
 def device_of(profile: Profile, cluster: ClusterSpec) -> Device:
@@ -54,7 +59,9 @@ def topology_of(profile: Profile, cluster: ClusterSpec, num_npus: int) -> Cluste
             return cluster_topology(profile, blocks=blocks, num_ranks=num_npus * profile.devices_per_npu)
         return cluster_topology(profile, num_npus=num_npus)
     except BadProfile as error:
-        raise SpecError(str(error), path="/cluster/blocks" if blocks else "/cluster/num_npus", hint=error.hint) from error
+        raise SpecError(
+            str(error), path="/cluster/blocks" if blocks else "/cluster/num_npus", hint=error.hint
+        ) from error
 
 
 def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
@@ -69,7 +76,9 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
     return total - cluster.spare_npus
 
 
-def operator_features(model: ModelSpec, training: TrainingSpec, features: frozenset[str], vendor: str) -> OperatorFeatures:
+def operator_features(
+    model: ModelSpec, training: TrainingSpec, features: frozenset[str], vendor: str
+) -> OperatorFeatures:
     """The switches of the operator table."""
     ascend = vendor == "huawei"
     return OperatorFeatures(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
-from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import stage_buffers
-from autodeploy.strategies.candidates import SCHEDULES, Candidates
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
 from cost_models.collectives import point_to_point_s
 from cost_models.schedule import in_flight_moments
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.stage_classes import StepClass, StepClasses
+    from autodeploy.strategies.candidates import Candidates
 
 
 def build_problem(
@@ -44,7 +48,7 @@ def build_problem(
         layers=tuple(c.count for c in classes.layers),
         options=_options(classes, choices, context, index),
         pieces=_pieces(classes, context, index, pp, vpp, schedule),
-        in_flight=in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),  # type: ignore[arg-type]
+        in_flight=in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),
         limit_bytes=buffers.limit_bytes,
         fixed_bytes=buffers.fixed_bytes,
         host_link_bytes_per_s=context.machine.host.link_bytes_per_s,
@@ -64,7 +68,12 @@ def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
     if pp == 1:
         return 0.0
     tokens = int(axes["micro_batch_size"]) * context.seq_length / int(axes["cp"])
-    sent = 2.0 * tokens * context.model.hidden_size / (int(axes["tp"]) if axes["sequence_parallel"] or context.cuts_sends else 1)
+    sent = (
+        2.0
+        * tokens
+        * context.model.hidden_size
+        / (int(axes["tp"]) if axes["sequence_parallel"] or context.cuts_sends else 1)
+    )
     tier = context.machine.tier_of(context.world // pp)
     return float(np.max(point_to_point_s(sent, tier, context.machine.comm_op_s)))
 
@@ -97,9 +106,7 @@ def _pieces(
     return tuple(placed)
 
 
-def _options(
-    classes: StepClasses, choices: frozenset[str], context: Context, index: int
-) -> tuple[MemoryOption, ...]:
+def _options(classes: StepClasses, choices: frozenset[str], context: Context, index: int) -> tuple[MemoryOption, ...]:
     """Memory options of every layer class, with the choices whose tensors they share."""
     options = []
     for number, step in enumerate(classes.layers):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.machine import Machine
 from autodeploy.evaluation.options import ExchangeFeatures
-from autodeploy.specs.model import ModelSpec
 from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates
-from autodeploy.workload.operators import OperatorFeatures
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.machine import Machine
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.workload.operators import OperatorFeatures
 
 MC2_CHUNKS = 8.0  # the fused kernel splits rows into about this many pieces
 COC_CHUNKS = 4.0  # --coc-parallel-num

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inner_problem import (
     ChunkTimes,
@@ -22,9 +22,12 @@ from autodeploy.evaluation.inner_problem import (
 )
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
-from autodeploy.strategies.candidates import Candidates
-from autodeploy.workload.operators import Floats
 from cost_models.schedule import operation_order, simulate
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import Floats
 
 PHASE_PARTS = ("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s")
 
@@ -108,7 +111,7 @@ def estimate_layout(
 
 
 def applied_array(problem: InnerProblem, layout: Layout) -> Ints:
-    """The layout's counts as the problem's [1, pp, option] array: a choice holds for all classes, first layers first."""
+    """The layout's counts as the problem's [1, pp, option] array; a choice holds for all classes, first ones first."""
     applied = np.zeros((1, problem.pp, len(problem.options)), dtype=np.int64)
     left = {name: np.asarray(count, dtype=np.int64).copy() for name, count in layout.applied.items()}
     nothing = np.zeros(problem.pp, dtype=np.int64)
@@ -214,7 +217,7 @@ def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
     total = layers.sum(axis=1)
     weighted = worst_moment(problem, layers[None].astype(np.float64))[0] / np.maximum(total, 1)
     chunks = worst_moment(problem, np.full((1, problem.pp, problem.vpp), 1.0 / problem.vpp))[0]
-    return np.where(total > 0, weighted, chunks)
+    return np.asarray(np.where(total > 0, weighted, chunks))
 
 
 def _hidden(
@@ -245,10 +248,13 @@ def _hidden(
         whole = total(lane)
         return min(1.0, max(0.0, 1.0 - exposed / whole)) if whole > 0.0 else 0.0
 
-    exchange = sum(int(layout.layers[stage, :, n].sum()) * at(step.cost.ep_total_s, index)
-                   for n, step in enumerate(classes.layers))
-    pairable = sum(int(layout.layers[stage, :, n].sum()) * at(step.cost.hidden_pair_s, index)
-                   for n, step in enumerate(classes.layers))
+    exchange = sum(
+        int(layout.layers[stage, :, n].sum()) * at(step.cost.ep_total_s, index) for n, step in enumerate(classes.layers)
+    )
+    pairable = sum(
+        int(layout.layers[stage, :, n].sum()) * at(step.cost.hidden_pair_s, index)
+        for n, step in enumerate(classes.layers)
+    )
     steady = pairable / exchange if problem.schedule == "adaptive_pipe" and exchange > 0.0 else None
     step_share = paired_s / total("ep_total_s") if total("ep_total_s") > 0.0 else 0.0
     inside = share("ep_total_s", breakdown["exposed_ep_s"])

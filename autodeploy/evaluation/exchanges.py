@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.machine import Machine
 from autodeploy.evaluation.options import ALL_GATHER, HIERARCHICAL, ExchangeFeatures
-from autodeploy.workload.operators import Exchange, Floats, LayerTable, Sharding
 from cost_models import all_to_all
 from cost_models.collectives import (
     Group,
@@ -21,6 +19,8 @@ from cost_models.collectives import (
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import OperatorTime
+    from autodeploy.evaluation.machine import Machine
+    from autodeploy.workload.operators import Exchange, Floats, LayerTable, Sharding
 
 EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"})
 CONTEXT = frozenset({"ring", "heads"})
@@ -189,7 +189,7 @@ def _exposed_once(
         fused = overlapped_s(work, seconds, features.tp_fusion) - work
         return np.asarray(np.where(features.tp_fusion > 1, fused, seconds))
     if exchange.kind == "ring" and features.hidden_ring:
-        core = operators["core_attention"] if "core_attention" in operators else None
+        core = operators.get("core_attention")
         if core is not None:
             # Each pass of the ring runs beside the attention of the block that arrived before.
             step = (core.backward_s / 2.0 if back else core.forward_s) / shard.ring

@@ -82,7 +82,9 @@ class InnerProblem:
     layers: tuple[int, ...]  # how many layers of each class, in model order: all of class 0, then all of class 1, ...
     options: tuple[MemoryOption, ...]
     pieces: tuple[FixedPiece, ...]
-    in_flight: Floats  # [pp, vpp] or [pp, moments, vpp] micro batches that a chunk holds; the stage's worst moment counts
+    in_flight: (
+        Floats  # [pp, vpp] or [pp, moments, vpp] micro batches that a chunk holds; the stage's worst moment counts
+    )
     limit_bytes: float
     fixed_bytes: Floats  # [pp] runtime, communication buffers, workspace of each stage
     host_link_bytes_per_s: float
@@ -103,7 +105,7 @@ class InnerProblem:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTimes:
-    """Times of one micro batch in every chunk [n, pp, vpp], and what a forward-backward pair hides [n, pp, vpp, vpp]."""
+    """Times of one micro batch in every chunk [n, pp, vpp], and what a fused pair hides [n, pp, vpp, vpp]."""
 
     forward_s: Floats
     backward_s: Floats
@@ -152,7 +154,7 @@ def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:
     total = (layout @ np.array([c.static_bytes for c in problem.classes])).sum(axis=-1)
     for piece in problem.pieces:
         total[:, piece.stage] += piece.cost.static_bytes
-    return total
+    return np.asarray(total)
 
 
 def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
-from autodeploy.evaluation.machine import Machine
-from autodeploy.evaluation.options import ExchangeFeatures
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, MemoryChoice
-from autodeploy.workload.operators import Floats, LayerTable, Operator, Sharding
 from cost_models import compute
 from cost_models.host_bound import exposed_host_s, issue_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.options import ExchangeFeatures
+    from autodeploy.workload.operators import Floats, LayerTable, Operator, Sharding
 
 # Operator classes reported apart; every operator belongs to one.
 CLASSES = ("gemm", "grouped_gemm", "attention", "vector", "movement")

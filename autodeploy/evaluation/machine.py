@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.collectives import Group, Number, Tier
 from cost_models.compute import ComputeRates
-from hardware_profiles.profile import Device, Profile
-from hardware_profiles.profile import Tier as ProfileTier
-from hardware_profiles.topology import ClusterTopology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hardware_profiles.profile import Device, Profile
+    from hardware_profiles.profile import Tier as ProfileTier
+    from hardware_profiles.topology import ClusterTopology
 
 
 @dataclass(frozen=True, slots=True)

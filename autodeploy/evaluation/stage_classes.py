@@ -7,15 +7,18 @@ every stage holds about the same share of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
 from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, static_of, tail_of
-from autodeploy.evaluation.unit_costs import UnitCosts
-from autodeploy.strategies.candidates import Candidates
-from autodeploy.workload.operators import Floats
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.unit_costs import UnitCosts
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import Floats
 
 
 @dataclass(frozen=True)

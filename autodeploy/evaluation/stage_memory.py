@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.stage_classes import StepClasses
-from autodeploy.strategies.candidates import Candidates
-from autodeploy.workload.operators import Floats
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import Floats
 
 # Beside what is kept, a backward pass holds gradients of the tensors around one operator: about a quarter of a layer.
 GRADIENT_SHARE = 0.25
@@ -49,8 +52,8 @@ class StageBuffers:
 def communicator_counts(candidates: Candidates) -> Floats:
     """Communicators that a rank of each candidate is in [n], each with buffers of its own.
 
-    World, data parallel (with and without context parallel), tensor, pipeline (forward and backward streams, embedding),
-    context, model, expert, expert data and expert tensor groups, where their size is above one.
+    World, data parallel (with and without context parallel), tensor, pipeline (two streams, embedding), context,
+    model, expert, expert data and expert tensor groups, where their size is above one.
     """
     c = candidates
     count = 1 + (c.dp > 1).astype(np.float64) + (c.cp * c.dp > 1) + (c.tp > 1) + 3 * (c.pp > 1) + (c.cp > 1)

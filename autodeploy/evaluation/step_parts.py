@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.context import Context
-from autodeploy.evaluation.layer_cost import LayerCost
 from autodeploy.strategies.candidates import SCHEDULES, Candidates
-from autodeploy.workload.operators import Floats
 from cost_models import data_parallel
-from cost_models.collectives import Group
 from cost_models.hbm import StateBytes, state_bytes
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.layer_cost import LayerCost
+    from autodeploy.workload.operators import Floats
+    from cost_models.collectives import Group
 
 PAIRED = SCHEDULES.index("adaptive_pipe")
 

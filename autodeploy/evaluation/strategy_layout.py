@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.estimate import Layout, template_layers
-from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from autodeploy.workload.memory_choices import SWAP_NAMES
+from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
+
+if TYPE_CHECKING:
+    from autodeploy.specs.strategy import Strategy
 
 
 def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool, vendor: str) -> Candidates:
@@ -102,19 +106,23 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[str, np.ndarr
         limit = np.minimum(stage_layers, recompute.num_layers)
     if recompute.per_stage is not None:
         for name in sorted({name for stage in recompute.per_stage for name in stage}):
+            if name.partition("@")[0] not in CHOICES:
+                raise SpecError(
+                    f"unknown recompute module {name!r}", path="/strategy/recompute/per_stage", hint=", ".join(CHOICES)
+                )
             counts = np.asarray([stage.get(name, 0) for stage in recompute.per_stage], dtype=np.int64)
             applied[name] = np.minimum(counts, stage_layers)
     elif recompute.granularity == "full":
         applied["full"] = limit
     elif recompute.granularity == "selective":
-        for module in recompute.modules:
-            applied[module] = limit
+        applied.update(dict.fromkeys(recompute.modules, limit))
     if strategy.swap_per_stage is not None:
         for name in sorted({name for stage in strategy.swap_per_stage for name in stage}):
-            if name not in SWAP_NAMES:
-                raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap_per_stage")
+            module, at, kind = name.partition("@")
+            if module not in SWAP_NAMES:
+                raise UnsupportedError(f"swapping {module!r} is not modelled", path="/strategy/swap_per_stage")
             counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
-            applied[SWAP_NAMES[name]] = np.minimum(counts, stage_layers)
+            applied[SWAP_NAMES[module] + at + kind] = np.minimum(counts, stage_layers)
     for name in () if strategy.swap_per_stage is not None else strategy.swap:
         if name not in SWAP_NAMES:
             raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap")

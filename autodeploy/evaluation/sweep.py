@@ -1,26 +1,31 @@
-"""The sweep: time, breakdown and worst-stage memory of every candidate under the template layout, in one pass.
+"""The sweep: time, breakdown and worst-stage memory of every candidate under the template layout.
 
-The template gives each middle stage k layers, the first stage fewer by the embedding's share and the last by the head's:
+The template gives each middle stage k layers, the first stage fewer by the embedding's share, the last by the head's:
 k is the smallest count for which all layers fit. Times are the closed forms of the schedules; costs are the ones that
 estimates and the solver read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses, step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communicator_counts
 from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
-from autodeploy.strategies.candidates import SCHEDULES, Candidates
-from autodeploy.workload.operators import Floats
+from autodeploy.strategies.candidates import SCHEDULES, Candidates, Ints
 from cost_models.collectives import point_to_point_s
 from cost_models.schedule import ScheduleKind, StageClasses, closed_form_classes_s, in_flight_closed
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.workload.operators import Floats
+
+UNLIKELY = 1e3  # factor on the estimate of candidates that are solved last
 BLOCK = 16_384  # candidates whose columns stay in the cache together
 
 
@@ -79,8 +84,11 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     for name in ("exposed_dp_s", "optimizer_s", "exposed_swap_s"):
         parts[name] = parts.get(name, 0.0) + tail[name][np.arange(n), slowest]
     step = closed_work + bubble + tail["total_s"].max(axis=1)
-    memory, least, room, in_flight = _memory(classes, template, candidates, context, n)
+    memory, least, room, in_flight, recomputed = _memory(classes, template, candidates, context, n)
     repaired = _repaired(classes, template, candidates, context, step, memory - room, in_flight)
+    # A template that does not fit with everything recomputed leaves little hope for other layouts: they come last.
+    repaired = np.where(recomputed > room, UNLIKELY * repaired, repaired)
+    repaired = np.where(least > room, np.inf, repaired)
     bound = _bound(classes, candidates, context, n)
     return Sweep(step, bound, memory, least, repaired, parts)
 
@@ -138,7 +146,12 @@ def _stage_s(classes: StepClasses, template: _Template, phase: str, n: int, cont
 def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
     """Seconds to the next stage: blocking under 1f1b, an edge's latency where sends overlap [n]."""
     tokens = candidates.micro_batch_size * (context.seq_length / candidates.cp)
-    sent = 2.0 * tokens * context.model.hidden_size / np.where(candidates.sequence_parallel | context.cuts_sends, candidates.tp, 1)
+    sent = (
+        2.0
+        * tokens
+        * context.model.hidden_size
+        / np.where(candidates.sequence_parallel | context.cuts_sends, candidates.tp, 1)
+    )
     stride = context.world // candidates.pp
     seconds = np.zeros(len(candidates))
     outermost = context.machine.topology.place(stride, np.full(len(candidates), 2)).outermost_tier
@@ -152,7 +165,7 @@ def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
 
 def _closed_forms(
     classes: StepClasses, template: _Template, candidates: Candidates, forward: Floats, backward: Floats, edge: Floats
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[Floats, Floats, Ints]:
     """Work of the pacing stage, bubble, and which stage class paces [n]."""
     n = len(candidates)
     one = candidates.pp == 1
@@ -209,7 +222,7 @@ def _parts(
     candidates: Candidates,
     context: Context,
     work: Floats,
-    pacing: Floats,
+    pacing: Ints,
     blocking: Floats,
 ) -> dict[str, Floats]:
     """Work of the pacing stage by part; what pairing hides comes off exposed expert communication."""
@@ -238,14 +251,17 @@ def _parts(
 
 def _memory(
     classes: StepClasses, template: _Template, candidates: Candidates, context: Context, n: int
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Allocator bytes of the fullest stage, the least that any layout needs, the room on the card, and in-flight counts."""
-    static, kept = np.zeros((n, 3)), np.zeros((n, 3))
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Allocator bytes of the fullest stage, the least of any layout, the room on the card, in-flight counts, and the
+    fullest stage's bytes when every layer is recomputed.
+    """
+    static, kept, freed = np.zeros((n, 3)), np.zeros((n, 3)), np.zeros((n, 3))
     everything = np.zeros(n)
     for step, layers in zip(classes.layers, template.layers, strict=True):
         each = _column(step.static.total, n)
         static += layers * each[:, None]
         kept += layers * _column(step.cost.activation_bytes, n)[:, None]
+        freed += layers * _column(step.cost.choices["full"].saved_bytes, n)[:, None]
         everything += step.count * each
     for piece, stage in _each(classes):
         static[:, stage] += _column(piece.static.total, n)
@@ -254,6 +270,7 @@ def _memory(
     one = candidates.pp == 1
     static[one, 2] += static[one, 0]
     kept[one, 2] += kept[one, 0]
+    freed[one, 2] += freed[one, 0]
     in_flight = np.zeros((n, 3))
     places = (np.zeros_like(candidates.pp), np.minimum(1, candidates.pp - 1), candidates.pp - 1)
     for code, name in enumerate(SCHEDULES):
@@ -266,12 +283,14 @@ def _memory(
     widest = np.max([_column(step.cost.activation_bytes, n) for step in classes.layers], axis=0)
     workspace = GRADIENT_SHARE * widest
     stage = static + kept * in_flight + workspace[:, None]
-    stage[candidates.pp <= 2, 1] = 0.0
-    stage[one, 0] = 0.0
+    least_stage = static + (kept - freed) * in_flight + workspace[:, None] + widest[:, None]
+    for bytes_ in (stage, least_stage):
+        bytes_[candidates.pp <= 2, 1] = 0.0
+        bytes_[one, 0] = 0.0
     machine = context.machine
     buffers = communicator_counts(candidates) * machine.communicator_bytes + machine.runtime_bytes
     room = (context.limit_bytes - buffers) / (1.0 + machine.fragmentation)
-    return stage.max(axis=1), everything / candidates.pp + workspace, room, in_flight
+    return stage.max(axis=1), everything / candidates.pp + workspace, room, in_flight, least_stage.max(axis=1)
 
 
 def _repaired(
@@ -311,8 +330,7 @@ def _repaired(
         need = np.maximum(0.0, need - used * saved)
     saved, cost = total("full")
     share = np.clip(missing / np.maximum(saved, 1.0), 0.0, 1.0)
-    repaired = np.where(need > 0.0, step_s + cost * share, step_s + extra)
-    return np.where(missing > saved, np.inf, repaired)
+    return np.where(need > 0.0, step_s + cost * share, step_s + extra)
 
 
 def _bound(classes: StepClasses, candidates: Candidates, context: Context, n: int) -> Floats:

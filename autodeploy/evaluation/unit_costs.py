@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, ExchangeFeatures
-from autodeploy.specs.model import ModelSpec
 from autodeploy.strategies.candidates import SCHEDULES, Candidates
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.model import ModelSpec
 
 T = TypeVar("T")
 PAIRED = SCHEDULES.index("adaptive_pipe")
@@ -46,11 +48,11 @@ class UnitCosts:
 def _take(value: T, index: Any) -> T:
     """Index every array inside a value; scalars of one entry hold for all candidates."""
     if isinstance(value, np.ndarray):
-        return value if value.shape[:1] in ((), (1,)) else value[index]  # type: ignore[return-value]
+        return value if value.shape[:1] in ((), (1,)) else value[index]
     if isinstance(value, dict):
         return {k: _take(v, index) for k, v in value.items()}  # type: ignore[return-value]
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{f.name: _take(getattr(value, f.name), index) for f in fields(value)})  # type: ignore[return-value]
+        return type(value)(**{f.name: _take(getattr(value, f.name), index) for f in fields(value)})
     return value
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.solver.search_space import Searched, enumerate_candidates, variant
-from autodeploy.specs.spec import Spec
 from autodeploy.strategies.feature_choice import choose_features
 from autodeploy.strategies.rules import judge
-from hardware_profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.spec import Spec
+    from hardware_profiles.profile import Profile
 
 WORTH = 0.03  # relative gain in tokens per second and card below which no warning is given
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.solver.search_space import Searched, enumerate_candidates, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
-from autodeploy.specs.search import SearchSpec
-from autodeploy.specs.spec import Spec
 from autodeploy.strategies.feature_choice import choose_features
 from autodeploy.strategies.rules import judge, load_rules
 from cost_models.hbm import GIB
-from hardware_profiles.profile import Profile
 
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.spec import Spec
+    from hardware_profiles.profile import Profile
+
+HOPELESS_S = 1e4  # a step this long means that the template does not fit even with every layer recomputed
 GROWTH = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 
@@ -34,7 +39,9 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
 def _rules(searched: Searched) -> tuple[str, ...]:
     """The rules that rejected most candidates, in words."""
     texts = {rule.name: rule.text for rule in load_rules()}
-    return tuple(f"{name}: {texts[name]} ({count:,} candidates)" for name, count in list(searched.counts.rejected.items())[:3])
+    return tuple(
+        f"{name}: {texts[name]} ({count:,} candidates)" for name, count in list(searched.counts.rejected.items())[:3]
+    )
 
 
 def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:
@@ -47,7 +54,8 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
     if not len(legal):
         return None
     seconds = sweep(legal, near).repaired_s
-    return float(np.min(seconds)) if np.isfinite(seconds).any() else None
+    fastest = float(np.min(seconds))
+    return fastest if fastest < HOPELESS_S else None
 
 
 def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
@@ -66,7 +74,9 @@ def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[Near
         count = int(np.ceil(nodes * factor)) * profile.npus_per_node
         seconds = _fits(spec, profile, count, batch)
         if seconds is not None:
-            found.append(NearestChange(change=f"cluster.num_npus: {count}", effect=f"fits; about {seconds:.1f} s a step"))
+            found.append(
+                NearestChange(change=f"cluster.num_npus: {count}", effect=f"fits; about {seconds:.1f} s a step")
+            )
             break
     for change, search in _looser(spec.search):
         seconds = _fits(spec, profile, context.num_npus, batch, search)
@@ -78,7 +88,10 @@ def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[Near
 def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
     """Constraints of the search that can be lifted one at a time."""
     options = [
-        (f"search.fix without {axis}", search.model_copy(update={"fix": {k: v for k, v in search.fix.items() if k != axis}}))
+        (
+            f"search.fix without {axis}",
+            search.model_copy(update={"fix": {k: v for k, v in search.fix.items() if k != axis}}),
+        )
         for axis in search.fix
     ]
     if search.memory_limit_gib is not None:
@@ -104,7 +117,9 @@ def _rule_changes(spec: Spec, profile: Profile) -> list[NearestChange]:
     for value in sorted({-(-batch // unit) * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256)} - {batch}):
         if (seconds := _fits(spec, profile, cards, value)) is not None:
             found.append(
-                NearestChange(change=f"training.global_batch_size: {value}", effect=f"fits; about {seconds:.1f} s a step")
+                NearestChange(
+                    change=f"training.global_batch_size: {value}", effect=f"fits; about {seconds:.1f} s a step"
+                )
             )
             break
     return found

@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
-from autodeploy.evaluation.inner_problem import InnerProblem, Ints
-from autodeploy.evaluation.stage_classes import StepClasses
-from autodeploy.solver.best_first import Solved
+from autodeploy.ranking.uncertainty import interval
 from autodeploy.specs.planset import Breakdown, Hidden, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -20,7 +18,14 @@ from autodeploy.strategies.candidates import CP_ALGOS, Candidates
 from autodeploy.workload.flops import CONVENTION, mfu
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
 from cost_models.hbm import GIB
-from autodeploy.ranking.uncertainty import interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.solver.best_first import Solved
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +85,12 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
         sequence_parallel=bool(axes["sequence_parallel"]),
         distributed_optimizer=context.distributed_optimizer,
         schedule=str(axes["schedule"]),  # type: ignore[arg-type]
-        layers_per_stage=tuple(tuple(int(x) for x in row) for row in chunks) if vpp > 1 else tuple(int(x) for x in chunks[:, 0]),
+        layers_per_stage=tuple(tuple(int(x) for x in row) for row in chunks)
+        if vpp > 1
+        else tuple(int(x) for x in chunks[:, 0]),
         moe_dispatcher=str(axes["moe_dispatcher"]) if context.model.is_moe else None,  # type: ignore[arg-type]
         recompute=recomputed,
-        swap=tuple(sorted({name for stage in swapped for name in stage})),
+        swap=_names(swapped),  # type: ignore[arg-type]
         swap_per_stage=swapped or None,
         swap_optimizer=bool(axes["swap_optimizer"]),
         reuse_fp32_param=bool(axes["reuse_fp32_param"]),
@@ -113,7 +120,12 @@ def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> se
         found |= {"moe_alltoall_overlap", "shared_expert_overlap"} & on
     if int(axes["tp"]) > 1 and not context.model.is_moe:
         found |= {"mc2", "coc"} & on
-    if context.model.is_moe and int(axes["tp"]) > 1 and int(axes["etp"]) == 1 and axes["moe_dispatcher"] == "alltoall_seq":
+    if (
+        context.model.is_moe
+        and int(axes["tp"]) > 1
+        and int(axes["etp"]) == 1
+        and axes["moe_dispatcher"] == "alltoall_seq"
+    ):
         found |= {"tp_extend_ep"} & on
     if not paired:
         found |= {"overlap_grad_reduce"} & on
@@ -137,13 +149,20 @@ def _memory_documents(layout: Layout, pp: int) -> tuple[Recompute, tuple[dict[st
                     swap[stage][back[name] + suffix] = int(counts[stage])
                 else:
                     recompute[stage][key] = int(counts[stage])
-    names = sorted({k.partition("@")[0] for stage in recompute for k in stage})
+    names = _names(recompute)
     swapped = tuple(swap) if any(swap) else ()
     if not names:
         return Recompute(granularity="none"), swapped
-    if names == ["full"]:
+    if names == ("full",):
         return Recompute(granularity="full", per_stage=tuple(recompute)), swapped
-    return Recompute(granularity="selective", modules=tuple(n for n in names if n != "full"), per_stage=tuple(recompute)), swapped  # type: ignore[arg-type]
+    modules = tuple(name for name in names if name != "full")
+    chosen = Recompute(granularity="selective", modules=modules, per_stage=tuple(recompute))  # type: ignore[arg-type]
+    return chosen, swapped
+
+
+def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
+    """Choices that any stage uses, without the class they are for."""
+    return tuple(sorted({key.partition("@")[0] for stage in stages for key in stage}))
 
 
 def plan_of_solved(solved: Solved, spec: Spec, identity: Identity) -> Plan:
@@ -208,7 +227,7 @@ def plan_of_estimate(
 
 
 def _stages(estimate: Estimate, layout: Layout, context: Context) -> tuple[Stage, ...]:
-    pp, vpp = layout.layers.shape[:2]
+    pp, _vpp = layout.layers.shape[:2]
     found = []
     for stage in range(pp):
         holds = []

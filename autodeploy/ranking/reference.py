@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.plans import Identity, plan_of
 from autodeploy.solver.search_space import enumerate_candidates
-from autodeploy.specs.planset import Plan
 from autodeploy.specs.search import SearchSpec
-from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute, Strategy
-from autodeploy.strategies.candidates import Candidates
 from autodeploy.strategies.feature_choice import choose_features
 from autodeploy.strategies.rules import judge
-from hardware_profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from autodeploy.strategies.candidates import Candidates
+    from hardware_profiles.profile import Profile
 
 LABEL = "the usual starting point"
 FEATURES = {"adaptive_pipe": "off", "hierarchical_a2a": "off", "selective_recompute": "off", "swap_optimizer": "off"}
@@ -32,7 +36,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     search = SearchSpec(
         target=spec.search.target,
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": ("1f1b",)},
-        features={k: v for k, v in FEATURES.items()},  # type: ignore[arg-type, misc]
+        features={k: v for k, v in FEATURES.items()},
     )
     choice = choose_features(search, spec.model, profile.name)
     found = enumerate_candidates(search, context, profile, choice)

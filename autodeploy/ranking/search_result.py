@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.context import Context
 from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.plans import Identity, plan_of_solved
 from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.uncertainty import tied
-from autodeploy.solver.best_first import Frontier
-from autodeploy.solver.search_space import Searched
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -25,9 +23,14 @@ from autodeploy.specs.planset import (
     Timing,
     Unrestricted,
 )
-from autodeploy.specs.search import SearchSpec
-from autodeploy.specs.spec import Spec
-from hardware_profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.solver.best_first import Frontier
+    from autodeploy.solver.search_space import Searched
+    from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.spec import Spec
+    from hardware_profiles.profile import Profile
 
 
 def objective_value(plan: Plan, objective: str) -> float:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from autodeploy.calibration.coverage import Spread, coverage, spread_of
-from autodeploy.evaluation.context import Context
 from autodeploy.specs.planset import Plan, Uncertainty
-from autodeploy.strategies.candidates import Candidates
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Candidates
 
 # Features whose effect on time rests on records; the others are on in every record or change no time.
 _MEASURED_KINDS = ("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.context import Context
-from autodeploy.specs.planset import NearestChange, Plan, PlanSet
-from autodeploy.specs.spec import Spec
-from autodeploy.strategies.candidates import Candidates
-from autodeploy.strategies.rules import broken_rules
 from autodeploy.ranking.explain import explanation
+from autodeploy.specs.planset import NearestChange, Plan, PlanSet
+from autodeploy.strategies.rules import broken_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.spec import Spec
+    from autodeploy.strategies.candidates import Candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def explain_rejection(
         stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)
         return WhyNot(
             rule="memory",
-            message=f"stage {stage} needs {plan.peak_memory_gib:.1f} GiB of {plan.memory_limit_gib:.1f} GiB as it stands",
+            message=f"stage {stage} needs {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB as it stands",
             step_time_s=plan.step_time_s,
             nearest=(NearestChange(change="recompute or swap", effect="leave recompute open: the search chooses it"),),
         )

@@ -1,26 +1,29 @@
-"""Best first over outer candidates: solve inner problems in the order of their estimate, keep the K best, prove a gap."""
+"""Best first over outer candidates: solve inner problems in order of their estimate, keep the K best, prove a gap."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.context import Context
-from autodeploy.evaluation.inner_problem import InnerProblem
 from autodeploy.evaluation.stage_classes import StepClasses, step_classes
-from autodeploy.evaluation.sweep import Sweep
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.solver.effort import Effort
-from autodeploy.solver.solution import InnerSolution
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.solve import solve
-from autodeploy.strategies.candidates import Candidates
 from autodeploy.strategies.memory_rules import launchable
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import InnerProblem
+    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.solver.effort import Effort
+    from autodeploy.solver.solution import InnerSolution
+    from autodeploy.strategies.candidates import Candidates
 
 
 @dataclass(frozen=True)

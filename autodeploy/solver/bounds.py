@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import Floats, InnerProblem, MemoryOption
 from autodeploy.solver.layouts import most_layers_per_chunk
 from autodeploy.solver.memory_options import conflicts
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, MemoryOption
 
 RELAXATION: Final = "each stage alone with its cheapest layers: its work and ramp, memory by the best option"
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
 from autodeploy.solver.bounds import least_work_s, stage_room
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.stage_choices import Chunks, StageChoices
 
 
@@ -35,7 +35,7 @@ class Column:
 
 
 def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: int) -> list[list[Column]] | None:
-    """Columns [stage][...] that can be part of a plan with a makespan below upper_s; None when there are more than most.
+    """Columns [stage][...] that may be in a plan with a makespan below upper_s; None when there are more than most.
 
     A stage alone needs M times its work; with one chunk a stage (and M > P) the path through all stages needs more:
     makespan >= X + (M - 1) x_p - (P - 1 - p) F_p, with X the whole pipeline's time for one micro batch.

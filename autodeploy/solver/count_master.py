@@ -1,7 +1,7 @@
 """The master problem with several chunks a stage: integer layer counts under schedule cuts, options relaxed.
 
-Times are those without options and memory that with everything saved, so the optimum bounds every plan from below. What a
-pair hides, min(n_f, n_b) layers' worth, is relaxed to their mean. Seconds and bytes become integers here, rounded in
+Times are those without options and memory that with everything saved, so the optimum bounds every plan from below. What
+a pair hides, min(n_f, n_b) layers' worth, is relaxed to their mean. Seconds and bytes become integers here, rounded in
 favour of the plan.
 """
 
@@ -47,8 +47,9 @@ def solve_counts(
     counts = np.empty(shape, dtype=object)
     for place in np.ndindex(shape):
         counts[place] = model.new_int_var(0, min(most, problem.layers[place[2]]), "")
-        model.add_hint(counts[place], int(hint[place]))
-    flat = list(counts.ravel())
+    flat: list[cp_model.IntVar] = list(counts.ravel())
+    for variable, value in zip(flat, hint.ravel().tolist(), strict=True):
+        model.add_hint(variable, value)
     scale = UNITS / upper_s
     makespan, tail = model.new_int_var(0, UNITS, ""), model.new_int_var(0, UNITS, "")
     weighted = cp_model.LinearExpr.weighted_sum
@@ -66,12 +67,13 @@ def solve_counts(
     model.minimize(makespan + tail)
     result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap)
     if result.infeasible:
-        return upper_s * (1.0 - 1.0 / UNITS), None, result.deterministic_time
+        return upper_s * (1.0 - 3.0 / UNITS), None, result.deterministic_time
     layout = None
     if result.solver is not None:
         solver = result.solver
         layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
-    return result.bound / scale, layout, result.deterministic_time
+    # Makespan and tail are whole units: each may be rounded up by one.
+    return max(0.0, result.bound - 2.0) / scale, layout, result.deterministic_time
 
 
 def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float]:

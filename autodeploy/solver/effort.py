@@ -11,7 +11,7 @@ class Effort:
     """Budgets of one inner problem.
 
     deterministic_time: CP-SAT's own unit (about a second of one core); rounds: master problems solved; moves: steps
-    of the local search; gap: stop when the proven gap is no larger; most_choices: a master with more columns isn't built.
+    of the local search; gap: stop when the proven gap is no larger; most_choices: no master has more columns.
     """
 
     name: str

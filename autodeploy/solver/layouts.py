@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
 
 
 @lru_cache(maxsize=256)
@@ -108,7 +110,7 @@ def rounded(weight: np.ndarray, total: int, least: int, most: int) -> Ints | Non
     if not least * len(weight) <= total <= most * len(weight):
         return None
     share = weight / weight.sum() * total if weight.sum() > 0 else np.full(len(weight), total / len(weight))
-    sizes = np.clip(np.floor(share), least, most).astype(np.int64)
+    sizes: Ints = np.clip(np.floor(share), least, most).astype(np.int64)
     while sizes.sum() != total:
         step = 1 if sizes.sum() < total else -1
         room = sizes < most if step > 0 else sizes > least

@@ -1,7 +1,7 @@
 """The master problem: one column a stage so that the longest known path is shortest. Solved by CP-SAT.
 
-Every simulated critical path is a linear cut on the columns, valid for all plans, so the optimum of the master is a lower
-bound. Seconds become integers here and nowhere else; costs are rounded down, so the bound stays one.
+Every simulated critical path is a linear cut on the columns, valid for all plans, so the optimum of the master is a
+lower bound. Seconds become integers here and nowhere else; costs are rounded down, so the bound stays one.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.columns import Column
 from autodeploy.solver.layouts import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ortools.sat.python import cp_model
 
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.solver.columns import Column
     from cost_models.schedule import SchedulePath
 
 UNITS = 1 << 26
@@ -89,8 +89,8 @@ def solve_master(
     model.add(makespan + tail <= UNITS - 1)
     model.minimize(makespan + tail)
     if hint is not None:
-        for stage, row in zip(columns, picks, strict=True):
-            for column, pick in zip(stage, row, strict=True):
+        for stage_columns, row in zip(columns, picks, strict=True):
+            for column, pick in zip(stage_columns, row, strict=True):
                 model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
     result = solve_model(model, deterministic_time, seed, should_cancel)
     if result.infeasible:
@@ -146,7 +146,7 @@ def solve_model(
     )
 
 
-def _sum(module: object, variables: list[object], weights: list[int]) -> cp_model.LinearExpr:
+def _sum(module: object, variables: Sequence[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:
     return module.LinearExpr.weighted_sum(variables, weights)  # type: ignore[attr-defined, no-any-return]
 
 

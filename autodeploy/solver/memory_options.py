@@ -168,8 +168,8 @@ def _cliquish(options: tuple[MemoryOption, ...], option: int, chosen: Ints) -> f
 def _summed(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, later: float) -> Frontier:
     """Sum of independent options on top of the chosen counts, with dominance after each."""
     frontier = Frontier(chosen[None, :], np.zeros((1, len(stage.moments))), np.zeros(1), np.zeros(1))
-    for index in np.flatnonzero(chosen):
-        frontier = _sum(frontier, _alone(stage, int(index), chosen[index : index + 1], keep=False))
+    for taken in np.flatnonzero(chosen).tolist():
+        frontier = _sum(frontier, _alone(stage, taken, chosen[taken : taken + 1], keep=False))
     left = later + sum(float(most[i]) * stage.options[i].swap_bytes for i in active)
     for index in active:
         left -= float(most[index]) * stage.options[index].swap_bytes
@@ -185,7 +185,8 @@ def _alone(stage: _Stage, index: int, counts: Ints, *, keep: bool) -> Frontier:
     if keep:
         rows[:, index] = counts
     saved = filled @ stage.moments.T * option.saved_bytes
-    return Frontier(rows, saved, counts * option.extra_backward_s, counts * option.swap_bytes)
+    times = counts.astype(np.float64)
+    return Frontier(rows, saved, times * option.extra_backward_s, times * option.swap_bytes)
 
 
 def _sum(a: Frontier, b: Frontier) -> Frontier:
@@ -227,7 +228,9 @@ def _undominated(frontier: Frontier, need: Floats | None, free_swap_bytes: float
 
 def _staircase(first: list[float], second: list[float]) -> list[int]:
     """Places whose point no earlier point reaches in both values: the earlier maxima form a falling staircase."""
-    kept, xs, ys = [], [], []  # xs rising, ys falling
+    kept: list[int] = []
+    xs: list[float] = []  # rising
+    ys: list[float] = []  # falling
     for place, (x, y) in enumerate(zip(first, second, strict=True)):
         at = bisect.bisect_left(xs, x)
         if at < len(xs) and ys[at] >= y:

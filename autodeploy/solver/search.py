@@ -66,6 +66,7 @@ class Search:
 
 def search(state: Search, start: Ints) -> None:
     """Run all steps on layouts [n, parts] to start from."""
+    state.choices.stop = lambda: state.best is not None and state.cancelled()
     state.bound_s = max(state.bound_s, relax_bound(state.problem))
     if not np.isfinite(state.bound_s):
         state.proven_empty = True
@@ -194,7 +195,7 @@ def _first_cuts(state: Search) -> None:
     if state.problem.vpp > 1:
         # Layouts that empty a chunk here or there: the master would try them one by one.
         uneven = to_layout(state.problem, uneven_sizes(state.problem, state.seed))
-        none = np.zeros((*uneven.shape[:2], len(state.problem.options)), dtype=np.int64)
+        none = np.zeros((*uneven.shape[:2], len(state.evaluator.problem.options)), dtype=np.int64)
         state.cuts += state.evaluator.critical_paths(uneven, none)
     unique = {_key(cut): cut for cut in state.cuts}
     state.cuts = list(unique.values())

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import build_context
-from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.sweep import Sweep, sweep
 from autodeploy.specs.planset import Counts
-from autodeploy.specs.search import SearchSpec
-from autodeploy.specs.spec import Spec
 from autodeploy.strategies.candidates import Candidates, concatenate
-from autodeploy.strategies.feature_choice import FeatureChoice
 from autodeploy.strategies.rules import judge
 from autodeploy.strategies.space import default_space, enumerate_space, restrict
-from hardware_profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.spec import Spec
+    from autodeploy.strategies.feature_choice import FeatureChoice
+    from hardware_profiles.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -89,11 +93,11 @@ def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile,
     for axis in ("dp", "etp"):
         values = getattr(found, axis)
         if axis in search.fix:
-            keep &= values == int(search.fix[axis])  # type: ignore[index]
+            keep &= values == int(search.fix[axis])
         if axis in search.allow:
-            keep &= np.isin(values, [int(v) for v in search.allow[axis]])  # type: ignore[index]
+            keep &= np.isin(values, [int(v) for v in search.allow[axis]])
         if axis in search.forbid:
-            keep &= ~np.isin(values, [int(v) for v in search.forbid[axis]])  # type: ignore[index]
+            keep &= ~np.isin(values, [int(v) for v in search.forbid[axis]])
     return found.take(np.flatnonzero(keep))
 
 

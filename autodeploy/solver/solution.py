@@ -19,8 +19,9 @@ class InnerSolution:
 
     Attributes
     ----------
-    status : optimal (gap <= OPTIMAL_GAP), feasible, infeasible, cancelled (then the layout is the best so far), or pruned (no
-        plan found before the budget ended or the bound reached the caller's upper bound).
+    status : optimal (gap <= OPTIMAL_GAP), feasible, infeasible, cancelled (then the layout is the best so far), or
+        pruned
+        (no plan found before the budget ended or the bound reached the caller's upper bound).
     layout, applied : [pp, vpp, classes] layers, [pp, options] counts; None when there is no plan.
     makespan_s, step_s : simulated schedule, and with what follows the pipeline; inf when there is no plan.
     bound_s : no layout and no choice of options of this problem has a smaller step_s.

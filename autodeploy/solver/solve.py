@@ -14,7 +14,7 @@ from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, rounded, 
 from autodeploy.solver.memory_options import legal_options
 from autodeploy.solver.polish import polish
 from autodeploy.solver.search import Search, search
-from autodeploy.solver.solution import OPTIMAL_GAP, InnerSolution
+from autodeploy.solver.solution import OPTIMAL_GAP, InnerSolution, Status
 from autodeploy.solver.stage_choices import StageChoices, fits
 from autodeploy.solver.uniform import search_uniform
 
@@ -76,7 +76,7 @@ def _starts(problem: InnerProblem) -> Ints:
 
 def _answer(state: Search, start: Ints) -> InnerSolution:
     problem, greedy_s = state.problem, None
-    if state.best is not None and not problem.uniform_options and state.best.applied.any():
+    if state.best is not None and not state.cancelled() and not problem.uniform_options and state.best.applied.any():
         rows = np.unique(np.concatenate([to_layout(problem, start)[:1], state.best.layout[None]]), axis=0)
         baseline = greedy(state.evaluator, rows)
         state.take(baseline)
@@ -88,7 +88,7 @@ def _answer(state: Search, start: Ints) -> InnerSolution:
     best = state.best
     if best is None:
         stage, missing = binding_stage(problem)
-        status = "infeasible" if state.proven_empty else "cancelled" if state.cancelled() else "pruned"
+        status: Status = "infeasible" if state.proven_empty else "cancelled" if state.cancelled() else "pruned"
         bound = float("inf") if state.proven_empty else state.bound_s
         return InnerSolution(
             status,
@@ -98,7 +98,7 @@ def _answer(state: Search, start: Ints) -> InnerSolution:
             float("inf"),
             bound,
             state.relaxation,
-            state.work,  # type: ignore[arg-type]
+            state.work,
             stage if state.proven_empty else None,
             missing if state.proven_empty else 0.0,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from autodeploy.evaluation.inner_problem import (
 )
 from autodeploy.solver.bounds import most_saved
 from autodeploy.solver.memory_options import Frontier, stage_frontier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MOST_POINTS = 64
 Chunks = tuple[tuple[int, ...], ...]  # layers of each class in each chunk of a stage
@@ -53,7 +57,7 @@ class _Bare:
 
 
 class StageChoices:
-    """Option choices of a problem by (stage, layers). With `mask` [options] the options are given: on or off for all."""
+    """Option choices of a problem by (stage, layers). With `mask` [options] the options are given: all on or off."""
 
     def __init__(self, problem: InnerProblem, mask: Ints | None = None) -> None:
         self.problem = problem
@@ -61,6 +65,7 @@ class StageChoices:
         counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
         self.moments = counts.astype(np.float64)
         self._choices: dict[tuple[int, Chunks], StageChoice | None] = {}
+        self.stop: Callable[[], bool] | None = None  # polled between look-ups: the rest counts as not fitting
         self._cheapest_ratio = min(
             (o.extra_backward_s / o.saved_bytes for o in problem.options if o.saved_bytes > 0.0), default=0.0
         )
@@ -117,6 +122,8 @@ class StageChoices:
         tight = stage_bytes(problem, layout, applied) > problem.limit_bytes
         ok = np.ones(len(layout), dtype=np.bool_)
         for row, stage in zip(*np.nonzero(tight), strict=True):
+            if self.stop is not None and self.stop():
+                ok[row] = False
             if ok[row]:
                 choice = self.get(int(stage), as_chunks(layout[row, stage]))
                 if choice is None or not len(choice.applied):

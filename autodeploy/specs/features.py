@@ -7,8 +7,10 @@ sums in another order) or lossy. Names and groups are the vocabulary of specs, p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autodeploy.specs.search import Numerics
+if TYPE_CHECKING:
+    from autodeploy.specs.search import Numerics
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
     except ValidationError as error:
         known_bad_model = bool(errors)
         errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
-    else:
-        errors += _unknown_names(spec)
+    errors += _unknown_features(document)
     if errors:
         raise SpecError(errors=tuple(errors))
     return spec
@@ -91,10 +90,13 @@ def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:
     return value
 
 
-def _unknown_names(spec: Spec) -> list[FieldError]:
+def _unknown_features(document: Mapping[str, Any]) -> list[FieldError]:
+    """Misspelt features, found whether or not the rest of the document is valid."""
+    search = document.get("search")
+    asked = search.get("features") if isinstance(search, Mapping) else None
     known = [*FEATURES, *GROUPS]
     return [
-        FieldError(f"/search/features/{name}", f"unknown feature {name!r}", did_you_mean(name, known))
-        for name in spec.search.features
+        FieldError(f"/search/features/{name}", f"unknown feature {name!r}", did_you_mean(str(name), known))
+        for name in (asked if isinstance(asked, Mapping) else ())
         if name not in known
     ]

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from autodeploy.specs.base import Document
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
 
+Sequences = Annotated[int, Field(ge=1, le=10_000_000)]
+_BATCH: TypeAdapter[int] = TypeAdapter(Sequences)
+
+
 class BatchSize(Document):
     """Sequences in a global batch, and by how many percent the planner may move it."""
 
-    value: Annotated[int, Field(ge=1, le=10_000_000)]
+    value: Sequences
     tolerance_pct: Annotated[float, Field(ge=0.0, le=50.0)] = 0.0
 
 
 def _as_batch(value: Any) -> Any:
-    return {"value": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
+    """A plain number is a batch without tolerance; one out of range is reported where the user wrote it."""
+    if isinstance(value, Mapping | BatchSize):
+        return value
+    try:
+        return {"value": _BATCH.validate_python(value)}
+    except ValidationError as error:
+        raise ValueError(
+            f"{error.errors()[0]['msg']} | a whole number of sequences, or {{value, tolerance_pct}}"
+        ) from None
 
 
 class TrainingSpec(Document):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from autodeploy.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Branch labels that pydantic puts into the location of a union; they are no keys of the document.
 _BRANCHES = ("function-", "tuple[", "dict[", "list[", "constrained-", "literal[", "nullable[")
@@ -51,6 +53,17 @@ def _nested_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+_LIMITS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
+_LENGTHS = (("min_length", "at least"), ("max_length", "at most"))
+
+
+def _limits(context: Mapping[str, Any]) -> str:
+    """The bound that a value broke, as a hint."""
+    words = [f"{word} {context[key]}" for key, word in _LIMITS if key in context]
+    words += [f"{word} {context[key]} entries or characters" for key, word in _LENGTHS if key in context]
+    return ", ".join(words)
+
+
 def field_errors(
     error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None
 ) -> tuple[FieldError, ...]:
@@ -69,5 +82,7 @@ def field_errors(
             hint = "one of " + str(item.get("ctx", {}).get("expected", ""))
         elif item["type"] == "value_error":
             message, _, hint = message.removeprefix("Value error, ").partition(" | ")
+        else:
+            hint = _limits(item.get("ctx") or {})
         found.setdefault((path, message), FieldError(path, message, hint))
     return tuple(found.values())

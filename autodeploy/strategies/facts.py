@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.specs.features import FEATURES
-from autodeploy.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
 
 PADDING = 128  # frameworks pad the vocabulary to a multiple of this times tp
 
 
 def facts_of(
-    model: ModelSpec, *, world: int, seq_length: int, global_batch: int, node_ranks: int, tp_limit: int, features: set[str]
+    model: ModelSpec,
+    *,
+    world: int,
+    seq_length: int,
+    global_batch: int,
+    node_ranks: int,
+    tp_limit: int,
+    features: set[str],
 ) -> dict[str, Any]:
     """Names and values that rules may read.
 

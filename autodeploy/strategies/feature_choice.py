@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
 from autodeploy.specs.features import FEATURES, GROUPS, expand
-from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.search import SearchSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.search import SearchSpec
 
 # Modelled as mechanisms today. Any other feature is refused by name when it is switched on.
 MODELLED: frozenset[str] = frozenset(
@@ -24,11 +29,30 @@ MODELLED: frozenset[str] = frozenset(
 LAUNCHABLE: dict[str, frozenset[str]] = {
     "mindspeed-llm": MODELLED - {"hierarchical_a2a", "host_sync_free"},
     "megatron": MODELLED
-    - {"hierarchical_a2a", "host_sync_free", "coc", "mc2", "reuse_fp32_param", "swap_optimizer", "swap_attention",
-       "selective_swap", "tp_extend_ep", "moe_alltoall_overlap"},
+    - {
+        "hierarchical_a2a",
+        "host_sync_free",
+        "coc",
+        "mc2",
+        "reuse_fp32_param",
+        "swap_optimizer",
+        "swap_attention",
+        "selective_swap",
+        "tp_extend_ep",
+        "moe_alltoall_overlap",
+    },
     "mindformers": MODELLED
-    - {"adaptive_pipe", "hierarchical_a2a", "host_sync_free", "coc", "mc2", "reuse_fp32_param", "swap_optimizer",
-       "moe_alltoall_overlap", "tp_extend_ep"},
+    - {
+        "adaptive_pipe",
+        "hierarchical_a2a",
+        "host_sync_free",
+        "coc",
+        "mc2",
+        "reuse_fp32_param",
+        "swap_optimizer",
+        "moe_alltoall_overlap",
+        "tp_extend_ep",
+    },
     "any": MODELLED,
 }
 
@@ -41,7 +65,7 @@ class FeatureChoice:
     """Features that are on, those that the search decides, and every switch with its reason."""
 
     on: frozenset[str]
-    switches: dict[str, str]
+    switches: Mapping[str, str]
     off_reasons: dict[str, str]
 
 
@@ -66,7 +90,9 @@ def choose_features(search: SearchSpec, model: ModelSpec, profile_name: str) -> 
         elif reason is None:
             on.add(name)
         elif switch == "on":
-            errors.append(FieldError(f"/search/features/{_as_asked(name, search)}", f"{name}: {reason}", _hint(name, search)))
+            errors.append(
+                FieldError(f"/search/features/{_as_asked(name, search)}", f"{name}: {reason}", _hint(name, search))
+            )
         else:
             reasons[name] = reason
     if errors:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ruamel.yaml import YAML
 
-from autodeploy.strategies.candidates import Candidates
 from autodeploy.strategies.expression import evaluate
 from autodeploy.strategies.rules import values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.strategies.candidates import Candidates
 
 
 @lru_cache(maxsize=1)

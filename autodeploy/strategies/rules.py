@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Bools, Candidates
 from autodeploy.strategies.expression import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Names of choices as rules write them; Python identifiers can't start with a digit.
 WORDS: dict[str, int] = {

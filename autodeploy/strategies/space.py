@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.search import SearchSpec
 from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, Ints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.search import SearchSpec
 
 MAX_CANDIDATES = 40_000_000
 AXIS_ORDER = ("tp", "cp", "cp_algo", "pp", "vpp", "schedule", "ep", "etp", "moe_dispatcher", "micro_batch_size")
@@ -95,12 +98,12 @@ def restrict(space: Space, search: SearchSpec) -> Space:
         values: list[int] = list(getattr(space, axis))
         encode = _encoder(axis)
         if axis in search.fix:
-            values = [encode(search.fix[axis])]  # type: ignore[index]
+            values = [encode(search.fix[axis])]
         if axis in search.allow:
-            allowed = {encode(v) for v in search.allow[axis]}  # type: ignore[index]
+            allowed = {encode(v) for v in search.allow[axis]}
             values = [v for v in values if v in allowed] or sorted(allowed)
         if axis in search.forbid:
-            forbidden = {encode(v) for v in search.forbid[axis]}  # type: ignore[index]
+            forbidden = {encode(v) for v in search.forbid[axis]}
             values = [v for v in values if v not in forbidden]
         changed[axis] = values
     return Space(**{**space.__dict__, **changed})
@@ -119,9 +122,18 @@ def enumerate_space(space: Space, *, world: int, global_batch: int, moe: bool) -
     expert parallelism, a schedule only with the virtual stages it can have, etp only where tp differs from 1.
     """
     axes = _grid(
-        [space.tp, space.cp, space.pp, space.vpp, space.schedule, space.ep, space.micro_batch_size, space.moe_dispatcher],
+        [
+            space.tp,
+            space.cp,
+            space.pp,
+            space.vpp,
+            space.schedule,
+            space.ep,
+            space.micro_batch_size,
+            space.moe_dispatcher,
+        ],
     )
-    tp, cp, pp, vpp, schedule, ep, micro_batch_size, dispatcher = axes
+    tp, cp, pp, vpp, schedule, ep, _micro_batch_size, dispatcher = axes
     one_f_one_b, interleaved, dualpipev, _, adaptive = range(len(SCHEDULES))
     keep = np.where(schedule == one_f_one_b, vpp == 1, True)
     keep &= np.where(schedule == interleaved, vpp > 1, True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import numpy as np
 
-from autodeploy.specs.model import ModelSpec
 from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
 from cost_models.compute import attention_flops
 
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
+
 Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
-W = "attention"
+W: Final = "attention"
 
 
 def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, window: int | None) -> Rows:
@@ -137,7 +141,12 @@ def _score_tensor(shard: Sharding, on: OperatorFeatures, heads: Floats) -> Tenso
 def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:
     heads, _ = _heads(model, shard)
     return Operator(
-        "attention_out_proj", "gemm", W, rows=shard.tokens, columns=model.hidden_size, depth=heads * model.value_head_dim
+        "attention_out_proj",
+        "gemm",
+        W,
+        rows=shard.tokens,
+        columns=model.hidden_size,
+        depth=heads * model.value_head_dim,
     )
 
 
@@ -149,13 +158,13 @@ def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
     """
     heads, kv_heads = _heads(model, shard)
     # Under MLA every head has its own key and value once they are projected up.
-    key_value = heads * (model.qk_head_dim + model.value_head_dim) if model.is_mla else (
-        kv_heads * (model.head_dim + model.value_head_dim)
+    key_value = (
+        heads * (model.qk_head_dim + model.value_head_dim)
+        if model.is_mla
+        else (kv_heads * (model.head_dim + model.value_head_dim))
     )
     ring_chunk = np.asarray(2.0 * shard.tokens * key_value)
-    exchanged = np.asarray(
-        2.0 * shard.tokens * (heads * (model.qk_head_dim + model.value_head_dim) + key_value)
-    )
+    exchanged = np.asarray(2.0 * shard.tokens * (heads * (model.qk_head_dim + model.value_head_dim) + key_value))
     ring_steps = shard.ring - 1.0
     return [
         Exchange("key_value_ring", "ring", W, ring_chunk, ring_steps, 2.0 * ring_steps),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from autodeploy.specs.model import ModelSpec
+from typing import TYPE_CHECKING
+
 from autodeploy.workload.attention import score_columns
+
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
 
 CONVENTION = "causal"
 
@@ -21,7 +25,8 @@ def forward_flops_per_token(model: ModelSpec, seq_length: int) -> float:
     weights += (1 + model.num_nextn_predict_layers) * model.vocab_size * model.hidden_size
     heads = model.num_attention_heads * (model.qk_head_dim + model.value_head_dim)
     scores = sum(
-        2.0 * heads * score_columns(seq_length, model.attention_window(layer)) for layer in range(model.num_hidden_layers)
+        2.0 * heads * score_columns(seq_length, model.attention_window(layer))
+        for layer in range(model.num_hidden_layers)
     )
     last = model.num_hidden_layers - 1
     module = (model.active_moe_layer_params if model.is_moe_layer(last) else model.dense_layer_params) - norms

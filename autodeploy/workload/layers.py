@@ -63,7 +63,9 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     )
 
 
-def _dense(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
+def _dense(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures
+) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
     return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
 
 
@@ -134,9 +136,13 @@ def _tensor_parallel(model: ModelSpec, shard: Sharding, window: Window, first: s
         Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
         Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
         Exchange(f"{window}_regather", "gather", window, whole, 0.0, cut, beside=first, behind="input_gradient"),
-        Exchange(f"{window}_gradient_scatter", "scatter", window, whole, 0.0, cut, beside=first, behind="weight_gradient"),
+        Exchange(
+            f"{window}_gradient_scatter", "scatter", window, whole, 0.0, cut, beside=first, behind="weight_gradient"
+        ),
         Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
-        Exchange(f"{window}_gradient_reduce", "reduce", window, whole, 0.0, reduced, beside=first, behind="weight_gradient"),
+        Exchange(
+            f"{window}_gradient_reduce", "reduce", window, whole, 0.0, reduced, beside=first, behind="weight_gradient"
+        ),
     ]
 
 
@@ -184,7 +190,9 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, untie
     gather = Exchange("head_gather", "gather", "mlp", np.asarray(2.0 * tokens * h), cut, cut, beside="output_proj")
     loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), np.where(shard.tp > 1, 1.0, 0.0), 0.0)
     params = np.asarray((model.vocab_size * h if untied_copy else 0) / shard.tp + h)
-    return LayerTable("head", operators, tensors, (gather, loss), params, np.zeros_like(params), 2.0 * model.vocab_size * h)
+    return LayerTable(
+        "head", operators, tensors, (gather, loss), params, np.zeros_like(params), 2.0 * model.vocab_size * h
+    )
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:

@@ -29,25 +29,23 @@ CHOICES: dict[str, MemoryChoice] = {
     choice.name: choice
     for choice in (
         MemoryChoice("full", "recompute", (EVERYTHING,), (EVERYTHING,), (EVERYTHING,)),
-        MemoryChoice(
-            "norm", "recompute", ("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm")
-        ),
+        MemoryChoice("norm", "recompute", ("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm")),
         MemoryChoice(
             "activation",
             "recompute",
             ("mlp_activation_out", "shared_activation_out", "expert_activation_out"),
             ("mlp_activation", "shared_activation", "expert_activation"),
         ),
-        MemoryChoice(
-            "mla_up_proj", "recompute", ("qkv",), ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad")
-        ),
+        MemoryChoice("mla_up_proj", "recompute", ("qkv",), ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad")),
         MemoryChoice(
             "core_attn",
             "recompute",
             ("scores", "softmax_stats"),
             ("core_attention", "scores", "softmax_dropout", "weighted_values"),
         ),
-        MemoryChoice("permute", "recompute", ("expert_in",), ("permute", "sort_by_expert"), ("dispatch", "expert_gather")),
+        MemoryChoice(
+            "permute", "recompute", ("expert_in",), ("permute", "sort_by_expert"), ("dispatch", "expert_gather")
+        ),
         MemoryChoice(
             "moe_zero_memory_level0",
             "recompute",

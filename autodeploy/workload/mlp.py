@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import numpy as np
 
-from autodeploy.specs.model import ModelSpec
 from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
 
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
+
 Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
-W = "mlp"
+W: Final = "mlp"
 
 
 def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float, float]:
@@ -21,9 +25,7 @@ def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float
     return (6.0, 10.0, 2.0) if fused else (10.0, 16.0, 4.0)
 
 
-def mlp_rows(
-    model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, tp: Floats
-) -> Rows:
+def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, tp: Floats) -> Rows:
     """A dense MLP of `width` cut over `tp` ranks: up (and gate), activation, down."""
     h, tokens, gates = model.hidden_size, shard.tokens, 2.0 if model.is_gated else 1.0
     local = width / tp

@@ -4,12 +4,12 @@ Every term is the length of a path through the schedule's graph (or less than on
 simulated makespan. A path that paces on stage p has this shape:
 
     makespan >= M W_p - hidden_p                                       work: everything that stage p does
-              + sum_{q<p} (F + B)(q, first chunk)                      ramp: the first forward comes, the last backward goes
+              + sum_{q<p} (F + B)(q, first chunk)            ramp: the first forward comes, the last backward goes
               + max_k [sum_{q=p+1..p+k} (F + B)(q, last chunk) - forwards that p runs meanwhile]       filling
               + max_k [sum_{q=p+1..p+k} (F + B)(q, last chunk) - backwards that p runs meanwhile]      draining (1f1b)
 
-With few micro batches another path is longer: one micro batch through every chunk and back, waiting at the slowest chunk
-for all the others: sum of all F + B, and (M - 1) max(F, B).
+With few micro batches another path is longer: one micro batch through every chunk and back, waiting at the slowest
+chunk for all the others: sum of all F + B, and (M - 1) max(F, B).
 
 Equal stages: 1f1b (M + P - 1)(F + B); interleaved M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2);
 dualpipev (P - 1)(F&B + B) - F over the work of the stage at the turn, F and B of one chunk (MindSpeed's

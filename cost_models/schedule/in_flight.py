@@ -44,7 +44,7 @@ def in_flight_moments(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int)
 
 def _outermost(points: Ints) -> Ints:
     """Points that no other point dominates and that are no midpoint of two others in their own direction."""
-    no_less = (points[None, :, :] >= points[:, None, :]).all(axis=2)
+    no_less: npt.NDArray[np.bool_] = np.all(points[None, :, :] >= points[:, None, :], axis=2)
     np.fill_diagonal(no_less, val=False)
     points = points[~no_less.any(axis=1)]
     known = {tuple(p) for p in points.tolist()}
@@ -67,7 +67,8 @@ def in_flight_closed(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro
     """Chunk-micro-batches that a stage holds at its peak [n]: the sum of `in_flight` over its chunks, by formula.
 
     1f1b: min(M, P - p). interleaved: min(M V, 2 (P - p - 1) + (V - 1) N + 1), all M V when M <= P, with group size N;
-    adaptive_pipe one more. dualpipev: 2P, and one more on every stage that reaches the main step; dualpipe holds as many
+    adaptive_pipe one more. dualpipev: 2P, and one more on every stage that reaches the main step; dualpipe holds
+    as many
     as a DualPipeV of half the devices, in chunks twice as large. Divide by vpp for whole micro batches of the stage.
 
     References

@@ -51,12 +51,12 @@ class OperationOrder:
     def slots(self) -> Ints:
         """Slots that each device really has [pp]."""
         used = (self.forward_micro_batch != NONE) | (self.backward_micro_batch != NONE)
-        return used.sum(axis=1)
+        return np.asarray(used.sum(axis=1))
 
     @property
     def pairs(self) -> npt.NDArray[np.bool_]:
         """Which slots are fused forward-backward pairs [pp, slots]."""
-        return (self.forward_micro_batch != NONE) & (self.backward_micro_batch != NONE)
+        return np.asarray((self.forward_micro_batch != NONE) & (self.backward_micro_batch != NONE))
 
 
 def group_size(pp: int, micro_batches: int) -> int:
@@ -212,6 +212,16 @@ def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints]
             before[index] = holder[number - 1]
             after[holder[number - 1]] = index
     shape = part.shape
+    forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk = slots
     return OperationOrder(
-        kind, pp, vpp, micro_batches, *slots, forward_from=before.reshape(shape), backward_from=after.reshape(shape)
+        kind,
+        pp,
+        vpp,
+        micro_batches,
+        forward_micro_batch,
+        forward_chunk,
+        backward_micro_batch,
+        backward_chunk,
+        before.reshape(shape),
+        after.reshape(shape),
     )

@@ -7,12 +7,15 @@ A slot starts when its device is free and its inputs have arrived: end = max(end
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.event_graph import EventGraph, event_graph
-from cost_models.schedule.orders import OperationOrder
+
+if TYPE_CHECKING:
+    from cost_models.schedule.orders import OperationOrder
 
 Floats = npt.NDArray[np.float64]
 BLOCK = 192
@@ -48,7 +51,8 @@ def makespan_s(
     Parameters
     ----------
     forward_s, backward_s : time of one micro batch in each chunk [n, pp, vpp].
-    hidden_pair_s : what the pair (forward chunk f, backward chunk b) of a device hides [n, pp, f, b]; None hides nothing.
+    hidden_pair_s : what the pair (forward chunk f, backward chunk b) of a device hides [n, pp, f, b]; None hides
+        nothing.
     p2p_s : latency of an edge between two devices [n] or scalar; the sender's device is free meanwhile.
     """
     graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.closed_forms import ClosedForm, PathTerms, _excursions, _Own, group_sizes, waiting
-from cost_models.schedule.orders import ScheduleKind
+
+if TYPE_CHECKING:
+    from cost_models.schedule.orders import ScheduleKind
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -20,8 +23,11 @@ class StageClasses:
     """Times of one micro batch on the first, each middle and the last stage [n, 3].
 
     forward_s, backward_s: whole stage, all its chunks. first_*: its chunk 0; last_*: its chunk vpp - 1 (with vpp = 1
-    both are the whole stage). hidden_pair_s: what one fused pair hides. With pp = 2 the middle is not read; with pp = 1 the
-    last stage is the only one. DualPipe kinds: "first" is the outermost device (dualpipev: embedding and head; dualpipe:
+    both are the whole stage). hidden_pair_s: what one fused pair hides. With pp = 2 the middle is not read; with
+    pp = 1
+    the
+    last stage is the only one. DualPipe kinds: "first" is the outermost device (dualpipev: embedding and
+    head; dualpipe:
     both ends of the pipeline), "last" the device at the turn (dualpipe: at the centre).
     """
 
@@ -129,7 +135,7 @@ def _fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_bat
     if kind != "adaptive_pipe":
         return np.zeros_like(stage)
     ahead = 2 * (pp - stage - 1) + (vpp - 1) * group_sizes(pp, micro_batches) + 1
-    return np.maximum(micro_batches * vpp - ahead, 0)
+    return np.asarray(np.maximum(micro_batches * vpp - ahead, 0))
 
 
 def _dual_classes(stages: StageClasses, ranks: Ints, m: Ints, edge: Floats) -> ClosedForm:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,9 @@ from cost_models.schedule import (
     makespan_s,
     operation_order,
 )
-from cost_models.schedule.simulation import Floats
+
+if TYPE_CHECKING:
+    from cost_models.schedule.simulation import Floats
 
 
 @st.composite

@@ -51,7 +51,7 @@ def test_the_busiest_rank_receives_the_imbalance() -> None:
     assert uneven == pytest.approx(1.3 * even)
 
 
-def test_capacity_of_the_hierarchical_exchange_at_ep32_over_four_nodes() -> None:
+def test_hierarchical_exchange_is_twice_as_fast_at_ep32_over_four_nodes() -> None:
     # Pangu Ultra MoE, arXiv:2505.04519: cross-node communication twice as fast at TP8 / EP32; k / O = 8 / 4 = 2.0.
     flat = float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0))
     stepped = float(hierarchical_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0))
@@ -76,7 +76,7 @@ def test_hierarchical_moves_all_copies_inside_the_node() -> None:
     assert inside == pytest.approx(TOKENS * TOP_K * 7 / 8)
 
 
-def test_node_imbalance_leaves_the_all_gather_between_nodes_alone() -> None:
+def test_imbalance_leaves_the_all_gather_between_nodes_alone() -> None:
     even, uneven = (float(hierarchical_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, imbalance=i)) for i in (1.0, 2.0))
     assert uneven == even
 

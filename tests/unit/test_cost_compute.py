@@ -79,8 +79,8 @@ def test_grouped_gemm_reads_every_expert_weight_however_few_its_tokens() -> None
 
 
 def test_unfused_experts_pay_one_operator_each() -> None:
-    fused = float(grouped_gemm_s(16, 0.0, 64, 64, RATES, fused=True))
-    apart = float(grouped_gemm_s(16, 0.0, 64, 64, RATES, fused=False))
+    fused = float(grouped_gemm_s(16, 1.0, 64, 64, RATES, fused=True))
+    apart = float(grouped_gemm_s(16, 1.0, 64, 64, RATES, fused=False))
     assert apart - fused == pytest.approx(15 * 5e-6, rel=0.05)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,9 +87,6 @@ def test_group_size_avoids_short_last_groups() -> None:
 
 def test_a_deadlocking_order_is_named() -> None:
     order = operation_order("1f1b", 2, 1, 2)
-    order.forward_chunk.flags.writeable  # noqa: B018 - arrays stay writable for this test's copy
-    from dataclasses import replace
-
     swapped = order.forward_micro_batch.copy()
     backward = order.backward_micro_batch.copy()
     chunks, back_chunks = order.forward_chunk.copy(), order.backward_chunk.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -79,7 +80,7 @@ def test_what_cannot_fit_names_the_stage_and_the_bytes() -> None:
 
 def test_more_memory_never_hurts() -> None:
     steps = [solve(problem(limit_bytes=limit)).step_s for limit in (27.0, 29.0, 32.0, 50.0)]
-    assert all(later <= earlier * (1 + 1e-9) for earlier, later in zip(steps, steps[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in itertools.pairwise(steps))
 
 
 def test_uniform_options_are_all_or_nothing() -> None:

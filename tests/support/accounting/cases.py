@@ -1,0 +1,326 @@
+"""Random small training runs, as the planner reads them and as the accounting does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from autodeploy.evaluation.build_context import build_context, profile_of
+from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.machine import Machine
+from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.training import TrainingSpec
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from hardware_profiles.profile import Profile
+from tests.support.accounting.layer import Run
+from tests.support.accounting.machine import Link, Numbers
+from tests.support.accounting.ranks import Degrees
+
+DENSE: dict[str, Any] = {
+    "name": "dense",
+    "hidden_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 32_000,
+    "intermediate_size": 2816,
+}
+MOE = DENSE | {
+    "name": "experts",
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 2,
+}
+LATENT = {
+    "name": "latent",
+    "hidden_size": 1536,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "vocab_size": 64_000,
+    "q_lora_rank": 384,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "intermediate_size": 4096,
+    "n_routed_experts": 32,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 768,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 8,
+    "topk_group": 4,
+    "num_nextn_predict_layers": 1,
+}
+SWITCHES = (
+    *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
+    *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
+    *("moe_alltoall_overlap", "shared_expert_overlap"),
+)
+# Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
+CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
+    "node": ("ascend-800t-a2", 8, None, None),
+    "nodes": ("ascend-800t-a2", 32, None, None),
+    "supernode": ("cloudmatrix-384", 16, None, None),
+    "supernodes": ("cloudmatrix-384", None, ((0, 1), (1, 1)), 16),
+    "gpus": ("nvidia-h100", 16, None, None),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster as both sides read it."""
+
+    spec: ClusterSpec
+    profile: Profile
+    supernode_ranks: int | None
+
+
+@lru_cache(maxsize=8)
+def cluster(name: str, slowest: float = 1.0) -> Cluster:
+    """A cluster by name."""
+    profile, cards, blocks, ranks = CLUSTERS[name]
+    document: dict[str, Any] = {"profile": profile, "slowest_device_factor": slowest}
+    if blocks:
+        document["blocks"] = [{"supernode": s, "nodes": n} for s, n in blocks]
+    else:
+        document["num_npus"] = cards
+    spec = ClusterSpec.model_validate(document)
+    return Cluster(spec, profile_of(spec), ranks)
+
+
+def numbers_of(machine: Machine, where: Cluster) -> Numbers:
+    """The machine's numbers as plain floats, with the size of every tier's instances."""
+    rates, host = machine.rates, machine.host
+    sizes = [
+        where.supernode_ranks if document.span == "supernode" and where.supernode_ranks else tier.ranks
+        for document, tier in zip(where.profile.document.tiers, where.profile.tiers, strict=True)
+    ]
+    links = tuple(
+        Link(
+            size, float(t.bytes_per_s), t.links, float(t.latency_s), float(t.efficiency), float(np.asarray(t.exchange_loss))
+        )
+        for size, t in zip(sizes, machine.tiers, strict=True)
+    )
+    names = (
+        *("peak_flops", "hbm_bytes_per_s", "gemm_fraction", "gemm_k_half", "gemm_mn_half", "grouped_gemm"),
+        *("attention_forward", "attention_backward", "attention_head_dim_half", "attention_seq_half"),
+        *("hbm_fraction", "movement_fraction", "cube_op_s", "vector_op_s"),
+    )
+    own = ("comm_op_s", "software_factor", "contention", "overlap", "runtime_bytes", "communicator_bytes", "fragmentation")
+    return Numbers(
+        **{name: float(np.asarray(getattr(rates, name))) for name in names},
+        **{name: float(np.asarray(getattr(machine, name))) for name in own},
+        issue_s=float(np.asarray(host.issue_s)),
+        sync_s=float(np.asarray(host.sync_s)),
+        host_link_bytes_per_s=float(host.link_bytes_per_s),
+        links=links,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run on one cluster."""
+
+    context: Context
+    run: Run
+    machine: Numbers
+    world: int
+
+
+def case_of(
+    model: dict[str, Any],
+    where: Cluster,
+    on: frozenset[str],
+    *,
+    seq: int = 4096,
+    imbalance: float = 1.0,
+    peak: float = 1.0,
+    distributed_optimizer: bool = True,
+    norm_precision: str = "bf16",
+) -> Case:
+    """The same run for the planner and for the accounting."""
+    training = TrainingSpec.model_validate(
+        {
+            "seq_length": seq,
+            "global_batch_size": 64,
+            "routing_imbalance": imbalance,
+            "routing_imbalance_peak": max(peak, imbalance),
+            "norm_precision": norm_precision,
+        }
+    )
+    context = build_context(
+        ModelSpec.model_validate(model),
+        where.spec,
+        training,
+        features=on,
+        target="any",
+        profile=where.profile,
+        distributed_optimizer=distributed_optimizer,
+    )
+    run = Run(
+        model=model,
+        seq=seq,
+        on=on,
+        imbalance=imbalance,
+        peak_imbalance=max(peak, imbalance),
+        slowest=where.spec.slowest_device_factor,
+        stats_bytes=64.0 if context.machine.vendor == "huawei" else 4.0,
+        norm_bytes=4.0 if norm_precision == "fp32" else 2.0,
+        distributed_optimizer=distributed_optimizer,
+    )
+    return Case(context, run, numbers_of(context.machine, where), context.world)
+
+
+def candidates_of(degrees: list[Degrees]) -> Candidates:
+    """Strategies as the planner's batch."""
+    columns: dict[str, list[Any]] = {
+        "tp": [d.tp for d in degrees],
+        "pp": [d.pp for d in degrees],
+        "vpp": [d.vpp for d in degrees],
+        "cp": [d.cp for d in degrees],
+        "cp_algo": [
+            CP_ALGOS.index("ring" if d.ulysses == 1 else "ulysses" if d.ulysses == d.cp else "hybrid") for d in degrees
+        ],
+        "ulysses": [d.ulysses for d in degrees],
+        "ep": [d.ep for d in degrees],
+        "etp": [d.etp for d in degrees],
+        "dp": [d.dp for d in degrees],
+        "micro_batch_size": [d.micro_batch_size for d in degrees],
+        "micro_batches": [d.micro_batches for d in degrees],
+        "schedule": [SCHEDULES.index(d.schedule) for d in degrees],
+        "moe_dispatcher": [DISPATCHERS.index(d.dispatcher) for d in degrees],
+        "sequence_parallel": [d.sequence_parallel for d in degrees],
+        "reuse_fp32_param": [d.reuse_fp32 for d in degrees],
+        "swap_optimizer": [d.swap_optimizer for d in degrees],
+    }
+    return Candidates(**{name: np.asarray(values) for name, values in columns.items()})
+
+
+# -- random cases --------------------------------------------------------------------------------------------
+
+
+@st.composite
+def models(draw: st.DrawFn) -> dict[str, Any]:
+    """Dense with grouped heads, experts, latent attention; prediction modules; unusual layers."""
+    model = dict(draw(st.sampled_from([DENSE, MOE, LATENT])))
+    model["num_hidden_layers"] = draw(st.integers(4, 9))
+    if draw(st.booleans()):
+        model["hidden_act"] = draw(st.sampled_from(["gelu", "geglu"]))
+        model["norm_layout"] = "sandwich"
+    model["num_nextn_predict_layers"] = draw(st.integers(0, 2))
+    if "n_routed_experts" in model:
+        model["n_shared_experts"] = draw(st.integers(0, 2))
+        if draw(st.integers(0, 3)) == 0:
+            model["capacity_factor"] = 1.5
+    if "kv_lora_rank" not in model:
+        model["qk_norm"] = draw(st.booleans())
+        model["tie_word_embeddings"] = draw(st.booleans())
+        model["learned_position_embeddings"] = draw(st.sampled_from([0, 4096]))
+    elif draw(st.booleans()):
+        del model["q_lora_rank"]
+    return model
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A model, a cluster, features, imbalance."""
+    name = draw(st.sampled_from(sorted(CLUSTERS)))
+    # Flash attention and fused experts are on but rarely off: without them other operators disappear behind theirs.
+    on = draw(st.sets(st.sampled_from(SWITCHES)))
+    if draw(st.integers(0, 3)):
+        on |= {"flash_attention", "grouped_gemm"}
+    return case_of(
+        draw(models()),
+        cluster(name, draw(st.sampled_from([1.0, 1.0, 1.1]))),
+        frozenset(on),
+        seq=draw(st.sampled_from([2048, 8192])),
+        imbalance=draw(st.sampled_from([1.0, 1.3, 3.0])),
+        peak=draw(st.sampled_from([1.0, 2.0, 6.0])),
+        distributed_optimizer=draw(st.booleans()),
+        norm_precision=draw(st.sampled_from(["bf16", "fp32"])),
+    )
+
+
+def _powers(limit: int) -> list[int]:
+    return [1 << n for n in range(limit.bit_length()) if 1 << n <= limit]
+
+
+@st.composite
+def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = ("1f1b", "interleaved", "adaptive_pipe")) -> Degrees:
+    """A legal strategy of a case."""
+    world, model = case.world, case.run.model
+    moe, layers = "n_routed_experts" in model, model["num_hidden_layers"]
+    pp = draw(st.sampled_from(_powers(min(4, world // 2))))
+    tp = draw(st.sampled_from(_powers(min(8, world // pp))))
+    cp = draw(st.sampled_from(_powers(min(4, world // (pp * tp)))))
+    ulysses = draw(st.sampled_from([u for u in _powers(cp) if model["num_attention_heads"] % (u * tp) == 0]))
+    etp = draw(st.sampled_from([1, tp])) if moe else 1
+    ep = draw(st.sampled_from(_powers(min(16, world // (pp * etp))))) if moe else 1
+    schedule = draw(st.sampled_from([s for s in schedules if s != "adaptive_pipe" or ep > 1]))
+    vpp = 1
+    if schedule != "1f1b":
+        vpp = 1 if pp == 1 else 2
+        if schedule == "interleaved" and pp == 1 or pp * vpp > layers:
+            schedule, vpp = "1f1b", 1
+    rounds = draw(st.integers(2 if schedule == "adaptive_pipe" else 1, 3))
+    micro_batches = draw(st.integers(1, 3 * pp)) if schedule == "1f1b" else rounds * pp
+    dispatchers = ["alltoall"]
+    if moe and ep > 1:
+        dispatchers = ["alltoall", "alltoall_seq", "allgather", "hierarchical"]
+    return Degrees(
+        world=world,
+        tp=tp,
+        cp=cp,
+        ulysses=ulysses,
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        etp=etp,
+        micro_batch_size=draw(st.sampled_from([1, 2])),
+        micro_batches=micro_batches,
+        schedule=schedule,
+        dispatcher=draw(st.sampled_from(dispatchers)),
+        # Without it, ranks of a tensor-parallel group would each send the same tokens to the experts.
+        sequence_parallel=tp > 1 and (moe or draw(st.booleans())),
+        reuse_fp32=(reuse := draw(st.booleans())),
+        swap_optimizer=not reuse and draw(st.booleans()),
+    )
+
+
+@st.composite
+def placements(draw: st.DrawFn, layers: int, pp: int, vpp: int) -> list[list[int]]:
+    """Layers of every chunk [stage][chunk], at least one each."""
+    counts = [1] * (pp * vpp)
+    for _ in range(layers - pp * vpp):
+        counts[draw(st.integers(0, pp * vpp - 1))] += 1
+    return [[counts[c * pp + p] for c in range(vpp)] for p in range(pp)]
+
+
+CHOICES = (
+    *("norm", "activation", "mla_up_proj", "core_attn", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1"),
+    *("mlp", "shared_experts", "full", "swap_attention", "swap_unpermute", "swap_moe"),
+)
+
+
+@st.composite
+def memory_choices(draw: st.DrawFn, per_chunk: list[list[int]]) -> dict[str, list[int]]:
+    """Recompute and swap of each stage, the first layers first: at most two that free different tensors."""
+    names = draw(
+        st.sampled_from(
+            [
+                *((), ("norm", "mlp"), ("mla_up_proj", "swap_moe"), ("activation", "swap_unpermute")),
+                *(("permute", "swap_attention"), ("core_attn", "shared_experts")),
+                *((name,) for name in CHOICES),
+            ]
+        )
+    )
+    return {name: [draw(st.integers(0, sum(stage))) for stage in per_chunk] for name in names}

@@ -1,0 +1,246 @@
+"""Legality rules as data: well formed, sourced, and each of them decides something."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autodeploy.specs.features import FEATURES
+from autodeploy.specs.presets import load_preset
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.expression import evaluate, names
+from autodeploy.strategies.facts import facts_of
+from autodeploy.strategies.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
+
+RULES = {rule.name: rule for rule in load_rules()}
+TARGETS = ("mindspeed-llm", "megatron", "mindformers")
+WORLD, BATCH, SEQ = 192, 96, 3072
+
+
+def facts(model: str = "deepseek-v3", *, world: int = WORLD, features: set[str] | None = None, **changed: Any) -> dict[str, Any]:
+    """Facts of a run on nodes of eight ranks, every feature on."""
+    found = facts_of(
+        load_preset(model),
+        world=world,
+        seq_length=SEQ,
+        global_batch=BATCH,
+        node_ranks=8,
+        tp_limit=8,
+        features=set(FEATURES) if features is None else features,
+    )
+    return {**found, **changed}
+
+
+@cache
+def arbitrary(count: int = 4000) -> Candidates:
+    """Legal and illegal candidates: every axis drawn on its own, dp sometimes from the others."""
+    draw = np.random.default_rng(7)
+
+    def pick(*values: int) -> Any:
+        return draw.choice(np.asarray(values), count)
+
+    tp, pp, cp = pick(1, 2, 3, 4, 8, 16), pick(1, 2, 3, 4, 8, 64), pick(1, 1, 2, 3, 4, 8)
+    dp = np.where(draw.random(count) < 0.7, WORLD // (tp * pp * cp), pick(0, 1, 2, 5))
+    mbs = pick(1, 2, 4, 5)
+    even = BATCH // np.maximum(1, mbs * dp)
+    return Candidates(
+        tp=tp,
+        pp=pp,
+        vpp=pick(1, 1, 2, 3),
+        cp=cp,
+        cp_algo=pick(*range(len(CP_ALGOS))),
+        ulysses=np.minimum(cp, pick(1, 2, 3, 4, 8)),
+        ep=pick(1, 2, 3, 8, 32, 64),
+        etp=np.where(draw.random(count) < 0.5, tp, pick(1, 2, 3)),
+        dp=dp,
+        micro_batch_size=mbs,
+        micro_batches=np.where(draw.random(count) < 0.7, even, pick(0, 1, 7, 16, 64)),
+        schedule=pick(*range(len(SCHEDULES))),
+        moe_dispatcher=pick(*range(len(DISPATCHERS))),
+        sequence_parallel=draw.random(count) < 0.5,
+        reuse_fp32_param=draw.random(count) < 0.5,
+        swap_optimizer=draw.random(count) < 0.5,
+    )
+
+
+def one(**axes: int | bool | str) -> Candidates:
+    """One legal candidate of DeepSeek-V3 on 192 ranks, with some axes changed."""
+    chosen: dict[str, Any] = {
+        **{"tp": 2, "pp": 4, "vpp": 1, "cp": 1, "ulysses": 1, "ep": 8, "etp": 1, "dp": 24},
+        **{"micro_batch_size": 1, "micro_batches": 4, "schedule": "1f1b", "cp_algo": "ring", "moe_dispatcher": "alltoall"},
+        **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False},
+        **axes,
+    }
+    for axis, values in (("schedule", SCHEDULES), ("cp_algo", CP_ALGOS), ("moe_dispatcher", DISPATCHERS)):
+        chosen[axis] = values.index(chosen[axis])
+    return Candidates(**{f.name: np.asarray([chosen[f.name]]) for f in fields(Candidates)})
+
+
+def broken(candidate: Candidates, target: str = "any", **changed: Any) -> set[str]:
+    return {rule.name for rule in broken_rules(candidate, facts(**changed), target)[0]}
+
+
+def test_rule_names_are_unique() -> None:
+    assert len(RULES) == len(load_rules())
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_every_rule_has_a_text_a_source_and_known_targets(rule: Rule) -> None:
+    assert rule.text.strip()
+    assert rule.source.strip()
+    assert rule.targets
+    assert set(rule.targets) <= {"arithmetic", *TARGETS}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_every_rule_names_only_known_names(rule: Rule) -> None:
+    known = {*WORDS, *facts(), *(f.name for f in fields(Candidates))}
+    assert names(rule.require) <= known
+    if rule.when:
+        assert names(rule.when) <= known
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
+    accepts = rejects = applies = False
+    for model, features in product(("deepseek-v3", "llama2-70b", "qwen3-0.6b"), (set(), set(FEATURES))):
+        values = values_of(arbitrary(), facts(model, features=features))
+        obeyed = np.broadcast_to(rule.mask(values), (len(arbitrary()),))
+        accepts, rejects = accepts or bool(obeyed.any()), rejects or bool((~obeyed).any())
+        applies = applies or not rule.when or bool(np.any(evaluate(rule.when, values) & obeyed))
+    assert accepts
+    assert rejects
+    assert applies, "where the rule applies, something obeys it"
+
+
+def test_the_example_is_legal_everywhere() -> None:
+    for target in (*TARGETS, "any"):
+        assert broken(one(), target) == set()
+
+
+def test_launch_rules_are_off_under_any() -> None:
+    launch_only = {name for name, rule in RULES.items() if "arithmetic" not in rule.targets}
+    assert launch_only
+    rejected = judge(arbitrary(), facts(), "any").rejected
+    assert not launch_only & set(rejected)
+
+
+# One clear violation for each rule that has a number in its source; axes are changed on the legal example.
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("world_divides", {"dp": 23}),
+        ("expert_world_divides", {"ep": 256}),
+        ("heads_divide_by_tp", {"tp": 3, "dp": 16}),
+        ("sequence_divides_by_cp", {"cp": 5}),
+        ("sequence_divides_by_cp_ring", {"cp": 1024}),
+        ("heads_divide_for_ulysses", {"cp": 3, "cp_algo": "ulysses", "ulysses": 3, "dp": 8}),
+        ("heads_divide_for_hybrid", {"cp": 2, "cp_algo": "hybrid", "ulysses": 2, "dp": 12}),
+        ("sequence_divides_by_tp", {"tp": 2048}),
+        ("experts_divide_by_ep", {"ep": 3}),
+        ("etp_is_1_or_tp", {"etp": 4}),
+        ("batch_divides", {"micro_batches": 5}),
+        ("stages_have_layers", {"pp": 64}),
+        ("chunks_need_stages", {"pp": 1, "vpp": 2, "schedule": "interleaved", "dp": 96}),
+        ("schedule_fits_vpp", {"vpp": 2}),
+        ("schedule_fits_vpp", {"schedule": "interleaved"}),
+        ("adaptive_pipe_groups_micro_batches", {"schedule": "adaptive_pipe", "vpp": 2}),
+        ("dualpipev_micro_batches", {"schedule": "dualpipev", "vpp": 2}),
+        ("hierarchical_needs_nodes", {"moe_dispatcher": "hierarchical"}),
+        ("pairing_needs_exchange", {"schedule": "adaptive_pipe", "vpp": 2, "ep": 1}),
+        ("reuse_not_with_swap", {"reuse_fp32_param": True, "swap_optimizer": True}),
+    ],
+)
+def test_arithmetic_rule_binds_under_any(name: str, axes: dict[str, Any]) -> None:
+    assert name in broken(one(**axes))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "axes"),
+    [
+        ("mindspeed-llm", "fb_overlap_needs_whole_experts", {"schedule": "adaptive_pipe", "vpp": 2, "etp": 2}),
+        ("mindspeed-llm", "fb_overlap_needs_alltoall", {"schedule": "adaptive_pipe", "vpp": 2, "moe_dispatcher": "allgather"}),
+        ("mindspeed-llm", "hierarchical_not_on_master", {"moe_dispatcher": "hierarchical", "ep": 16}),
+        ("mindspeed-llm", "sequential_divides_data_parallel", {"moe_dispatcher": "alltoall_seq", "etp": 2, "ep": 16}),
+        ("mindspeed-llm", "dualpipev_not_with_cp", {"schedule": "dualpipev", "vpp": 2, "cp": 2, "dp": 12}),
+        ("mindspeed-llm", "dualpipev_whole_layers", {"schedule": "dualpipev", "vpp": 2}),
+        ("mindspeed-llm", "tp_inside_node", {"tp": 16, "dp": 3}),
+        ("mindformers", "tp_inside_node", {"tp": 16, "dp": 3}),
+        ("megatron", "megatron_schedules", {"schedule": "dualpipev", "vpp": 2}),
+        ("megatron", "megatron_dispatchers", {"moe_dispatcher": "alltoall_seq"}),
+        ("megatron", "megatron_no_ascend_memory", {"swap_optimizer": True}),
+        ("mindformers", "mindformers_micro_batches", {"micro_batches": 2}),
+        ("mindformers", "mindformers_schedules", {"schedule": "adaptive_pipe", "vpp": 2}),
+        ("mindformers", "mindformers_memory", {"reuse_fp32_param": True}),
+    ],
+)
+def test_launch_rule_binds_its_target_only(target: str, name: str, axes: dict[str, Any]) -> None:
+    assert name in broken(one(**axes), target)
+    assert name not in broken(one(**axes), "any")
+
+
+def test_adaptive_pipe_runs_with_tensor_parallelism_and_whole_experts() -> None:
+    # DeepSeek-V3 scripts of MindSpeed-LLM: TP2 on A3, TP4 on A2 with --moe-fb-overlap; no rule asks for tp 1.
+    candidate = one(schedule="adaptive_pipe", vpp=2, micro_batches=8, dp=24)
+    assert broken(candidate, "mindspeed-llm", global_batch=192) == set()
+
+
+def test_layers_need_not_divide_by_stages() -> None:
+    # 61 layers over 16 stages is the normal case: placement is free.
+    assert broken(one(pp=16, dp=6, micro_batches=16, ep=4)) == set()
+
+
+def test_dense_models_have_no_expert_parallelism() -> None:
+    dense = one(ep=1, etp=1)
+    assert broken(dense, "mindspeed-llm", model="llama2-70b") == set()
+    assert "ep_needs_experts" in broken(one(ep=8), "any", model="llama2-70b")
+
+
+def test_key_value_heads_match_tp_either_way() -> None:
+    # 8 key-value heads: tp 4 divides them, 16 is divided by them, 3 is neither; latent attention has none to divide.
+    rule = RULES["kv_heads_match_tp"]
+    values = {"kv_heads": 8, "mla": False, "tp": np.array([4, 16, 3])}
+    assert rule.mask(values).tolist() == [True, True, False]
+    assert rule.mask({**values, "mla": True}).tolist() == [True, True, True]
+
+
+def test_rejects_count_each_candidate_once_under_the_first_rule() -> None:
+    for target in (*TARGETS, "any"):
+        verdict = judge(arbitrary(), facts(), target)
+        assert int(verdict.legal.sum()) + sum(verdict.rejected.values()) == len(arbitrary())
+
+
+def test_a_candidate_is_legal_exactly_when_it_breaks_no_rule() -> None:
+    some = arbitrary().take(slice(0, 300))
+    for target in TARGETS:
+        legal = judge(some, facts(), target).legal
+        assert legal.tolist() == [not rules for rules in broken_rules(some, facts(), target)]
+
+
+def test_judging_one_candidate_is_judging_it_among_others() -> None:
+    legal = judge(arbitrary(), facts(), "mindspeed-llm").legal
+    for index in range(0, 400, 13):
+        alone = judge(arbitrary().take(slice(index, index + 1)), facts(), "mindspeed-llm")
+        assert bool(alone.legal[0]) == bool(legal[index])
+
+
+def test_a_target_only_removes_candidates() -> None:
+    free = judge(arbitrary(), facts(), "any").legal
+    for target in TARGETS:
+        assert not np.any(judge(arbitrary(), facts(), target).legal & ~free)
+
+
+def test_an_empty_batch_is_judged() -> None:
+    verdict = judge(arbitrary().take(slice(0, 0)), facts(), "any")
+    assert len(verdict.legal) == 0
+    assert verdict.rejected == {}
+
+
+def test_replaced_axes_change_the_verdict_alone() -> None:
+    before = one()
+    assert broken(replace(before, dp=np.asarray([23]))) == {"world_divides", "batch_divides"}

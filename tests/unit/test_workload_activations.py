@@ -1,0 +1,219 @@
+"""Activation bytes of layer tables against the published counts of Megatron, MindSpeed and MindFormers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodeploy.specs.presets import load_preset
+from autodeploy.workload.layers import head_table, layer_table
+from autodeploy.workload.memory_choices import CHOICES
+from autodeploy.workload.operators import LayerTable, OperatorFeatures, Sharding
+
+GIB = float(2**30)
+FUSED = OperatorFeatures(rect_fa=True)  # MindSpeed --mla-fa-without-pad: V keeps its own width
+GPT = OperatorFeatures(flash_attention=False, dropout=True, attention_dropout=True)
+
+
+def shard(
+    *,
+    tp: int = 1,
+    cp: int = 1,
+    ulysses: int = 1,
+    ep: int = 1,
+    etp: int = 1,
+    mbs: int = 1,
+    seq: int = 4096,
+    sp: bool = True,
+    gathers: bool = False,
+) -> Sharding:
+    """The cut of one candidate; sequence parallel where tp > 1 unless `sp` is off."""
+    degrees = {"tp": tp, "cp": cp, "ulysses": ulysses, "ep": ep, "etp": etp, "micro_batch_size": mbs}
+    arrays = {name: np.array([float(degree)]) for name, degree in degrees.items()}
+    return Sharding(
+        **arrays,
+        sequence_parallel=np.array([sp and tp > 1]),
+        gathers_tokens=np.array([gathers]),
+        seq_length=float(seq),
+    )
+
+
+def kept(table: LayerTable, *names: str) -> float:
+    """Bytes of the named tensors (all without names)."""
+    return float(sum(t.kept_bytes[0] for t in table.tensors if not names or t.name in names))
+
+
+def freed(table: LayerTable, choice: str) -> float:
+    """Bytes that a memory choice frees."""
+    return kept(table, *CHOICES[choice].frees)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_gpt_without_flash_attention_follows_korthikanti(tp: int) -> None:
+    # arXiv:2205.05198, equations 1 and 4: s b h (34 + 5 a s / h) / t bytes a layer.
+    model = load_preset("gpt3-175b")
+    s, b, h, a = 2048, 2, model.hidden_size, model.num_attention_heads
+    table = layer_table(model, shard(tp=tp, mbs=b, seq=s), GPT, ("dense", None))
+    assert kept(table) == pytest.approx(s * b * h * (34 + 5 * a * s / h) / tp)
+
+
+def test_tensor_parallelism_alone_keeps_what_sequence_parallelism_cuts() -> None:
+    # Equation 2: s b h (10 + 24 / t + 5 a s / (h t)).
+    model = load_preset("gpt3-175b")
+    s, h, a, t = 2048, model.hidden_size, model.num_attention_heads, 8
+    table = layer_table(model, shard(tp=t, seq=s, sp=False), GPT, ("dense", None))
+    assert kept(table) == pytest.approx(s * h * (10 + 24 / t + 5 * a * s / (h * t)))
+
+
+@pytest.mark.parametrize(("fused", "per_width"), [(True, 6), (False, 8)])
+@pytest.mark.parametrize("name", ["llama2-7b", "llama2-70b"])
+def test_dense_layer_with_flash_attention(name: str, fused: bool, per_width: int) -> None:
+    # 8h + 4ad + 4gd + 64a + 6f (fused SwiGLU; 8f unfused) bytes a token; Ascend keeps 64 B of softmax state a head.
+    model = load_preset(name)
+    h, a, g, d, f = (
+        model.hidden_size,
+        model.num_attention_heads,
+        model.num_key_value_heads,
+        model.head_dim,
+        model.intermediate_size or 0,
+    )
+    table = layer_table(model, shard(seq=4096), OperatorFeatures(fused_swiglu=fused), ("dense", None))
+    assert kept(table) / 4096 == pytest.approx(8 * h + 4 * a * d + 4 * g * d + 64 * a + per_width * f)
+
+
+def test_sequence_parallelism_divides_every_kept_tensor() -> None:
+    model = load_preset("llama2-70b")
+    whole, cut = (kept(layer_table(model, shard(tp=t), FUSED, ("dense", None))) for t in (1, 8))
+    assert cut == pytest.approx(whole / 8)
+
+
+# Source: MindSpeed documentation, activation function recomputation, Llama2-7B on 8 NPUs, unfused SwiGLU; in GiB.
+@pytest.mark.parametrize(
+    ("seq", "mbs", "tp", "formula", "published"),
+    [
+        (12_288, 2, 4, 8.06, 8.05),
+        (8096, 2, 4, 5.31, 5.31),
+        (12_288, 1, 4, 4.03, 4.04),
+        (12_288, 2, 8, 4.03, 4.02),
+    ],
+)
+def test_activation_recompute_of_llama2_7b(seq: int, mbs: int, tp: int, formula: float, published: float) -> None:
+    model = load_preset("llama2-7b")
+    unfused = OperatorFeatures(fused_swiglu=False)
+    table = layer_table(model, shard(tp=tp, mbs=mbs, seq=seq), unfused, ("dense", None))
+    saved = freed(table, "activation") * model.num_hidden_layers / GIB
+    assert saved == pytest.approx(formula, rel=0.01)
+    assert saved == pytest.approx(published, rel=0.01)
+
+
+DEEPSEEK_LAYER = layer_table(load_preset("deepseek-v3"), shard(seq=4096, ep=32), FUSED, ("moe", None))
+ATTENTION = ("attention_norm_in", "attention_norm_out", "latents", "qkv", "attention_out", "softmax_stats")
+
+
+def test_latent_attention_of_deepseek_v3_keeps_209024_bytes_a_token() -> None:
+    # 4h + 2 (2 qr + 2 kvr + dr) + 2a (dn + dr) [q] + the same [k] + 2a dv [v] + 2a dv [o] + 64a.
+    assert kept(DEEPSEEK_LAYER, *ATTENTION) / 4096 == 209_024
+
+
+def test_padded_values_take_the_width_of_queries() -> None:
+    padded = layer_table(load_preset("deepseek-v3"), shard(seq=4096), OperatorFeatures(), ("moe", None))
+    assert (kept(padded, "qkv") - kept(DEEPSEEK_LAYER, "qkv")) / 4096 == 2 * 128 * (192 - 128)
+
+
+def test_experts_of_deepseek_v3_keep_402432_bytes_a_token_of_which_probabilities_are_fused() -> None:
+    # 4h + 4E + 2kh + 4k fe + 2k fe + 2k fe + 2kh + 6fs = 402,432. The second 2k fe = 32,768 is MindSpeed's copy of the
+    # activation before the routing probabilities are multiplied in; without fused probabilities it is not kept.
+    moe = (kept(DEEPSEEK_LAYER) - kept(DEEPSEEK_LAYER, *ATTENTION)) / 4096
+    without_probabilities = 2 * 8 * 2048
+    assert moe in (402_432, 402_432 - without_probabilities)
+
+
+@pytest.mark.xfail(strict=True, reason="the expert table keeps 2 k fe, not 4 k fe: MindSpeed's act_without_probs is missing")
+def test_deepseek_v3_keeps_611456_bytes_a_token_and_layer() -> None:
+    # 1.17 GiB for 4096 tokens at TP2.
+    assert kept(DEEPSEEK_LAYER) / 4096 == 611_456
+
+
+def test_expert_terms_follow_top_k_and_widths() -> None:
+    h, k, fe, fs, experts = 7168, 8, 2048, 2048, 256
+    per_token = {t.name: float(t.kept_bytes[0]) / 4096 for t in DEEPSEEK_LAYER.tensors}
+    assert per_token["router_logits"] == 4 * experts
+    assert per_token["expert_in"] == 2 * k * h
+    assert per_token["expert_up_out"] == 4 * k * fe
+    assert per_token["unpermute_in"] == 2 * k * h
+    assert per_token["shared_up_out"] + per_token["shared_activation_out"] == 6 * fs
+
+
+def test_uneven_experts_enlarge_only_what_the_busiest_rank_receives() -> None:
+    uneven = {t.name for t in DEEPSEEK_LAYER.tensors if t.per_expert}
+    assert uneven == {"expert_in", "expert_up_out", "expert_activation_out"}
+
+
+def test_capacity_replaces_top_k_by_padded_slots() -> None:
+    # k becomes 1.5 k = 12 with capacity factor 1.5 (MindFormers, DeepSeek-V3, hyper-parallel sapp_nd).
+    padded = layer_table(
+        load_preset("deepseek-v3"), shard(ep=8), OperatorFeatures(rect_fa=True, capacity_factor=1.5), ("moe", None)
+    )
+    names = ("expert_in", "expert_up_out")
+    assert kept(padded, *names) == pytest.approx(1.5 * kept(DEEPSEEK_LAYER, *names))
+
+
+def test_norm_recompute_frees_two_norm_outputs() -> None:
+    # 2h a norm and token.
+    assert freed(DEEPSEEK_LAYER, "norm") / 4096 == 4 * 7168
+
+
+def test_up_projection_recompute_frees_a_fifth_of_the_layer() -> None:
+    # 2 x 2a (dn + dr) + 2a dv: 21 % of a DeepSeek-V3 layer.
+    assert freed(DEEPSEEK_LAYER, "mla_up_proj") / 4096 == 4 * 128 * 192 + 2 * 128 * 128
+    assert freed(DEEPSEEK_LAYER, "mla_up_proj") / (611_456 * 4096) == pytest.approx(0.21, abs=0.01)
+
+
+@pytest.mark.parametrize("choice", ["moe_zero_memory_level0", "moe_zero_memory_level1"])
+def test_zero_memory_frees_most_of_the_experts(choice: str) -> None:
+    # MindSpeed: 70 % (level 0) and 90 % (level 1) of what recomputing the experts would free.
+    experts = kept(DEEPSEEK_LAYER, "expert_in", "expert_up_out", "expert_activation_out")
+    share = freed(DEEPSEEK_LAYER, choice) / experts
+    assert share >= {"moe_zero_memory_level0": 0.65, "moe_zero_memory_level1": 0.9}[choice]
+
+
+def test_unpermute_swap_frees_2kh() -> None:
+    assert freed(DEEPSEEK_LAYER, "swap_unpermute") / 4096 == 2 * 8 * 7168
+
+
+def test_logits_are_kept_as_fp32_and_bf16() -> None:
+    # 4 s b V / t in FP32 and 2 s b V / t in BF16.
+    model = load_preset("llama3-8b")
+    table = head_table(model, shard(tp=8, seq=8192), FUSED, untied_copy=True)
+    assert kept(table, "logits") == pytest.approx(6 * 8192 * model.vocab_size / 8)
+
+
+@pytest.mark.parametrize("name", sorted(CHOICES))
+def test_every_memory_choice_frees_something_of_some_layer(name: str) -> None:
+    gpt = layer_table(load_preset("gpt3-175b"), shard(), GPT, ("dense", None))
+    names = {t.name for table in (DEEPSEEK_LAYER, gpt) for t in table.tensors} | {"*"}
+    assert set(CHOICES[name].frees) & names
+
+
+def test_every_memory_choice_names_tensors_operators_and_exchanges_that_exist() -> None:
+    tables = [
+        DEEPSEEK_LAYER,
+        layer_table(load_preset("deepseek-v3"), shard(), OperatorFeatures(), ("moe", None)),
+        layer_table(load_preset("gpt3-175b"), shard(), GPT, ("dense", None)),
+        layer_table(load_preset("llama2-7b"), shard(), FUSED, ("dense", None)),
+    ]
+    tensors = {t.name for table in tables for t in table.tensors} | {"*"}
+    operators = {o.name for table in tables for o in table.operators} | {"*"}
+    exchanges = {e.name for table in tables for e in table.exchanges} | {"*"}
+    for choice in CHOICES.values():
+        assert set(choice.frees) <= tensors, choice.name
+        assert set(choice.replays) <= operators, choice.name
+        assert set(choice.replays_exchanges) <= exchanges, choice.name
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "llama3-70b", "qwen3-32b"])
+@pytest.mark.xfail(strict=True, reason="grouped-query and latent attention share the tensor name qkv, freed by mla_up_proj")
+def test_recomputing_latent_projections_frees_nothing_of_grouped_query_attention(name: str) -> None:
+    table = layer_table(load_preset(name), shard(), FUSED, ("dense", None))
+    operators = {o.name for o in table.operators}
+    assert freed(table, "mla_up_proj") == 0 or {"q_up_proj", "kv_up_proj"} <= operators

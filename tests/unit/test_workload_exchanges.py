@@ -1,0 +1,149 @@
+"""Messages of a layer: tensor, context and expert parallel, against the volumes of their sources."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodeploy.specs.presets import load_preset
+from autodeploy.workload.layers import embedding_table, head_table, layer_table
+from autodeploy.workload.operators import Exchange, LayerTable, OperatorFeatures, Sharding
+
+FUSED = OperatorFeatures(rect_fa=True)
+
+
+def shard(
+    *,
+    tp: int = 1,
+    cp: int = 1,
+    ulysses: int = 1,
+    ep: int = 1,
+    etp: int = 1,
+    mbs: int = 1,
+    seq: int = 4096,
+    sp: bool = True,
+    gathers: bool = False,
+) -> Sharding:
+    """The cut of one candidate; sequence parallel where tp > 1 unless `sp` is off."""
+    degrees = {"tp": tp, "cp": cp, "ulysses": ulysses, "ep": ep, "etp": etp, "micro_batch_size": mbs}
+    arrays = {name: np.array([float(degree)]) for name, degree in degrees.items()}
+    return Sharding(
+        **arrays,
+        sequence_parallel=np.array([sp and tp > 1]),
+        gathers_tokens=np.array([gathers]),
+        seq_length=float(seq),
+    )
+
+
+def exchange(table: LayerTable, name: str) -> Exchange:
+    return next(e for e in table.exchanges if e.name == name)
+
+
+def counts(table: LayerTable, *kinds: str) -> tuple[float, float]:
+    """How often exchanges of these kinds run: forward, backward."""
+    chosen = [e for e in table.exchanges if e.kind in kinds]
+    return (
+        float(sum(np.ravel(e.forward_count)[0] for e in chosen)),
+        float(sum(np.ravel(e.backward_count)[0] for e in chosen)),
+    )
+
+
+@pytest.mark.parametrize(("cp", "seq"), [(2, 8192), (4, 32_768), (8, 131_072)])
+def test_ring_passes_keys_and_values_once_forward_and_twice_backward(cp: int, seq: int) -> None:
+    # MindSpeed megatron_cp_algo: forward (cp - 1) x 2 s b g d / t x 2 B (K, V), backward twice that (K, V, dK, dV).
+    model = load_preset("llama3-8b")
+    tp = 2
+    ring = exchange(layer_table(model, shard(tp=tp, cp=cp, seq=seq), FUSED, ("dense", None)), "key_value_ring")
+    local = seq / cp
+    forward = (cp - 1) * 2 * local * model.num_key_value_heads * model.head_dim / tp * 2
+    assert float(ring.message_bytes[0] * np.ravel(ring.forward_count)[0]) == forward
+    assert float(ring.message_bytes[0] * np.ravel(ring.backward_count)[0]) == 2 * forward
+
+
+def test_ulysses_moves_queries_keys_values_and_output() -> None:
+    # ulysses_cp_algo: 2 B s b (2a + 2g) d / t x (cp - 1) / cp, once in each pass; the exchange keeps 1 / cp itself.
+    model = load_preset("llama3-8b")
+    table = layer_table(model, shard(tp=2, cp=4, ulysses=4, seq=32_768), FUSED, ("dense", None))
+    heads = exchange(table, "head_exchange")
+    a, g, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
+    assert float(heads.message_bytes[0]) == 2 * 8192 * (2 * a + 2 * g) * d / 2
+    assert counts(table, "heads") == (1, 1)
+    assert counts(table, "ring") == (0, 0), "heads alone leave no ring"
+
+
+def test_hybrid_context_parallelism_rings_over_the_rest() -> None:
+    model = load_preset("llama3-8b")
+    table = layer_table(model, shard(cp=8, ulysses=2, seq=32_768), FUSED, ("dense", None))
+    assert counts(table, "ring") == (3, 6)
+
+
+def test_sequence_parallelism_gathers_and_scatters_twice_a_layer() -> None:
+    # Korthikanti, arXiv:2205.05198: two all-gathers and two reduce-scatters in each pass; Megatron gathers the inputs
+    # once more backward for the weight gradients.
+    model = load_preset("llama2-70b")
+    table = layer_table(model, shard(tp=8), FUSED, ("dense", None))
+    assert counts(table, "gather") == (2, 4)
+    assert counts(table, "scatter") == (2, 2)
+    assert counts(table, "reduce") == (0, 0)
+    gathered = exchange(table, "mlp_gather")
+    assert float(gathered.message_bytes[0]) == 2 * 4096 * model.hidden_size
+
+
+def test_without_sequence_parallelism_two_all_reduces_in_each_pass() -> None:
+    # Megatron-LM, arXiv:1909.08053.
+    table = layer_table(load_preset("llama2-70b"), shard(tp=8, sp=False), FUSED, ("dense", None))
+    assert counts(table, "reduce") == (2, 2)
+    assert counts(table, "gather", "scatter") == (0, 0)
+
+
+def test_one_rank_has_no_tensor_parallel_exchange() -> None:
+    table = layer_table(load_preset("llama2-70b"), shard(), FUSED, ("dense", None))
+    assert counts(table, "gather", "scatter", "reduce") == (0, 0)
+
+
+@pytest.mark.xfail(strict=True, reason="latent attention gathers its latents and, beside them, the hidden state")
+def test_latent_attention_gathers_latents_instead_of_the_hidden_state() -> None:
+    # Megatron-LM multi_latent_attention.py: the down projections run on the s / t tokens of a rank (duplicated weights),
+    # the column parallel up projections gather q_compressed and kv_compressed; h wide: the output's scatter alone.
+    model = load_preset("deepseek-v3")
+    table = layer_table(model, shard(tp=8), FUSED, ("moe", None))
+    attention = [e for e in table.exchanges if e.window == "attention" and e.kind in {"gather", "scatter"}]
+    forward = sum(float(np.ravel(e.message_bytes * e.forward_count)[0]) for e in attention)
+    assert forward == 2 * 4096 * (1536 + 512 + 64 + 7168)
+
+
+def test_dispatch_sends_each_local_token_once_a_choice() -> None:
+    # 2 n h bytes, n = s b / t local tokens; the exchange itself multiplies by k.
+    table = layer_table(load_preset("deepseek-v3"), shard(tp=4, ep=32), FUSED, ("moe", None))
+    for name in ("dispatch", "combine"):
+        sent = exchange(table, name)
+        assert float(sent.message_bytes[0]) == 2 * 1024 * 7168
+        assert (sent.forward_count, sent.backward_count) == (1, 1)
+    assert table.choices_per_token == 8
+
+
+def test_expert_tensor_parallelism_gathers_the_rows_of_its_group() -> None:
+    # Every rank of an expert's tensor-parallel group needs all rows that any of its ranks received.
+    whole, cut = (layer_table(load_preset("mixtral-8x7b"), shard(tp=4, ep=8, etp=e), FUSED, ("moe", None)) for e in (1, 4))
+    assert float(exchange(whole, "expert_gather").message_bytes[0]) == 0
+    assert float(exchange(cut, "expert_gather").message_bytes[0]) == 2 * 4096 * 2 * 4096
+
+
+def test_dropless_routing_synchronises_once_a_layer_and_capacity_never() -> None:
+    model = load_preset("deepseek-v3")
+    assert layer_table(model, shard(), FUSED, ("moe", None)).synchronisations == 1
+    assert layer_table(model, shard(), FUSED, ("dense", None)).synchronisations == 0
+    padded = OperatorFeatures(capacity_factor=1.0)
+    assert layer_table(model, shard(), padded, ("moe", None)).synchronisations == 0
+
+
+def test_the_loss_reduces_three_numbers_a_token() -> None:
+    # Vocabulary-parallel cross-entropy: maximum, the target's logit and the sum of exponents, FP32.
+    loss = exchange(head_table(load_preset("llama2-7b"), shard(tp=8), FUSED, untied_copy=True), "loss_reduce")
+    assert float(loss.message_bytes[0]) == 4096 * 3 * 4
+
+
+def test_the_embedding_is_scattered_and_its_gradient_gathered() -> None:
+    table = embedding_table(load_preset("llama2-7b"), shard(tp=8))
+    assert counts(table, "scatter") == (1, 1)
+    assert counts(embedding_table(load_preset("llama2-7b"), shard()), "scatter") == (0, 0)

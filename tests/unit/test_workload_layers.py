@@ -1,0 +1,200 @@
+"""Operators and parameters of layer tables: FLOPs, parameters and shapes add up to the model's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.presets import load_preset
+from autodeploy.workload.attention import score_columns
+from autodeploy.workload.flops import forward_flops_per_token, mfu
+from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
+from autodeploy.workload.mlp import activation_bytes_per_element
+from autodeploy.workload.operators import LayerTable, OperatorFeatures, Sharding
+
+FUSED = OperatorFeatures(rect_fa=True)
+MODELS = ["llama2-7b", "llama2-70b", "qwen3-32b", "deepseek-v3", "mixtral-8x7b", "pangu-ultra-moe-718b", "gpt3-175b"]
+
+
+def shard(
+    *,
+    tp: int = 1,
+    cp: int = 1,
+    ulysses: int = 1,
+    ep: int = 1,
+    etp: int = 1,
+    mbs: int = 1,
+    seq: int = 4096,
+    sp: bool = True,
+    gathers: bool = False,
+) -> Sharding:
+    """The cut of one candidate; sequence parallel where tp > 1 unless `sp` is off."""
+    degrees = {"tp": tp, "cp": cp, "ulysses": ulysses, "ep": ep, "etp": etp, "micro_batch_size": mbs}
+    arrays = {name: np.array([float(degree)]) for name, degree in degrees.items()}
+    return Sharding(
+        **arrays,
+        sequence_parallel=np.array([sp and tp > 1]),
+        gathers_tokens=np.array([gathers]),
+        seq_length=float(seq),
+    )
+
+
+def matrix_flops(table: LayerTable) -> float:
+    """FLOPs of the matrix multiplications of one micro batch on one rank, forward."""
+    products = [o for o in table.operators if o.kind in {"gemm", "grouped_gemm"}]
+    return float(sum(np.ravel(2.0 * o.rows * o.columns * o.depth * o.groups)[0] for o in products))
+
+
+def attention_flops(table: LayerTable) -> float:
+    return float(sum(np.ravel(o.flops)[0] for o in table.operators if o.kind == "attention"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_matrix_flops_are_two_per_active_weight(name: str) -> None:
+    model = load_preset(name)
+    for kind, _ in layer_kinds(model):
+        table = layer_table(model, shard(), FUSED, kind)
+        params = model.active_moe_layer_params if kind[0] == "moe" else model.dense_layer_params
+        assert matrix_flops(table) / 4096 == pytest.approx(2 * (params - model.norm_params_per_layer))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_flops_are_those_of_the_tables(name: str) -> None:
+    model = load_preset(name)
+    total = 0.0
+    for kind, count in layer_kinds(model):
+        table = layer_table(model, shard(), FUSED, kind)
+        total += count * (matrix_flops(table) + attention_flops(table))
+    total += matrix_flops(head_table(model, shard(), FUSED, untied_copy=True))
+    if model.num_nextn_predict_layers:
+        module = mtp_table(model, shard(), FUSED)
+        total += model.num_nextn_predict_layers * (matrix_flops(module) + attention_flops(module))
+    assert forward_flops_per_token(model, 4096) == pytest.approx(total / 4096, rel=1e-6)
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_tensor_parallel_ranks_share_the_matrix_work_of_a_dense_layer(tp: int) -> None:
+    model = load_preset("llama2-70b")
+    whole, cut = (layer_table(model, shard(tp=t), FUSED, ("dense", None)) for t in (1, tp))
+    assert matrix_flops(cut) == pytest.approx(matrix_flops(whole) / tp)
+    assert attention_flops(cut) == pytest.approx(attention_flops(whole) / tp)
+
+
+@pytest.mark.parametrize("cp", [2, 16])
+def test_context_parallel_ranks_share_the_attention_of_the_whole_sequence(cp: int) -> None:
+    model = load_preset("llama3-8b")
+    whole, cut = (layer_table(model, shard(cp=c, seq=131_072), FUSED, ("dense", None)) for c in (1, cp))
+    assert attention_flops(cut) == pytest.approx(attention_flops(whole) / cp)
+
+
+@pytest.mark.parametrize(("ep", "etp", "tp"), [(1, 1, 1), (8, 1, 1), (64, 1, 4), (16, 4, 4)])
+def test_expert_work_is_what_the_group_sends(ep: int, etp: int, tp: int) -> None:
+    # Balanced experts: each rank computes its local tokens times k, wherever the experts lie.
+    model = load_preset("deepseek-v3")
+    table = layer_table(model, shard(tp=tp, ep=ep, etp=etp), FUSED, ("moe", None))
+    flops = sum(
+        float(np.ravel(2.0 * o.rows * o.columns * o.depth * o.groups)[0]) for o in table.operators if o.kind == "grouped_gemm"
+    )
+    assert flops == pytest.approx(2 * (4096 / tp) * 8 * 3 * 7168 * 2048)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_of_one_rank_are_the_model(name: str) -> None:
+    model = load_preset(name)
+    total = 0.0
+    for kind, count in layer_kinds(model):
+        table = layer_table(model, shard(), FUSED, kind)
+        total += count * float(table.dense_params[0] + table.expert_params[0])
+    total += float(embedding_table(model, shard()).dense_params[0])
+    total += float(head_table(model, shard(), FUSED, untied_copy=not model.tie_word_embeddings).dense_params[0])
+    assert total == pytest.approx(model.total_params(), rel=1e-9)
+    if model.num_nextn_predict_layers:
+        module = mtp_table(model, shard(), FUSED)
+        own = float(module.dense_params[0] + module.expert_params[0])
+        assert own * model.num_nextn_predict_layers == pytest.approx(model.mtp_params)
+
+
+def test_experts_are_cut_by_ep_and_etp_and_latents_by_nothing() -> None:
+    # Experts: 3 h fe E / (EP ETP); the down projections of latent attention are copied on every tensor-parallel rank.
+    model = load_preset("deepseek-v3")
+    table = layer_table(model, shard(tp=8, ep=32, etp=8), FUSED, ("moe", None))
+    assert float(table.expert_params[0]) == 3 * 7168 * 2048 * 256 / (32 * 8)
+    latent = 7168 * (1536 + 512 + 64)
+    cut = (model.attention_params - latent + model.shared_expert_params) / 8
+    assert float(table.dense_params[0]) == latent + cut + model.router_params + model.norm_params_per_layer
+
+
+def test_a_key_head_is_copied_where_there_are_fewer_than_ranks() -> None:
+    model = load_preset("llama2-70b")  # 8 key-value heads of 128
+    table = layer_table(model, shard(tp=16), FUSED, ("dense", None))
+    projection = next(o for o in table.operators if o.name == "qkv_proj")
+    assert float(np.ravel(projection.columns)[0]) == 64 / 16 * 128 + 2 * 128
+
+
+def test_layer_kinds_of_deepseek_v3_and_of_a_windowed_model() -> None:
+    assert layer_kinds(load_preset("deepseek-v3")) == [(("dense", None), 3), (("moe", None), 58)]
+    windowed = ModelSpec(
+        name="windowed",
+        hidden_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        vocab_size=1024,
+        intermediate_size=1024,
+        sliding_window=128,
+        layer_types="alternating sliding and full attention",
+    )
+    assert layer_kinds(windowed) == [(("dense", None), 2), (("dense", 128), 2)]
+
+
+@pytest.mark.parametrize(("seq", "window"), [(64, None), (64, 64), (64, 100), (64, 8), (100, 33)])
+def test_mean_keys_match_a_count_over_the_mask(seq: int, window: int | None) -> None:
+    # Exact: sum of min(i, w) over i = 1..s, over s; the formula leaves out the diagonal's half key.
+    width = seq if window is None else min(window, seq)
+    counted = np.minimum(np.arange(1, seq + 1), width).mean()
+    assert score_columns(seq, window) == pytest.approx(counted, abs=0.51)
+
+
+def test_mfu_of_the_published_mindspeed_row() -> None:
+    # MindSpeed-LLM table, 2024-10: Llama2-7B at 4733 tokens/s a card is 61.7 % of 353.9 TFLOPS where attention counts
+    # in full; the causal convention halves the scores.
+    model = load_preset("llama2-7b")
+    causal = mfu(model, 4096, 4733, 353.9e12)
+    scores = 3 * 2 * 32 * 256 * 2048 * 32 * 4733 / 353.9e12
+    assert causal + scores == pytest.approx(0.617, rel=0.01)
+
+
+def test_activation_traffic_reads_two_inputs_and_writes_one() -> None:
+    assert activation_bytes_per_element(gated=True, fused=True) == (6, 10, 2)
+    assert activation_bytes_per_element(gated=False, fused=True) == (4, 6, 2)
+    forward, backward, kept = activation_bytes_per_element(gated=True, fused=False)
+    assert (forward, backward, kept) > (6, 10, 2)
+
+
+def test_attention_without_flash_computes_every_score() -> None:
+    model = load_preset("gpt3-175b")
+    table = layer_table(model, shard(seq=2048), OperatorFeatures(flash_attention=False), ("dense", None))
+    products = [o for o in table.operators if o.name in {"scores", "weighted_values"}]
+    flops = sum(float(np.ravel(2.0 * o.rows * o.columns * o.depth * o.groups)[0]) for o in products)
+    assert flops == 4 * 2048**2 * model.hidden_size
+
+
+def test_fusion_removes_traffic_and_launches_and_no_mathematics() -> None:
+    model = load_preset("llama2-7b")
+    plain = OperatorFeatures(fused_swiglu=False, fused_rmsnorm=False)
+    slow, fast = (layer_table(model, shard(), on, ("dense", None)) for on in (plain, FUSED))
+
+    def moved(table: LayerTable) -> float:
+        return float(sum(np.ravel(o.forward_bytes + o.backward_bytes)[0] for o in table.operators))
+
+    assert moved(slow) > moved(fast)
+    assert sum(o.launches for o in slow.operators) > sum(o.launches for o in fast.operators)
+    assert matrix_flops(slow) == matrix_flops(fast)
+
+
+def test_sandwich_norms_keep_and_move_more() -> None:
+    base = load_preset("llama2-7b")
+    sandwich = base.model_copy(update={"norm_layout": "sandwich"})
+    plain, doubled = (layer_table(m, shard(), FUSED, ("dense", None)) for m in (base, sandwich))
+    extra = sum(float(b.kept_bytes[0] - a.kept_bytes[0]) for a, b in zip(plain.tensors, doubled.tensors, strict=True))
+    assert extra == 2 * 2 * 4096 * base.hidden_size
