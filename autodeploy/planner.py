@@ -16,8 +16,8 @@ from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.plans import Identity, plan_of_estimate
 from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.why_not import WhyNot, explain_rejection
-from autodeploy.solver.best_first import Frontier, best_first
-from autodeploy.solver.effort import EFFORTS, Effort
+from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
+from autodeploy.solver.effort import EFFORTS
 from autodeploy.solver.search_space import Searched, search_space
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "WhyNot", "describe_hashes", "estimate", "plan", "why_not"]
 
-# Inner problems solved per unit of effort: a deterministic budget, about 8 s on two cores at the default.
-SOLVES: dict[str, int] = {"fast": 6, "default": 24, "deep": 200}
+# Work of an effort against the default's, which is sized for about 8 s on two cores.
+SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,7 @@ def plan(
         searched.context_of,
         top_k=spec.search.top_k,
         gap=spec.search.gap,
-        effort=_effort(spec),
-        max_solves=_solves(spec),
+        budget=budget_of(spec),
         watch=report.solved,
         should_cancel=stop,
     )
@@ -141,19 +140,20 @@ def plan(
     return result
 
 
-def _effort(spec: Spec) -> Effort:
-    effort = spec.search.effort
+def budget_of(spec: Spec) -> Budget:
+    """The deterministic budget of a spec's effort; a number scales the default's."""
+    effort, top_k = spec.search.effort, spec.search.top_k
     if isinstance(effort, str):
-        base = EFFORTS[effort]
+        chosen, scale = EFFORTS[effort], SCALES[effort]
     else:
-        base = replace(EFFORTS["default"], deterministic_time=EFFORTS["default"].deterministic_time * effort)
-    return base
-
-
-def _solves(spec: Spec) -> int:
-    effort = spec.search.effort
-    count = SOLVES[effort] if isinstance(effort, str) else max(1, round(SOLVES["default"] * effort))
-    return max(count, spec.search.top_k)
+        chosen, scale = EFFORTS["default"], float(effort)
+    inner = chosen if effort == "deep" else replace(EFFORTS["fast"], gap=spec.search.gap)
+    return Budget(
+        quick=max(2 * top_k, round(24 * scale)),
+        slots=QUICK_SLOTS * scale,
+        refined=min(max(1, round(2 * scale)), 4 * top_k),
+        effort=inner,
+    )
 
 
 class _Deadline:

@@ -20,6 +20,9 @@ Z80 = 1.2816
 # cluster differ by about this much in the A100 records (<= 256 GPUs against >= 1000).
 PER_DOUBLING = {"ranks": 0.02, "ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
+# A device without records takes the efficiencies of another; what that costs beside the other's own spread.
+PER_CARRIED_DEVICE = 0.08
+CARRIED_FROM = {"ascend-910c": "ascend-910b", "nvidia-h800": "nvidia-h100", "nvidia-b200": "nvidia-h100"}
 AXES = tuple(PER_DOUBLING)
 
 
@@ -59,13 +62,15 @@ def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
     """
     table = coverage()
     kind = "moe" if run["moe"] else "dense"
-    key = f"{family}/{kind}"
     classes = table["classes"]
+    origin = family if f"{family}/{kind}" in classes else CARRIED_FROM.get(family, family)
+    key = f"{origin}/{kind}"
     measured = key in classes
     entry = classes.get(key) or classes["uncalibrated"]
-    records = [r for r in table["records"] if r["family"] == family and (r["moe"] == run["moe"] or not measured)]
+    records = [r for r in table["records"] if r["family"] == origin and (r["moe"] == run["moe"] or not measured)]
     variance, extrapolated = float(entry["log_sigma"]) ** 2, []
-    if not records:
+    if origin != family or not records:
+        variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")
     for axis in AXES:
         seen = [r[axis] for r in records] or [1]

@@ -14,9 +14,15 @@ from cost_models.collectives import point_to_point_s
 from cost_models.schedule import in_flight_moments
 
 if TYPE_CHECKING:
+    from autodeploy.evaluation.layer_cost import ChoiceCost
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
+
+
+# Choices of a class that the solver decides about: more multiply its work and change the plan by less than its gap.
+MOST_CHOICES = 6
+MOST_CHOICES_OF_FEW = 2  # of a class with less than a fifth of the layers
 
 
 def build_problem(
@@ -26,11 +32,13 @@ def build_problem(
     index: int,
     *,
     choices: frozenset[str],
+    menu: bool = True,
 ) -> InnerProblem:
     """The problem of candidate `index`.
 
     Parameters
     ----------
+    menu : keep only the choices worth deciding about; a fixed strategy keeps all it names.
     choices : memory choices that may be used. "full" among them keeps one whole layer of workspace on every stage.
     """
     axes = candidates.axes_at(index)
@@ -46,7 +54,7 @@ def build_problem(
         micro_batches=micro_batches,
         classes=tuple(_layer_class(c, context, index) for c in classes.layers),
         layers=tuple(c.count for c in classes.layers),
-        options=_options(classes, choices, context, index),
+        options=_options(classes, choices, index, menu=menu),
         pieces=_pieces(classes, context, index, pp, vpp, schedule),
         in_flight=in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),
         limit_bytes=buffers.limit_bytes,
@@ -106,11 +114,17 @@ def _pieces(
     return tuple(placed)
 
 
-def _options(classes: StepClasses, choices: frozenset[str], context: Context, index: int) -> tuple[MemoryOption, ...]:
+def _options(
+    classes: StepClasses, choices: frozenset[str], index: int, *, menu: bool
+) -> tuple[MemoryOption, ...]:
     """Memory options of every layer class, with the choices whose tensors they share."""
     options = []
     for number, step in enumerate(classes.layers):
         mine = [name for name in step.cost.choices if name in choices]
+        if menu:
+            few = step.count < 0.2 * sum(c.count for c in classes.layers)
+            most = MOST_CHOICES_OF_FEW if few else MOST_CHOICES
+            mine = _menu({name: step.cost.choices[name] for name in mine}, index, most)
         for name in mine:
             cost = step.cost.choices[name]
             saved = at(cost.saved_bytes, index)
@@ -128,6 +142,19 @@ def _options(classes: StepClasses, choices: frozenset[str], context: Context, in
                 )
             )
     return tuple(options)
+
+
+def _menu(choices: dict[str, ChoiceCost], index: int, number: int) -> list[str]:
+    """The choices of a class worth deciding about: the `number` that free most bytes a second, full recompute always.
+
+    Swapping costs no computation, so it comes first; what frees less than a hundredth of the most is left out.
+    """
+    saved = {name: at(cost.saved_bytes, index) for name, cost in choices.items()}
+    most = max(saved.values(), default=0.0)
+    rate = {name: saved[name] / (at(choices[name].recompute_s, index) + 1e-9) for name in choices}
+    useful = [name for name in choices if name != "full" and saved[name] > 0.01 * most]
+    kept = set(sorted(useful, key=lambda name: (-rate[name], name))[:number]) | {"full"}
+    return [name for name in choices if name in kept]
 
 
 def _compete(first: str, second: str) -> bool:

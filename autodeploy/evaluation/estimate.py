@@ -72,7 +72,7 @@ def estimate_layout(
     simulated schedule are the pipeline's bubble, each measured as a gap.
     """
     chosen = frozenset(name.partition("@")[0] for name, count in layout.applied.items() if int(np.sum(count)))
-    problem = build_problem(classes, candidates, context, index, choices=chosen)
+    problem = build_problem(classes, candidates, context, index, choices=chosen, menu=False)
     applied = applied_array(problem, layout)
     layers = layout.layers[None]
     times = chunk_times(problem, layers, applied)

@@ -12,7 +12,7 @@ from autodeploy.evaluation.sweep import sweep
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.plans import Identity, plan_of
 from autodeploy.solver.search_space import enumerate_candidates
-from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.feature_choice import choose_features
 from autodeploy.strategies.rules import judge
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 LABEL = "the usual starting point"
-FEATURES = {"adaptive_pipe": "off", "hierarchical_a2a": "off", "selective_recompute": "off", "swap_optimizer": "off"}
+FEATURES: dict[str, Switch] = {"adaptive_pipe": "off", "hierarchical_a2a": "off", "selective_recompute": "off", "swap_optimizer": "off"}
 
 
 def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
@@ -36,7 +36,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     search = SearchSpec(
         target=spec.search.target,
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": ("1f1b",)},
-        features={k: v for k, v in FEATURES.items()},
+        features=FEATURES,
     )
     choice = choose_features(search, spec.model, profile.name)
     found = enumerate_candidates(search, context, profile, choice)

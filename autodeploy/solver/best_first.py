@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.options import FLAT, SEQUENTIAL
 from autodeploy.evaluation.stage_classes import StepClasses, step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.effort import QUICK
 from autodeploy.solver.solve import solve
 from autodeploy.strategies.memory_rules import launchable
 
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 
+# Inner problems are simulated slot by slot: a candidate costs about pp x vpp x micro batches of work.
+QUICK_SLOTS = 250_000.0
+
+
 @dataclass(frozen=True)
 class Solved:
-    """One candidate with its solved inner problem, costs and problem kept for the estimate."""
+    """One candidate with its solved inner problem; costs and problem are kept for the estimate."""
 
     index: int
     candidate: Candidates
@@ -38,6 +43,16 @@ class Solved:
     solution: InnerSolution
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Deterministic limits of one search: inner problems solved quickly, slots they may simulate, and refined ones."""
+
+    quick: int
+    slots: float
+    refined: int
+    effort: Effort
+
+
 @dataclass
 class Frontier:
     """What the search knows so far."""
@@ -45,8 +60,7 @@ class Frontier:
     best: list[Solved] = field(default_factory=list)
     solved: int = 0
     pruned: int = 0
-    infeasible: int = 0
-    open_bound_s: float = math.inf
+    open_bound_s: float = math.inf  # no candidate that was not refined can beat this
     cancelled: bool = False
     work: float = 0.0
 
@@ -97,65 +111,96 @@ def best_first(
     *,
     top_k: int,
     gap: float,
-    effort: Effort,
-    max_solves: int,
+    budget: Budget,
     watch: Watch | None = None,
     should_cancel: Callable[[], bool] | None = None,
 ) -> Frontier:
-    """Solve candidates in the order of their repaired estimate until the bound of the rest meets the K-th best.
+    """Solve candidates quickly in the order of their repaired estimate, then refine the best and prove their bounds.
 
     Parameters
     ----------
     contexts : the context of a candidate index (all the same unless batch or cards vary).
-    max_solves : deterministic limit on inner problems.
+
+    Notes
+    -----
+    The search ends when the bound of all open candidates meets the best plan within `gap`, or the budget ends. The gap
+    of the result is the least open bound against each plan.
     """
     frontier = Frontier()
+    outer = outer_tuples(candidates)
     order = np.lexsort((np.arange(len(candidates)), swept.repaired_s))
     bounds = swept.bound_s[order]
-    # The least bound of everything from a position on.
     rest = np.minimum.accumulate(bounds[::-1])[::-1] if len(bounds) else bounds
-    outer = outer_tuples(candidates)
     settled: set[int] = set()
+    slots, tried = 0.0, 0
     for position, index in enumerate(order):
+        if should_cancel is not None and should_cancel():
+            frontier.cancelled = True
         kth = frontier.best[top_k - 1].solution.step_s if len(frontier.best) >= top_k else math.inf
-        best_s = frontier.incumbent_s or math.inf
+        spent = frontier.best and (frontier.solved >= budget.quick or slots >= budget.slots)
+        closed = len(frontier.best) >= top_k and rest[position] >= (1.0 - gap) * (frontier.incumbent_s or math.inf)
+        if frontier.cancelled or spent or closed or tried >= 8 * budget.quick:
+            frontier.open_bound_s = min(frontier.open_bound_s, float(rest[position]))
+            break
         if swept.bound_s[index] >= kth or int(outer[index]) in settled:
             frontier.pruned += 1
             continue
-        done = len(frontier.best) >= top_k and (rest[position] >= best_s * (1.0 - gap) or frontier.solved >= max_solves)
-        out_of_effort = frontier.solved >= max_solves and frontier.best
-        if done or out_of_effort or frontier.solved >= 4 * max_solves:
-            frontier.open_bound_s = min(frontier.open_bound_s, float(rest[position]))
-            break
-        if should_cancel is not None and should_cancel():
-            frontier.cancelled = True
-            frontier.open_bound_s = min(frontier.open_bound_s, float(rest[position]))
-            break
-        limit = None if math.isinf(kth) else kth
+        tried += 1
         one = candidates.take(slice(int(index), int(index) + 1))
-        if limit is not None and _cannot_enter(one, contexts(int(index)), limit):
-            frontier.pruned += 1
-            continue
-        solved = solve_candidate(one, contexts(int(index)), int(index), effort, limit, should_cancel)
-        _enter(frontier, solved, top_k, outer)
+        solved = solve_candidate(one, contexts(int(index)), int(index), QUICK, None, should_cancel)
+        slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
+        _enter(frontier, solved, outer)
         if solved.solution.applied is not None and not solved.solution.applied.any():
             # Nothing had to be recomputed: another way to keep optimizer states can't be faster.
             settled.add(int(outer[index]))
         if watch is not None:
             watch(frontier, int(index))
+    _refine(frontier, outer, top_k, budget, watch, should_cancel)
     return frontier
 
 
-def _cannot_enter(candidate: Candidates, context: Context, limit_s: float) -> bool:
-    """Whether a cheap bound of the inner problem already exceeds the K-th best."""
-    classes = step_classes(unit_costs(context, candidate), candidate, context)
-    problem = build_problem(classes, candidate, context, 0, choices=memory_choices(candidate, context) - {"full"})
-    return relax_bound(problem) >= limit_s
+def _refine(
+    frontier: Frontier,
+    outer: npt.NDArray[np.int64],
+    top_k: int,
+    budget: Budget,
+    watch: Watch | None,
+    should_cancel: Callable[[], bool] | None,
+) -> None:
+    """Solve the best candidates again in earnest, the most promising first; the others keep their quick plans."""
+    quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
+    for rank, solved in enumerate(quick):
+        stop = frontier.cancelled or (should_cancel is not None and should_cancel())
+        if rank >= budget.refined or stop:
+            frontier.cancelled |= stop
+            frontier.open_bound_s = min(frontier.open_bound_s, solved.solution.bound_s)
+            continue
+        assert solved.solution.layout is not None
+        assert solved.solution.applied is not None
+        hint = (solved.solution.layout, solved.solution.applied)
+        better = solve(solved.problem, effort=budget.effort, hint=hint, should_cancel=should_cancel)
+        if better.layout is not None and better.step_s <= solved.solution.step_s:
+            bound = max(better.bound_s, solved.solution.bound_s)
+            refined = replace(solved, solution=replace(better, bound_s=min(bound, better.step_s)))
+        else:
+            proven = max(better.bound_s, solved.solution.bound_s)
+            refined = replace(solved, solution=replace(solved.solution, bound_s=proven))
+        frontier.best[frontier.best.index(solved)] = refined
+        frontier.open_bound_s = min(frontier.open_bound_s, refined.solution.bound_s)
+        frontier.work += better.deterministic_work
+        frontier.best.sort(key=lambda s: (s.solution.step_s, s.index))
+        if watch is not None:
+            watch(frontier, refined.index)
+    del frontier.best[2 * top_k :]
 
 
 def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
-    """A number for each distinct outer strategy [n]: all axes but how optimizer states are kept."""
+    """A number for each distinct outer strategy [n].
+
+    All axes but how optimizer states are kept, and which of the two pairwise dispatchers a framework runs.
+    """
     c = candidates
+    dispatcher = np.where(c.moe_dispatcher == SEQUENTIAL, FLAT, c.moe_dispatcher)
     columns = (
         c.tp,
         c.pp,
@@ -167,23 +212,22 @@ def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
         c.etp,
         c.micro_batch_size,
         c.schedule,
-        c.moe_dispatcher,
+        dispatcher,
     )
     _, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     return np.asarray(inverse, dtype=np.int64).ravel()
 
 
-def _enter(frontier: Frontier, solved: Solved, top_k: int, outer: npt.NDArray[np.int64]) -> None:
+def _enter(frontier: Frontier, solved: Solved, outer: npt.NDArray[np.int64]) -> None:
+    """Keep a solved candidate if it is the best of its outer tuple."""
     frontier.solved += 1
-    frontier.work += solved.solution.deterministic_work
     if solved.solution.layout is None:
-        frontier.infeasible += solved.solution.status == "infeasible"
-        if solved.solution.status == "cancelled":
-            frontier.cancelled = True
+        if solved.solution.status != "infeasible":
+            frontier.open_bound_s = min(frontier.open_bound_s, solved.solution.bound_s)
         return
-    frontier.best.append(solved)
-    frontier.best.sort(key=lambda s: (s.solution.step_s, s.index))
     kept: dict[int, Solved] = {}
-    for each in frontier.best:
-        kept.setdefault(int(outer[each.index]), each)
-    frontier.best = list(kept.values())[: 2 * top_k]
+    for each in sorted([*frontier.best, solved], key=lambda s: (s.solution.step_s, s.index)):
+        first = kept.setdefault(int(outer[each.index]), each)
+        if first is not each:
+            frontier.open_bound_s = min(frontier.open_bound_s, each.solution.bound_s)
+    frontier.best = list(kept.values())

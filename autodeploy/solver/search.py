@@ -82,7 +82,7 @@ def search(state: Search, start: Ints) -> None:
         return
     if state.best is not known:
         state.take(improve(state.evaluator, state.choices, state.best, state.effort.moves, state.cancelled))
-    if not state.closed() and state.problem.schedule != "dualpipe":
+    if state.effort.rounds and not state.closed() and state.problem.schedule != "dualpipe":
         _close_gap(state)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import SearchSpec
 
 MAX_CANDIDATES = 40_000_000
-AXIS_ORDER = ("tp", "cp", "cp_algo", "pp", "vpp", "schedule", "ep", "etp", "moe_dispatcher", "micro_batch_size")
+LEAST_TOKENS = 4096  # of a sequence on a context-parallel rank; MindSpeed auto-settings prunes below 4K (A3) or 8K (A2)
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,12 @@ def default_space(
     """Every value worth a look: what the arithmetic of model and cluster can admit at all.
 
     Tensor parallel groups stay inside a node: across nodes one layer's collectives would cross the scale-out network
-    many times. Context parallelism is looked at from 8K tokens a rank down to 1K.
+    many times. Context parallelism leaves a rank at least 4K tokens of a sequence.
     """
     tp = [t for t in divisors(node_ranks) if model.num_attention_heads % t == 0]
     chunks = model.num_hidden_layers + 2
     pp = [p for p in divisors(world) if p <= min(chunks, 128)]
-    cp = [c for c in divisors(world) if c == 1 or (seq_length // c >= 1024 and seq_length % c == 0 and c <= 64)]
-    if seq_length < 16_384:
-        cp = [c for c in cp if c <= 2]
+    cp = [c for c in divisors(world) if c == 1 or (seq_length >= c * LEAST_TOKENS and seq_length % c == 0 and c <= 64)]
     ep = [e for e in divisors(model.n_routed_experts or 1) if e <= world]
     off = {name for name, switch in features.items() if switch == "off"}
     schedules = [SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")]

@@ -88,7 +88,8 @@ def _params(model: ModelSpec, shard: Sharding, moe: bool) -> tuple[Floats, Float
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
     """Norms and residual additions around attention and MLP.
 
-    A fused norm reads and writes each element once (4 B), an unfused one about three times.
+    Bytes an element. A fused norm reads and writes it once (4 B); an unfused one is five operators that pass over it
+    three to four times (14 B). Each residual addition reads two elements and writes one (6 B).
     """
     elements = shard.local_tokens * model.hidden_size
     norms = NORMS_PER_LAYER[model.norm_layout]

@@ -1,18 +1,30 @@
-"""Estimates and sweep agree with an accounting that walks over ranks, layers, operators and micro batches one by one."""
+"""Estimates and sweep agree with an accounting that walks over ranks, layers, operators and micro batches in turn."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
 from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.sweep import Sweep, _template, sweep
 from autodeploy.evaluation.unit_costs import unit_costs
-from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
+from tests.support.accounting.cases import (
+    DENSE,
+    LATENT,
+    Case,
+    candidates_of,
+    case_of,
+    cases,
+    cluster,
+    degrees,
+    memory_choices,
+    placements,
+)
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.step import Step, account
 
@@ -55,10 +67,115 @@ def assert_equal(found: Estimate, expected: Step) -> None:
     np.testing.assert_allclose(found.card_bytes, [sum(kinds.values()) for kinds in expected.memory], rtol=EXACT)
 
 
-@settings(max_examples=120)
+@settings(max_examples=120, phases=[Phase.generate])
 @given(st.data(), cases())
 def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     d = data.draw(degrees(case))
     per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp))
     applied = data.draw(memory_choices(per_chunk))
     assert_equal(estimated(case, d, per_chunk, applied), account(case.run, d, case.machine, per_chunk, applied))
+
+
+def template_of(case: Case, d: Degrees) -> list[list[int]] | None:
+    """The sweep's template as a layout; None where it isn't one.
+
+    It knows a first, a middle and a last stage. It is a layout where they add up to the model's layers and all middle
+    stages hold the same kinds of layers.
+    """
+    candidates = candidates_of([d])
+    classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
+    kinds = np.array([row[0] for row in _template(classes, candidates, 1).layers])  # [class, stage class]
+    first, middle, last = (int(n) for n in kinds.sum(axis=0))
+    sizes = {1: [last], 2: [first, last]}.get(d.pp, [first, *[middle] * (d.pp - 2), last])
+    if sum(sizes) != case.run.num_hidden_layers:
+        return None
+    per_chunk = [[size] for size in sizes]
+    held = template_layers(tuple(c.count for c in classes.layers), d.pp, 1, np.asarray(per_chunk))[:, 0]
+    alike = all((stage == kinds[:, 1]).all() for stage in held[1:-1])
+    return per_chunk if alike else None
+
+
+def assert_parts(case: Case, d: Degrees, expected: Step, parts: dict[str, float]) -> None:
+    """The sweep's parts are those of one stage; after the pipeline, of the slowest one."""
+    slowest = max(expected.tails, key=lambda tail: sum(tail.values()))
+    candidates = [{name: stage.get(name, 0.0) + slowest.get(name, 0.0) for name in parts} for stage in expected.parts]
+    small = EXACT * expected.step_s
+    assert any(parts == pytest.approx(stage, rel=EXACT, abs=small) for stage in candidates), (parts, candidates, d)
+
+
+@settings(max_examples=120, phases=[Phase.generate])
+@given(st.data(), cases())
+def test_the_sweep_equals_the_accounting(data: st.DataObject, case: Case) -> None:
+    d = data.draw(degrees(case, schedules=("1f1b",)))
+    assume(d.pp > 1)
+    per_chunk = template_of(case, d)
+    assume(per_chunk is not None)
+    assert per_chunk is not None
+    table = sweep(candidates_of([d]), case.context)
+    expected = account(case.run, d, case.machine, per_chunk)
+    assert table.memory_bytes[0] == pytest.approx(max(expected.allocator), rel=EXACT)
+    if d.micro_batches > d.pp:
+        assert table.step_time_s[0] == pytest.approx(expected.step_s, rel=EXACT)
+        assert_parts(case, d, expected, {name: float(values[0]) for name, values in table.parts.items()})
+    else:
+        # With few micro batches the longest path may be one that the closed form does not see.
+        assert table.step_time_s[0] <= expected.step_s * (1 + EXACT)
+    assert table.bound_s[0] <= expected.step_s * (1 + EXACT)
+
+
+ONE_STAGE = ("1f1b", "adaptive_pipe")
+
+
+def one_stage(data: st.DataObject, case: Case) -> tuple[Degrees, Step, Sweep]:
+    """A strategy without a pipeline, by both."""
+    d = data.draw(degrees(case, schedules=ONE_STAGE).map(_without_pipeline))
+    table = sweep(candidates_of([d]), case.context)
+    return d, account(case.run, d, case.machine, [[case.run.num_hidden_layers]]), table
+
+
+def _without_pipeline(d: Degrees) -> Degrees:
+    schedule = "1f1b" if d.schedule == "interleaved" else d.schedule
+    return replace(d, pp=1, vpp=1, schedule=schedule)
+
+
+@settings(max_examples=100, phases=[Phase.generate])
+@given(st.data(), cases())
+def test_one_stage_of_the_sweep_equals_the_accounting(data: st.DataObject, case: Case) -> None:
+    d, expected, table = one_stage(data, case)
+    assert table.memory_bytes[0] == pytest.approx(expected.allocator[0], rel=EXACT)
+    for name, seconds in expected.parts[0].items():
+        if name not in expected.tails[0]:
+            assert table.parts[name][0] == pytest.approx(seconds, rel=EXACT, abs=EXACT * expected.makespan_s), (name, d)
+    assert table.bound_s[0] <= expected.step_s * (1 + EXACT)
+
+
+@pytest.mark.xfail(reason="the sweep leaves out what the embedding adds after the pass of a single stage", strict=True)
+@settings(max_examples=20, phases=[Phase.generate])
+@given(st.data(), cases())
+def test_the_tail_of_one_stage_equals_the_accounting(data: st.DataObject, case: Case) -> None:
+    d, expected, table = one_stage(data, case)
+    assert table.step_time_s[0] == pytest.approx(expected.step_s, rel=EXACT)
+    assert_parts(case, d, expected, {name: float(values[0]) for name, values in table.parts.items()})
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "hierarchical"])
+@pytest.mark.parametrize("where", ["nodes", "supernodes"])
+@pytest.mark.parametrize("deduplicated", [False, True])
+@pytest.mark.parametrize(("ep", "etp"), [(16, 1), (16, 2), (32, 1)])
+def test_expert_exchange_over_all_tiers(dispatcher: str, where: str, deduplicated: bool, ep: int, etp: int) -> None:
+    features = {"flash_attention", "grouped_gemm"} | ({"deduplicated_dispatch"} if deduplicated else set())
+    case = case_of(LATENT, cluster(where), frozenset(features), imbalance=1.3, peak=2.0, network=0.1)
+    d = Degrees(case.world, tp=2, ep=ep, etp=etp, micro_batches=2, dispatcher=dispatcher, sequence_parallel=True)
+    assert_equal(estimated(case, d, [[8]], {}), account(case.run, d, case.machine, [[8]]))
+
+
+@pytest.mark.parametrize("seq", [512, 4096])
+def test_layers_with_a_window(seq: int) -> None:
+    """On one stage: a pipeline's stages are taken to hold the same share of windowed layers."""
+    kinds = [("full_attention", "sliding_attention")[layer % 3 > 0] for layer in range(8)]
+    case = case_of(
+        DENSE | {"sliding_window": 768, "layer_types": kinds}, cluster("node"), frozenset({"flash_attention"}), seq=seq
+    )
+    d = Degrees(case.world, tp=2, micro_batches=3, sequence_parallel=True)
+    for applied in ({}, {"full": [8]}):
+        assert_equal(estimated(case, d, [[8]], applied), account(case.run, d, case.machine, [[8]], applied))

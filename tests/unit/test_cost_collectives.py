@@ -99,10 +99,14 @@ def test_point_to_point_uses_one_link_of_a_mesh_and_the_whole_port_of_a_switch()
     assert float(point_to_point_s(25e9 * 0.80, A2[1], 0.0)) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_a_ring_over_nodes_goes_at_the_pace_of_its_network_hop() -> None:
+def test_a_ring_goes_at_the_pace_of_its_slowest_hop() -> None:
     chunk = 1e8
-    assert float(ring_pass_s(chunk, group(8, 2), A2, 0.0)) == pytest.approx(float(point_to_point_s(chunk, A2[1], 0.0)))
-    assert float(ring_pass_s(chunk, group(8, 1), A2, 0.0)) == pytest.approx(float(point_to_point_s(chunk, A2[0], 0.0)))
+    slow_port = (A2[0], Tier("port", 1e9, 0, 1e-6, 1.0))
+    assert float(ring_pass_s(chunk, group(8, 2), slow_port, 0.0)) == pytest.approx(0.1, rel=1e-3)
+    assert float(ring_pass_s(chunk, group(8, 1), slow_port, 0.0)) == pytest.approx(chunk / (28e9 * 0.65), rel=1e-3)
+    # One HCCS link at 0.65 of 28 GB/s is slower than RoCE at 0.80 of 25 GB/s.
+    mixed = float(ring_pass_s(chunk, group(8, 2), A2, 0.0))
+    assert mixed == pytest.approx(max(float(point_to_point_s(chunk, tier, 0.0)) for tier in A2))
 
 
 # Source: MindSpeed, communication over computation (CoC): T = max(C, N) (c - 1) / c + (C + N) / c, c in 2, 4, 8.

@@ -128,7 +128,9 @@ def test_experts_of_deepseek_v3_keep_402432_bytes_a_token_of_which_probabilities
     assert moe in (402_432, 402_432 - without_probabilities)
 
 
-@pytest.mark.xfail(strict=True, reason="the expert table keeps 2 k fe, not 4 k fe: MindSpeed's act_without_probs is missing")
+@pytest.mark.xfail(
+    strict=True, reason="the expert table keeps 2 k fe, not 4 k fe: MindSpeed's act_without_probs is missing"
+)
 def test_deepseek_v3_keeps_611456_bytes_a_token_and_layer() -> None:
     # 1.17 GiB for 4096 tokens at TP2.
     assert kept(DEEPSEEK_LAYER) / 4096 == 611_456
@@ -212,7 +214,9 @@ def test_every_memory_choice_names_tensors_operators_and_exchanges_that_exist() 
 
 
 @pytest.mark.parametrize("name", ["llama2-7b", "llama3-70b", "qwen3-32b"])
-@pytest.mark.xfail(strict=True, reason="grouped-query and latent attention share the tensor name qkv, freed by mla_up_proj")
+@pytest.mark.xfail(
+    strict=True, reason="grouped-query and latent attention share the tensor name qkv, freed by mla_up_proj"
+)
 def test_recomputing_latent_projections_frees_nothing_of_grouped_query_attention(name: str) -> None:
     table = layer_table(load_preset(name), shard(), FUSED, ("dense", None))
     operators = {o.name for o in table.operators}

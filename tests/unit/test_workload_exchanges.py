@@ -103,7 +103,7 @@ def test_one_rank_has_no_tensor_parallel_exchange() -> None:
 
 @pytest.mark.xfail(strict=True, reason="latent attention gathers its latents and, beside them, the hidden state")
 def test_latent_attention_gathers_latents_instead_of_the_hidden_state() -> None:
-    # Megatron-LM multi_latent_attention.py: the down projections run on the s / t tokens of a rank (duplicated weights),
+    # Megatron-LM multi_latent_attention.py: down projections run on the s / t tokens of a rank (duplicated weights),
     # the column parallel up projections gather q_compressed and kv_compressed; h wide: the output's scatter alone.
     model = load_preset("deepseek-v3")
     table = layer_table(model, shard(tp=8), FUSED, ("moe", None))
@@ -124,7 +124,9 @@ def test_dispatch_sends_each_local_token_once_a_choice() -> None:
 
 def test_expert_tensor_parallelism_gathers_the_rows_of_its_group() -> None:
     # Every rank of an expert's tensor-parallel group needs all rows that any of its ranks received.
-    whole, cut = (layer_table(load_preset("mixtral-8x7b"), shard(tp=4, ep=8, etp=e), FUSED, ("moe", None)) for e in (1, 4))
+    whole, cut = (
+        layer_table(load_preset("mixtral-8x7b"), shard(tp=4, ep=8, etp=e), FUSED, ("moe", None)) for e in (1, 4)
+    )
     assert float(exchange(whole, "expert_gather").message_bytes[0]) == 0
     assert float(exchange(cut, "expert_gather").message_bytes[0]) == 2 * 4096 * 2 * 4096
 

@@ -94,7 +94,9 @@ def test_expert_work_is_what_the_group_sends(ep: int, etp: int, tp: int) -> None
     model = load_preset("deepseek-v3")
     table = layer_table(model, shard(tp=tp, ep=ep, etp=etp), FUSED, ("moe", None))
     flops = sum(
-        float(np.ravel(2.0 * o.rows * o.columns * o.depth * o.groups)[0]) for o in table.operators if o.kind == "grouped_gemm"
+        float(np.ravel(2.0 * o.rows * o.columns * o.depth * o.groups)[0])
+        for o in table.operators
+        if o.kind == "grouped_gemm"
     )
     assert flops == pytest.approx(2 * (4096 / tp) * 8 * 3 * 7168 * 2048)
 

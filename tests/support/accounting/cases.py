@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.build_context import build_context, profile_of
-from autodeploy.evaluation.context import Context
-from autodeploy.evaluation.machine import Machine
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from hardware_profiles.profile import Profile
 from tests.support.accounting.layer import Run
 from tests.support.accounting.machine import Link, Numbers
 from tests.support.accounting.ranks import Degrees
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.machine import Machine
+    from hardware_profiles.profile import Profile
 
 DENSE: dict[str, Any] = {
     "name": "dense",
@@ -63,7 +65,7 @@ LATENT = {
 SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
-    *("moe_alltoall_overlap", "shared_expert_overlap"),
+    *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
@@ -106,7 +108,12 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
     ]
     links = tuple(
         Link(
-            size, float(t.bytes_per_s), t.links, float(t.latency_s), float(t.efficiency), float(np.asarray(t.exchange_loss))
+            size,
+            float(t.bytes_per_s),
+            t.links,
+            float(t.latency_s),
+            float(t.efficiency),
+            float(np.asarray(t.exchange_loss)),
         )
         for size, t in zip(sizes, machine.tiers, strict=True)
     )
@@ -115,7 +122,15 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
         *("attention_forward", "attention_backward", "attention_head_dim_half", "attention_seq_half"),
         *("hbm_fraction", "movement_fraction", "cube_op_s", "vector_op_s"),
     )
-    own = ("comm_op_s", "software_factor", "contention", "overlap", "runtime_bytes", "communicator_bytes", "fragmentation")
+    own = (
+        "comm_op_s",
+        "software_factor",
+        "contention",
+        "overlap",
+        "runtime_bytes",
+        "communicator_bytes",
+        "fragmentation",
+    )
     return Numbers(
         **{name: float(np.asarray(getattr(rates, name))) for name in names},
         **{name: float(np.asarray(getattr(machine, name))) for name in own},
@@ -146,8 +161,9 @@ def case_of(
     peak: float = 1.0,
     distributed_optimizer: bool = True,
     norm_precision: str = "bf16",
+    network: float = 1.0,
 ) -> Case:
-    """The same run for the planner and for the accounting."""
+    """The same run for the planner and for the accounting, on a network of `network` times the profile's bandwidth."""
     training = TrainingSpec.model_validate(
         {
             "seq_length": seq,
@@ -166,6 +182,9 @@ def case_of(
         profile=where.profile,
         distributed_optimizer=distributed_optimizer,
     )
+    if network != 1.0:
+        tiers = tuple(replace(tier, bytes_per_s=tier.bytes_per_s * network) for tier in context.machine.tiers)
+        context = replace(context, machine=replace(context.machine, tiers=tiers))
     run = Run(
         model=model,
         seq=seq,
@@ -247,6 +266,8 @@ def cases(draw: st.DrawFn) -> Case:
         peak=draw(st.sampled_from([1.0, 2.0, 6.0])),
         distributed_optimizer=draw(st.booleans()),
         norm_precision=draw(st.sampled_from(["bf16", "fp32"])),
+        # A slow network leaves exposed what computation hides on a fast one.
+        network=draw(st.sampled_from([1.0, 1.0, 0.1, 0.01])),
     )
 
 
@@ -255,7 +276,9 @@ def _powers(limit: int) -> list[int]:
 
 
 @st.composite
-def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = ("1f1b", "interleaved", "adaptive_pipe")) -> Degrees:
+def degrees(
+    draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = ("1f1b", "interleaved", "adaptive_pipe")
+) -> Degrees:
     """A legal strategy of a case."""
     world, model = case.world, case.run.model
     moe, layers = "n_routed_experts" in model, model["num_hidden_layers"]
@@ -269,7 +292,7 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = ("1f1b", "
     vpp = 1
     if schedule != "1f1b":
         vpp = 1 if pp == 1 else 2
-        if schedule == "interleaved" and pp == 1 or pp * vpp > layers:
+        if (schedule == "interleaved" and pp == 1) or pp * vpp > layers:
             schedule, vpp = "1f1b", 1
     rounds = draw(st.integers(2 if schedule == "adaptive_pipe" else 1, 3))
     micro_batches = draw(st.integers(1, 3 * pp)) if schedule == "1f1b" else rounds * pp

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.support.accounting.machine import Numbers
-from tests.support.accounting.ranks import Degrees
+if TYPE_CHECKING:
+    from tests.support.accounting.machine import Numbers
+    from tests.support.accounting.ranks import Degrees
 
 Hide = Callable[[float], float]
 
@@ -40,12 +41,12 @@ class Run:
     @property
     def qk(self) -> int:
         """Width of a head's query and key."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.kv_lora_rank else self.head_dim
+        return int(self.qk_nope_head_dim + self.qk_rope_head_dim if self.kv_lora_rank else self.head_dim)
 
     @property
     def value(self) -> int:
         """Width of a head's value."""
-        return self.v_head_dim or self.head_dim
+        return int(self.v_head_dim or self.head_dim)
 
     def is_moe(self, layer: int) -> bool:
         """Whether a layer has routed experts."""
@@ -120,7 +121,9 @@ class Account:
 
     # -- entries ---------------------------------------------------------------------------------------------
 
-    def gemm(self, name: str, window: str, m: float, n: float, k: float, groups: float = 1, launches: float = 1) -> None:
+    def gemm(
+        self, name: str, window: str, m: float, n: float, k: float, groups: float = 1, launches: float = 1
+    ) -> None:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
         times = (groups * t(m, n, k), groups * t(m, k, n), groups * t(k, n, m))
@@ -197,7 +200,9 @@ class Account:
         for number, part in enumerate((self.forward, self.backward)):
             for operator in self.operators.values():
                 even, busy = (
-                    (operator.even[0], operator.busy[0]) if number == 0 else (sum(operator.even[1:]), sum(operator.busy[1:]))
+                    (operator.even[0], operator.busy[0])
+                    if number == 0
+                    else (sum(operator.even[1:]), sum(operator.busy[1:]))
                 )
                 part.compute += even
                 part.imbalance += busy - even
@@ -207,9 +212,7 @@ class Account:
 
     def window_s(self, window: str, *, backward: bool) -> float:
         """Computation of one half of the layer."""
-        return sum(
-            sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window
-        )
+        return sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
 
     def hidden_in_pair(self) -> float:
         """Four windows of a forward beside another micro batch's backward: each hides the smaller of the two."""
@@ -432,11 +435,20 @@ def _mixture(a: Account) -> None:
 
     # What one rank receives: walk over the ranks of its expert-parallel and expert tensor-parallel groups.
     received = sum(a.local * k / d.ep for _ in a.groups["ep"] for _ in a.groups["etp"]) * (r.capacity_factor or 1)
-    moved = 2 * h * (a.local * k + a.local)
     mine = experts / d.ep
-    resorted = 4 * h * received if mine > 1 and d.ep > 1 else 0
+    resorted = 4 * h * received if mine > 1 and d.ep > 1 and d.dispatcher != "allgather" else 0
+    sent = a.local * k
+    permute = 2 * h * a.local + 2 * h * sent  # read each token, write a row for each choice
+    unpermute, permute_back = permute, permute
+    unpermute_back = 2 * permute
+    if d.dispatcher == "allgather":
+        # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
+        whole = sum(a.local for _ in a.groups["ep"] for _ in a.groups["etp"])
+        permute = unpermute_back = (2 + 8 + 2) * h * received
+        unpermute = permute_back = (2 + 8 + 4 + 4) * h * received + 2 * h * whole
+        sent = received
     once = 1 if fused else 3
-    a.vector("permute", "mlp", moved, moved, once, moves=True)
+    a.vector("permute", "mlp", permute, permute_back, once, moves=True)
     a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=True, hot=True)
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
@@ -445,8 +457,8 @@ def _mixture(a: Account) -> None:
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True)
     a.experts("expert_down_proj", mine, received / mine, h, width)
     a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=True, hot=True)
-    a.vector("unpermute", "mlp", moved, 2 * moved, once, moves=True)
-    a.keep("unpermute_in", 2 * h * a.local * k)
+    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=True)
+    a.keep("unpermute_in", 2 * h * sent)
     a.keep("expert_in", 2 * received * h, hot=True)
     a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
     a.keep("expert_activation_out", kept * elements, hot=True)

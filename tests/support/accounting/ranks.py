@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -36,22 +37,26 @@ class Degrees:
         return self.world // (self.etp * self.ep * self.pp)
 
 
-def coordinates(rank: int, sizes: dict[str, int]) -> dict[str, int]:
-    """A rank's place on every axis, the first axis fastest."""
-    place = {}
-    for axis, size in sizes.items():
-        rank, place[axis] = divmod(rank, size)
-    return place
+Sizes = tuple[tuple[str, int], ...]
 
 
-def group(rank: int, world: int, sizes: dict[str, int], along: set[str]) -> list[int]:
+@lru_cache(maxsize=64)
+def coordinates(world: int, sizes: Sizes) -> list[dict[str, int]]:
+    """Every rank's place on every axis, the first axis fastest."""
+    places = []
+    for rank in range(world):
+        place, rest = {}, rank
+        for axis, size in sizes:
+            rest, place[axis] = divmod(rest, size)
+        places.append(place)
+    return places
+
+
+def group(rank: int, world: int, sizes: Sizes, along: set[str]) -> list[int]:
     """All ranks that differ from `rank` only along the given axes."""
-    mine = coordinates(rank, sizes)
-    return [
-        other
-        for other in range(world)
-        if all(place == mine[axis] for axis, place in coordinates(other, sizes).items() if axis not in along)
-    ]
+    places = coordinates(world, sizes)
+    fixed = [(axis, place) for axis, place in places[rank].items() if axis not in along]
+    return [other for other, place in enumerate(places) if all(place[axis] == mine for axis, mine in fixed)]
 
 
 def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
@@ -59,8 +64,8 @@ def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
 
     Of a context-parallel group, neighbours exchange heads (Ulysses) and the rest pass keys and values round.
     """
-    dense = {"tp": d.tp, "heads": d.ulysses, "ring": d.cp // d.ulysses, "dp": d.dp, "pp": d.pp}
-    expert = {"etp": d.etp, "ep": d.ep, "edp": d.edp, "pp": d.pp}
+    dense = (("tp", d.tp), ("heads", d.ulysses), ("ring", d.cp // d.ulysses), ("dp", d.dp), ("pp", d.pp))
+    expert = (("etp", d.etp), ("ep", d.ep), ("edp", d.edp), ("pp", d.pp))
     found = {axis: group(rank, d.world, dense, {axis}) for axis in ("tp", "heads", "ring", "pp")}
     found["dense"] = group(rank, d.world, dense, {"heads", "ring", "dp"})
     found |= {axis: group(rank, d.world, expert, {axis}) for axis in ("etp", "ep", "edp")}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tests.support.accounting import layer as layers
-from tests.support.accounting.layer import Account, Run
-from tests.support.accounting.machine import Numbers
-from tests.support.accounting.pipeline import Played, peak, play, programme
+from tests.support.accounting.pipeline import Played, Slot, peak, play, programme
 from tests.support.accounting.ranks import Degrees, groups_of
+
+if TYPE_CHECKING:
+    from tests.support.accounting.layer import Account, Run
+    from tests.support.accounting.machine import Numbers
 
 EXPERT_ROWS = ("expert_in", "expert_up_out", "expert_activation_out")
 EXPERT_MESSAGES = ("dispatch", "expert_gather")
@@ -178,7 +181,8 @@ def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
     """One micro batch's activations to the next stage."""
     if d.pp == 1:
         return 0.0
-    tokens = d.micro_batch_size * run.seq / d.cp / (d.tp if d.sequence_parallel else 1)
+    cut = d.sequence_parallel or "scatter_gather_sends" in run.on
+    tokens = d.micro_batch_size * run.seq / d.cp / (d.tp if cut else 1)
     seconds = {
         machine.send(2 * tokens * run.hidden_size, rank, rank + d.world // d.pp) for rank in range(d.world // d.pp)
     }
@@ -268,7 +272,7 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             tail["exposed_dp_s"] += exposed(reduced, n * a.backward.compute * share * machine.overlap, reduce_beside)
             tail["exposed_dp_s"] += exposed(gathered, n * a.forward.compute * share * machine.overlap, gather_beside)
             shards = len(group) if distributed else 1
-            # Adam reads gradient, master weight and moments, writes all but the gradient; norm and clearing touch it whole.
+            # Adam reads gradient, weight and moments and writes weights and moments; norm and clearing touch it whole.
             moved = params_n * ((4 + 12 + 12 + 2) / shards + 8)
             update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
             tail["optimizer_s"] += update
@@ -284,7 +288,7 @@ def _memory(
     machine: Numbers,
     stage: Stage,
     step: Step,
-    slots: list,  # type: ignore[type-arg]
+    slots: list[Slot],
     applied: dict[str, list[int]],
     stages: list[Stage],
 ) -> None:
@@ -294,7 +298,9 @@ def _memory(
         for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
             shards = len(a.groups[name]) if run.distributed_optimizer else 1
             kinds["weights"] += n * params * 2
-            kinds["gradients"] += n * params * 4
+            # A compiled step without a pipeline splits a gradient as soon as it exists.
+            split = shards if "graph_mode" in run.on and d.pp == 1 else 1
+            kinds["gradients"] += n * params * 4 / split
             states = (4 + 8 - (2 if d.reuse_fp32 else 0)) / shards
             kinds["optimizer"] += n * params * (states / 16 if d.swap_optimizer else states)
             moments += 0.0 if d.swap_optimizer else n * params * 8 / shards
@@ -340,8 +346,3 @@ def _communicators(d: Degrees) -> int:
         "etp": d.etp,
     }
     return 1 + sum(size > 1 for size in sizes.values())
-
-
-def with_schedule(d: Degrees, **changes: object) -> Degrees:
-    """The same strategy, changed."""
-    return replace(d, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The documentation and what generates a part of it."""

@@ -1,0 +1,270 @@
+"""Writes the pages under docs/reference and the figures of docs/explanation from the code.
+
+Run by `make docs`. A test compares what this makes with what is committed.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ruamel.yaml import YAML
+
+from docs.commands import command_line_page
+from docs.figures import figures
+from docs.rest import rest_page
+from docs.schema_tables import code, model_tables, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DOCS = Path(__file__).resolve().parent
+NOTE = "<!-- Made by `make docs` from the code. Change the code, not this page. -->"
+
+
+def spec_page() -> str:
+    from autodeploy.specs.spec import Spec
+
+    head = """# The spec
+
+What you plan with: a model, a cluster, a training run and a search, as YAML or JSON. Unknown keys are refused; all
+mistakes are reported at once, each with its JSON pointer and a hint. `model` may also be a
+[preset's name](models.md), `{preset: name, ...changes}` or `{hf_config: ./config.json}`;
+`training.global_batch_size` may be a plain number; in `search.features`, `true` and `false` are read as `on` and `off`.
+The same documents as JSON Schema: `GET /v1/schemas`.
+
+"""
+    return head + model_tables([Spec])
+
+
+def strategy_page() -> str:
+    from autodeploy.specs.features import FEATURES, GROUPS
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.strategies.feature_choice import LAUNCHABLE, MODELLED
+
+    targets = list(LAUNCHABLE)
+    rows = [
+        (
+            code(name),
+            feature.title,
+            feature.area,
+            feature.numerics,
+            "yes" if name in MODELLED else "no: refused when switched on",
+            ", ".join(target for target in targets if name in LAUNCHABLE[target]),
+        )
+        for name, feature in FEATURES.items()
+    ]
+    groups = [(code(name), ", ".join(code(member) for member in members)) for name, members in GROUPS.items()]
+    return (
+        "# Strategy and features\n\n"
+        "Rank order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp. `ep` counts the ranks over which "
+        "the routed experts of one layer are spread.\n\n"
+        + model_tables([Strategy])
+        + "\n## Features\n\nEach is one mechanism, switched in `search.features` with `on`, `off` or `auto`. `auto` is "
+        "on where the feature is modelled, the target can launch it, the model has a use for it and `search.numerics` "
+        "allows it.\n\n"
+        + table(("feature", "what it does", "area", "numerics", "modelled", "launched by"), rows)
+        + "\n## Groups\n\n"
+        + table(("group", "members"), groups)
+    )
+
+
+def plan_set_page() -> str:
+    from autodeploy.specs.planset import PlanSet
+
+    head = """# The PlanSet
+
+What a search answers with. The same document comes from `autodeploy plan -f json`, from the REST API and out of the
+database. Equal specs, profiles and engine versions give equal PlanSets but for `search.id`, `search.created_at` and
+`timing`. All times are seconds, all memory GiB, throughput is tokens per second.
+
+"""
+    return head + model_tables([PlanSet], mode="serialization")
+
+
+def records_page() -> str:
+    from autodeploy.specs.record import Record
+
+    head = """# Measured runs
+
+One JSON object a line, as `autodeploy validate` reads them. `measured.peak_memory_gib` is the framework allocator's
+maximum on the worst rank. A strategy feature that a record does not name is off on Ascend and before 2024; later NVIDIA
+stacks have fusions and data-parallel overlap on.
+
+"""
+    return head + model_tables([Record])
+
+
+def rules_page() -> str:
+    from autodeploy.strategies.feature_choice import LAUNCHABLE
+    from autodeploy.strategies.rules import load_rules
+
+    rules = load_rules()
+    text = """# Legality rules
+
+A strategy is a candidate only if it obeys every rule that binds its target. Arithmetic rules hold for every target;
+the others say what a framework's public release can launch. A candidate is counted under the first rule that it breaks:
+`counts.rejected` of a PlanSet has these names. `when` limits a rule to some candidates; `require` must then be true.
+The rules are data: `autodeploy/strategies/rules.yaml`.
+
+Source keys: MG Megatron-LM @d98e8a64, MS MindSpeed @028de58c, LLM MindSpeed-LLM @c77308a1, MF mindformers @f52743ca.
+"""
+    for target in ("arithmetic", *(name for name in LAUNCHABLE if name != "any")):
+        rows = [
+            (code(rule.name), rule.text, code(rule.when), code(rule.require), rule.source)
+            for rule in rules
+            if target in rule.targets
+        ]
+        text += f"\n## {target}\n\n" + table(("rule", "in words", "when", "require", "source"), rows)
+    return text
+
+
+def memory_page() -> str:
+    from autodeploy.strategies.feature_choice import LAUNCHABLE
+    from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
+
+    text = files("autodeploy.strategies").joinpath("memory_rules.yaml").read_text(encoding="utf-8")
+    conditions = YAML(typ="safe").load(text)["choices"]
+    targets = [name for name in LAUNCHABLE if name != "any"]
+    every = {EVERYTHING: "everything but the layer's input"}
+    rows = [
+        (
+            code(choice.name),
+            choice.kind,
+            ", ".join(every.get(name) or code(name) for name in choice.frees),
+            ", ".join(
+                {EVERYTHING: "the whole layer"}.get(name) or code(name)
+                for name in dict.fromkeys((*choice.replays, *choice.replays_exchanges))
+            ),
+        )
+        for choice in CHOICES.values()
+    ]
+    launch = [
+        (code(name), *(_condition(rules.get(target)) for target in targets)) for name, rules in conditions.items()
+    ]
+    return (
+        "# Memory choices\n\nWhat may be recomputed or swapped instead of kept, counted in layers per stage. Two "
+        "choices that free the same tensor exclude each other.\n\n"
+        + table(("choice", "kind", "tensors it frees", "what the backward pass does again"), rows)
+        + "\n## Which framework can launch it\n\nUnder target `any` every choice is open.\n\n"
+        + table(("choice", *targets), launch)
+    )
+
+
+def _condition(text: str | None) -> str:
+    if text is None:
+        return "never"
+    return "always" if text == "True" else f"if {code(text)}"
+
+
+def profile_page() -> str:
+    from hardware_profiles import list_profiles, load_profile
+    from hardware_profiles.efficiencies import EFFICIENCY_TERMS
+    from hardware_profiles.schema import ProfileDocument
+
+    built_in = [load_profile(name) for name in list_profiles()]
+    rows = [
+        (code(p.name), p.title, ", ".join(p.devices), p.default_device, str(p.devices_per_npu), str(p.npus_per_node))
+        for p in built_in
+    ]
+    terms = [
+        (code(term.name), term.meaning, term.unit, f"{term.default:g}", f"{100 * term.prior_sigma:.0f} %")
+        for term in EFFICIENCY_TERMS.values()
+    ]
+    return (
+        "# Hardware profiles\n\nOne YAML file a system. Every number has `value`, `unit`, `kind` (`datasheet`, "
+        "`measured`, `fitted` or `assumed`, from the strongest ground to the weakest) and `source`. Bandwidths are one "
+        "way, per card. A number in another unit than the format's is refused, never converted. How to write one: "
+        "[Describe your own cluster](../how-to/own_cluster.md).\n\n## Built in\n\n"
+        + table(("name", "system", "chip grades", "default", "dies a card", "cards a node"), rows)
+        + "\n## Efficiencies\n\nA profile may leave any of them out; the default then stands in, with kind `assumed`. "
+        "The prior is the relative standard deviation before a fit.\n\n"
+        + table(("name", "meaning", "unit", "default", "prior"), terms)
+        + "\n"
+        + model_tables([ProfileDocument])
+    )
+
+
+def models_page() -> str:
+    from autodeploy.specs.presets import list_presets, read_preset
+
+    rows = [
+        (code(p.name), p.title, f"{p.params_b:g}", f"{p.active_b:g}", _kind(read_preset(p.name).model), p.source)
+        for p in list_presets()
+    ]
+    return (
+        "# Model presets\n\nNames for `model` in a spec. Parameters in billions as their publishers give them; the "
+        "tests compare the presets' own counts with them.\n\n"
+        + table(("name", "model", "parameters", "active", "kind", "source of the shape"), rows)
+    )
+
+
+def _kind(model: object) -> str:
+    attention = "MLA" if getattr(model, "is_mla", False) else "GQA or MHA"
+    return f"{attention}, {'experts' if getattr(model, 'is_moe', False) else 'dense'}"
+
+
+def settings_page() -> str:
+    from autodeploy.settings import PREFIX, Settings
+    from docs.schema_tables import type_of
+
+    fields = Settings.model_json_schema()["properties"]
+    rows = [
+        (
+            code(PREFIX + name.upper()),
+            type_of(field),
+            code(field["default"]) if field.get("default") is not None else "",
+            str(field.get("description", "")),
+        )
+        for name, field in fields.items()
+    ]
+    extra = [
+        (code("AUTODEPLOY_SERVER"), "default of `--server`"),
+        (code("AUTODEPLOY_LANG"), "default of `--lang`"),
+        (code("AUTODEPLOY_API_KEY"), "sent by the command line as a bearer token to the server"),
+        (code("AUTODEPLOY_DEBUG"), "show the traceback of an unexpected error"),
+        (code("NO_COLOR"), "no bold on a terminal"),
+    ]
+    return (
+        "# Settings\n\nEnvironment variables, read once when a process starts. A bad value is named and the process "
+        "ends with exit code 2. Without `AUTODEPLOY_DATABASE_URL` the database is the file `autodeploy.db` in "
+        "`$XDG_DATA_HOME/autodeploy`, by default `~/.local/share/autodeploy`.\n\n"
+        + table(("variable", "type", "default", "meaning"), rows)
+        + "\n## On the command line only\n\n"
+        + table(("variable", "meaning"), extra)
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "command_line": command_line_page,
+    "rest": rest_page,
+    "spec": spec_page,
+    "strategy": strategy_page,
+    "planset": plan_set_page,
+    "records": records_page,
+    "legality_rules": rules_page,
+    "memory_choices": memory_page,
+    "hardware_profiles": profile_page,
+    "models": models_page,
+    "settings": settings_page,
+}
+
+
+def generated() -> dict[str, str]:
+    """Text of every generated file by its path below docs/."""
+    pages = {f"reference/{name}.md": f"{NOTE}\n\n{make().rstrip()}\n" for name, make in PAGES.items()}
+    return pages | {f"explanation/figures/{name}.svg": text for name, text in figures().items()}
+
+
+def main() -> None:
+    """Write what differs."""
+    for name, text in generated().items():
+        path = DOCS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

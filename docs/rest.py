@@ -1,0 +1,82 @@
+"""The REST API as a page, from its own OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docs.schema_tables import code, table, type_of
+
+METHODS = ("get", "post", "patch", "put", "delete")
+# Said here, because the standard phrases differ between versions of Python.
+ANSWERS = {
+    "200": "done",
+    "204": "done; there is no body",
+    "400": "the body is not well formed",
+    "404": "there is nothing under this address",
+    "409": "the state of the resource does not allow it",
+    "413": "the body is too large",
+    "415": "the body is neither JSON nor YAML",
+    "422": "not valid; `errors` says where",
+    "503": "the database does not answer",
+}
+STANDARD = frozenset({"Successful Response", "No Content"})
+PROBLEM_ROWS = (
+    ("`urn:autodeploy:problem:invalid-spec`", "422", "the document is not valid; `errors` names every bad field"),
+    (
+        "`urn:autodeploy:problem:unsupported`",
+        "422",
+        "the document is right, but asks for something that is not modelled",
+    ),
+    ("`urn:autodeploy:problem:invalid-request`", "422", "a query, path or header parameter is not valid"),
+    ("`urn:autodeploy:problem:not-found`", "404", "there is nothing under this address"),
+    ("`urn:autodeploy:problem:conflict`", "409", "the state of the resource does not allow it"),
+    ("`urn:autodeploy:problem:unavailable`", "503", "the database does not answer; try again"),
+    ("`urn:autodeploy:problem:internal`", "500", "a bug; the log has its trace under `request_id`"),
+)
+
+
+def openapi() -> dict[str, Any]:
+    """The OpenAPI document that the server publishes at /openapi.json."""
+    from api.app import create_app
+
+    return create_app().openapi()
+
+
+def rest_page() -> str:
+    """Every route with its parameters and answers."""
+    document = openapi()
+    text = """# The REST API
+
+Bodies are JSON, or YAML with `Content-Type: application/yaml`. The machine-readable description is `/openapi.json`.
+An infeasible spec is a result with its binding rules, not an error.
+
+## Errors
+
+Problem documents after RFC 9457 (`application/problem+json`): `type`, `title`, `status`, `detail`, `hint`, `instance`,
+`request_id` and `errors[]` with `pointer`, `detail` and `hint`.
+
+"""
+    text += table(("type", "status", "meaning"), PROBLEM_ROWS)
+    for path, methods in document["paths"].items():
+        for method in METHODS:
+            if method in methods:
+                text += _route(method.upper(), path, methods[method])
+    return text
+
+
+def _route(method: str, path: str, operation: dict[str, Any]) -> str:
+    text = f"\n## {method} {path}\n\n{operation['summary']}. {' '.join(operation.get('description', '').split())}\n\n"
+    rows = [
+        (code(each["name"]), each["in"], type_of(each.get("schema", {})), each.get("description", ""))
+        for each in operation.get("parameters", ())
+    ]
+    if rows:
+        text += table(("parameter", "in", "type", "meaning"), rows) + "\n"
+    answers = [(code(status), _answer(status, each)) for status, each in sorted(operation["responses"].items())]
+    return text + table(("status", "meaning"), answers)
+
+
+def _answer(status: str, answer: dict[str, Any]) -> str:
+    said = str(answer["description"])
+    plain = said in STANDARD or (status >= "400" and "model" not in answer and said[:1].isupper() and status in ANSWERS)
+    return ANSWERS.get(status, said) if plain else said

@@ -1,0 +1,110 @@
+"""Which features are on, and why the others are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.specs.features import FEATURES
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.search import SearchSpec
+from autodeploy.strategies.feature_choice import LAUNCHABLE, MODELLED, FeatureChoice, choose_features
+
+TARGETS = ("mindspeed-llm", "megatron", "mindformers", "any")
+
+
+def choose(model: str = "deepseek-v3", profile: str = "ascend-800t-a2", **search: Any) -> FeatureChoice:
+    return choose_features(SearchSpec(**search), load_preset(model), profile)
+
+
+def test_tables_name_only_known_features() -> None:
+    assert set(FEATURES) >= MODELLED
+    for target in TARGETS:
+        assert LAUNCHABLE[target] <= MODELLED
+    assert LAUNCHABLE["any"] == MODELLED
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama2-70b"])
+def test_every_feature_is_on_or_has_a_reason(target: str, model: str) -> None:
+    choice = choose(model, target=target)
+    assert set(choice.switches) == set(FEATURES)
+    assert choice.on | set(choice.off_reasons) == set(FEATURES)
+    assert not choice.on & set(choice.off_reasons)
+    assert {n for n, s in choice.switches.items() if s == "off"} == set(FEATURES) - choice.on
+
+
+@pytest.mark.parametrize("name", sorted(MODELLED))
+def test_off_is_off(name: str) -> None:
+    choice = choose("deepseek-v3", target="any", features={name: "off"})
+    assert name not in choice.on
+    assert choice.off_reasons[name] == "switched off"
+
+
+@pytest.mark.parametrize("name", sorted(set(FEATURES) - MODELLED))
+def test_a_feature_that_is_not_modelled_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        choose(target="any", numerics="lossy", features={name: "on"})
+    (problem,) = caught.value.errors
+    assert problem.path == f"/search/features/{name}"
+    assert name in problem.message
+    assert problem.hint
+
+
+def test_every_refusal_is_told_at_once() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        choose(target="megatron", features={"reuse_fp32_param": "on", "hierarchical_a2a": "on"})
+    assert {p.path for p in caught.value.errors} == {
+        "/search/features/reuse_fp32_param",
+        "/search/features/hierarchical_a2a",
+    }
+
+
+def test_exact_numerics_leave_reordering_features_off() -> None:
+    choice = choose(numerics="exact")
+    assert all(FEATURES[name].numerics == "exact" for name in choice.on)
+    with pytest.raises(UnsupportedError, match="numerics"):
+        choose("llama2-70b", numerics="exact", features={"mc2": "on"})
+
+
+def test_mc2_and_coc_exclude_each_other() -> None:
+    # MindSpeed: MC2 and CoC exclude each other; the one asked for stays.
+    assert not {"mc2", "coc"} <= choose("llama2-70b").on
+    assert choose("llama2-70b", features={"coc": "on"}).on & {"mc2", "coc"} == {"coc"}
+    assert choose("llama2-70b", features={"mc2": "on"}).on & {"mc2", "coc"} == {"mc2"}
+
+
+def test_fused_collectives_exclude_mixture_of_experts() -> None:
+    assert not {"mc2", "coc"} & choose("deepseek-v3", target="any").on
+    with pytest.raises(UnsupportedError, match="mixture of experts"):
+        choose("deepseek-v3", features={"mc2": "on"})
+
+
+def test_mc2_is_not_on_atlas_900_a3() -> None:
+    assert "mc2" not in choose("llama2-70b", "cloudmatrix-384").on
+    assert "coc" in choose("llama2-70b", "cloudmatrix-384").on
+
+
+def test_a_dense_model_has_no_expert_features() -> None:
+    choice = choose("llama2-70b", target="any")
+    assert not {"adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "grouped_gemm", "tp_extend_ep"} & choice.on
+
+
+def test_huaweis_own_mechanisms_run_under_any_only() -> None:
+    # Hierarchical All-to-All is registered in MindSpeed core_r0.8.0 only.
+    assert "hierarchical_a2a" in choose(target="any").on
+    for target in ("mindspeed-llm", "megatron"):
+        assert "hierarchical_a2a" not in choose(target=target).on
+
+
+def test_adaptive_pipe_is_on_where_it_can_be_launched() -> None:
+    # MindSpeed moe-fb-overlap; Megatron-LM overlap-moe-expert-parallel-comm.
+    for target in ("mindspeed-llm", "megatron", "any"):
+        assert "adaptive_pipe" in choose(target=target).on
+
+
+def test_a_group_switches_its_members() -> None:
+    assert "virtual_pipeline_balance" not in choose(features={"edpb": "off"}).on
+    assert "host_sync_free" not in choose(target="any", features={"host": "off"}).on
