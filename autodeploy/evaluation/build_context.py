@@ -90,10 +90,21 @@ def operator_features(
         fused_operators="fused_operators" in features,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
+        accumulation_bytes=_accumulation_bytes(training),
+        weighted_activation=ascend and "graph_mode" not in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" else 2.0,
         dropout="dropout" in features,
         attention_dropout="dropout" in features,
     )
+
+
+def _accumulation_bytes(training: TrainingSpec) -> float:
+    """Traffic of adding a micro batch's gradients beyond the product that makes them, bytes a parameter.
+
+    For BF16 MindSpeed (matmul_add, on by default), NVIDIA's kernels and compiled graphs add into the FP32 sum in the
+    product's epilogue. FP16 runs of 2021 added 16-bit sums in an operator of its own: read 2 + 2, write 2.
+    """
+    return 6.0 if training.precision == "fp16" else 0.0
 
 
 def build_context(

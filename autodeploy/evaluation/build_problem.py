@@ -14,8 +14,8 @@ from cost_models.collectives import point_to_point_s
 from cost_models.schedule import in_flight_moments
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.layer_cost import ChoiceCost
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.layer_cost import ChoiceCost
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
 
@@ -114,9 +114,7 @@ def _pieces(
     return tuple(placed)
 
 
-def _options(
-    classes: StepClasses, choices: frozenset[str], index: int, *, menu: bool
-) -> tuple[MemoryOption, ...]:
+def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu: bool) -> tuple[MemoryOption, ...]:
     """Memory options of every layer class, with the choices whose tensors they share."""
     options = []
     for number, step in enumerate(classes.layers):

@@ -58,11 +58,6 @@ class Context:
         """Whether stages send 1/tp each and gather it inside the node (Megatron-LM scatter-gather, before SP)."""
         return "scatter_gather_sends" in self.features
 
-    @property
-    def pipeline_possible(self) -> bool:
-        """Whether the first and the last stage can be different ranks."""
-        return self.model.num_hidden_layers > 1
-
     def exchange_features(self, candidates: Candidates) -> ExchangeFeatures:
         """Communication switches of each candidate, where they are legal together."""
         on, n = self.features, len(candidates)

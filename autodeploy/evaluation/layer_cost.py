@@ -88,8 +88,11 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
     factor = imbalance if op.per_expert else 1.0
     if op.kind == "gemm":
         m, n, k, g = op.rows, op.columns, op.depth, op.groups
-        forward, dx, dw = compute.gemm_s(m, n, k, rates), compute.gemm_s(m, k, n, rates), compute.gemm_s(k, n, m, rates)
-        times = (forward * g, dx * g, dw * g)
+        once = rates.cube_op_s
+        shapes = ((m, n, k), (m, k, n), (k, n, m))
+        # A batch of equal products is one operator: its fixed cost is paid once.
+        forward, dx, dw = ((compute.gemm_s(*shape, rates) - once) * g + once for shape in shapes)
+        times = (forward, dx, dw)
     elif op.kind == "grouped_gemm":
         m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
         times = (

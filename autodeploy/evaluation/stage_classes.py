@@ -6,7 +6,7 @@ every stage holds about the same share of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,10 +73,20 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
     return StepClasses(
         tuple(layers),
         step_class(costs.embedding, "embedding", 1),
-        step_class(costs.head, "head", 1),
-        None if costs.mtp is None else step_class(_scaled(costs.mtp, float(modules)), "mtp", 1),
+        step_class(_with_copy(costs.head, context.model.tie_word_embeddings, candidates, context), "head", 1),
+        None
+        if costs.mtp is None
+        else step_class(_with_copy(_scaled(costs.mtp, float(modules)), True, candidates, context), "mtp", 1),
         groups,
     )
+
+
+def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: Context) -> LayerCost:
+    """A piece that needs the embedding's weights holds a copy of them where a pipeline keeps it from stage 0."""
+    if not needed:
+        return cost
+    copied = np.where(candidates.pp > 1, context.model.vocab_size * context.model.hidden_size / candidates.tp, 0.0)
+    return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
 
 
 def _mean(weighted: list[tuple[LayerCost, float]]) -> LayerCost:

@@ -107,7 +107,8 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
     """
     machine, on = context.machine, context.features
     overlap_reduce = "overlap_grad_reduce" in on
-    overlap_gather = "overlap_param_gather" in on and context.distributed_optimizer
+    # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
+    overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
     paired = candidates.schedule == PAIRED
     zero = np.zeros(len(candidates))
     exposed, update, swapped, total = zero, zero, zero, zero
@@ -134,9 +135,10 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
             sync.reduce_s, reduce_window, overlapped=overlap_reduce, contention=machine.contention, last_share=last
         )
         exposed = exposed + np.where(paired, alone, behind)
-        exposed = exposed + data_parallel.exposed_s(
+        gathered = data_parallel.exposed_s(
             sync.gather_s, gather_window, overlapped=overlap_gather, contention=machine.contention, last_share=last
         )
+        exposed = exposed + np.where(paired, sync.gather_s, gathered)
         split = shards if context.distributed_optimizer else np.ones_like(shards)
         step = data_parallel.optimizer_s(params, split, memory_rate)
         update = update + step

@@ -16,7 +16,6 @@ from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.specs.model import ModelSpec
 
 T = TypeVar("T")
 PAIRED = SCHEDULES.index("adaptive_pipe")
@@ -105,12 +104,7 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
         layers=tuple(cost(layer_table(model, shard, context.operators, kind)) for kind, _ in kinds),
         counts=tuple(count for _, count in kinds),
         embedding=cost(embedding_table(model, shard)),
-        head=cost(head_table(model, shard, context.operators, untied_copy=_head_has_weights(model, context))),
+        head=cost(head_table(model, shard)),
         mtp=cost(mtp_table(model, shard, context.operators)) if model.num_nextn_predict_layers else None,
         shard=shard,
     )
-
-
-def _head_has_weights(model: ModelSpec, context: Context) -> bool:
-    """Tied weights are one copy only where the first and the last stage are one; a pipeline keeps two."""
-    return not model.tie_word_embeddings or context.pipeline_possible

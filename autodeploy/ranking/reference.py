@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 LABEL = "the usual starting point"
-FEATURES: dict[str, Switch] = {"adaptive_pipe": "off", "hierarchical_a2a": "off", "selective_recompute": "off", "swap_optimizer": "off"}
+FEATURES: dict[str, Switch] = {
+    "adaptive_pipe": "off",
+    "hierarchical_a2a": "off",
+    "selective_recompute": "off",
+    "swap_optimizer": "off",
+}
 
 
 def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
@@ -62,9 +67,9 @@ def _preference(candidates: Candidates, context: Context) -> np.ndarray:
         (
             candidates.moe_dispatcher,
             candidates.reuse_fp32_param.astype(np.int64),
-            expert,
             candidates.etp != 1,
             candidates.pp,
+            expert,
             np.abs(np.log2(candidates.tp / node)),
         )
     )

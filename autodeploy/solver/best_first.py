@@ -14,6 +14,7 @@ from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL
 from autodeploy.evaluation.stage_classes import StepClasses, step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.solve import solve
 from autodeploy.strategies.memory_rules import launchable
@@ -97,11 +98,28 @@ def solve_candidate(
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     choices = memory_choices(candidate, context)
     problem = build_problem(classes, candidate, context, 0, choices=choices - {"full"})
-    solution = solve(problem, effort=effort, upper_bound_s=upper_bound_s, should_cancel=should_cancel)
+    solution = _solve_quickly(problem, effort, upper_bound_s, should_cancel)
     if solution.status == "infeasible" and "full" in choices:
         problem = build_problem(classes, candidate, context, 0, choices=choices)
-        solution = solve(problem, effort=effort, upper_bound_s=upper_bound_s, should_cancel=should_cancel)
+        solution = _solve_quickly(problem, effort, upper_bound_s, should_cancel)
     return Solved(index, candidate, classes, context, problem, solution)
+
+
+def _solve_quickly(
+    problem: InnerProblem, effort: Effort, upper_bound_s: float | None, should_cancel: Callable[[], bool] | None
+) -> InnerSolution:
+    """A plan with the same memory options on every stage: legal for every target, and far fewer to look at.
+
+    Where the options may differ between stages the bound is that of the freer problem.
+    """
+    even = replace(problem, uniform_options=True)
+    solution = solve(even, effort=effort, upper_bound_s=upper_bound_s, should_cancel=should_cancel)
+    if problem.uniform_options:
+        return solution
+    free = relax_bound(problem)
+    if solution.layout is None and np.isfinite(free):
+        return solve(problem, effort=effort, upper_bound_s=upper_bound_s, should_cancel=should_cancel)
+    return replace(solution, bound_s=min(solution.bound_s, free))
 
 
 def best_first(

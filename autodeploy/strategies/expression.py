@@ -36,7 +36,10 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"not an expression: {text!r}") from error
 
 
 def names(text: str) -> frozenset[str]:

@@ -9,8 +9,6 @@ from autodeploy.specs.features import FEATURES
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
 
-PADDING = 128  # frameworks pad the vocabulary to a multiple of this times tp
-
 
 def facts_of(
     model: ModelSpec,
@@ -29,7 +27,6 @@ def facts_of(
     world : ranks. node_ranks : ranks of a node. tp_limit : largest tensor parallel group inside one node.
     features : names of the features that are on.
     """
-    padded = -(-model.vocab_size // (PADDING * 128)) * PADDING * 128
     return {
         "world": world,
         "node_ranks": node_ranks,
@@ -46,6 +43,5 @@ def facts_of(
         "layers": model.num_hidden_layers,
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
-        "padded_vocab": padded,
         **{f"on_{name}": name in features for name in FEATURES},
     }

@@ -56,6 +56,9 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
     "any": MODELLED,
 }
 
+_ASCEND_ONLY = frozenset(
+    {"mc2", "coc", "reuse_fp32_param", "swap_optimizer", "swap_attention", "moe_alltoall_overlap", "tp_extend_ep"}
+)
 _RANK = {"exact": 0, "reordered": 1, "lossy": 2}
 _EXCLUDED_TOGETHER = (("mc2", "coc"), ("moe_alltoall_overlap", "shared_expert_overlap"))
 
@@ -129,6 +132,8 @@ def _why_not(name: str, search: SearchSpec, model: ModelSpec, profile_name: str)
         return "it changes the order of sums from run to run"
     if name in {"mc2", "coc"} and model.is_moe:
         return "fused collectives exclude mixture of experts"
+    if name in _ASCEND_ONLY and profile_name.startswith("nvidia"):
+        return "it is a feature of Ascend software"
     if name == "mc2" and profile_name == "cloudmatrix-384":
         return "MC2 is not supported on Atlas 900 A3"
     if not model.is_moe and FEATURES[name].area in {"all-to-all", "experts"}:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WORDS: dict[str, int] = {
     **{("one_f_one_b" if name == "1f1b" else name): index for index, name in enumerate(SCHEDULES)},
     **{name: index for index, name in enumerate(DISPATCHERS)},
-    **{name: index for index, name in enumerate(CP_ALGOS)},
+    **{f"{name}_cp": index for index, name in enumerate(CP_ALGOS)},
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, Ints
+from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, Ints, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +69,8 @@ def default_space(
         for name, feature in (("ring", "ring"), ("ulysses", "ulysses"), ("hybrid", "hybrid_cp"))
         if feature not in off
     ]
+    if not algos:
+        cp = [1]
     memory = [(False, False)]
     if "reuse_fp32_param" not in off:
         memory.append((True, False))
@@ -143,12 +145,11 @@ def enumerate_space(space: Space, *, world: int, global_batch: int, moe: bool) -
     keep &= world % np.maximum(tp * cp * pp, 1) == 0
     columns = [a[keep] for a in axes]
     parts = []
+    plain = _context_choices(space)[0]  # cp 1 is made once, under the first algorithm
     for mode in space.etp_modes:
         for reuse, swap in space.memory_modes:
-            for algo, ulysses_share in _context_choices(space):
-                parts.append(_assemble(columns, mode, reuse, swap, algo, ulysses_share, world, global_batch, moe))
-    from autodeploy.strategies.candidates import concatenate
-
+            for choice in _context_choices(space):
+                parts.append(_assemble(columns, mode, reuse, swap, choice, plain, world, global_batch, moe))
     return concatenate(parts)
 
 
@@ -172,14 +173,15 @@ def _assemble(
     mode: str,
     reuse: bool,
     swap: bool,
-    algo: int,
-    ulysses: int,
+    choice: tuple[int, int],
+    plain: tuple[int, int],
     world: int,
     global_batch: int,
     moe: bool,
 ) -> Candidates:
     tp, cp, pp, vpp, schedule, ep, micro_batch_size, dispatcher = columns
-    first = algo == 0 and ulysses == 0
+    algo, ulysses = choice
+    first = choice == plain
     keep = (cp == 1) if first else np.zeros_like(cp, dtype=bool)
     name = CP_ALGOS[algo]
     keep = keep | (cp > 1) if name != "hybrid" else (cp > ulysses)

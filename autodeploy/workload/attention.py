@@ -45,6 +45,12 @@ def _grouped_projections(model: ModelSpec, shard: Sharding) -> Rows:
             Operator("rotary", "vector", W, forward_bytes=rotary_bytes, backward_bytes=rotary_bytes, launches=2.0)
         )
     tensors = [Tensor("qkv", np.asarray(2.0 * tokens * width))]
+    if model.qk_norm:
+        normed = 2.0 * tokens * (heads + kv_heads) * d
+        operators.append(
+            Operator("qk_norm", "vector", W, forward_bytes=2.0 * normed, backward_bytes=3.0 * normed, launches=2.0)
+        )
+        tensors.append(Tensor("qk_norm_in", np.asarray(normed)))
     return operators, tensors, []
 
 
@@ -78,10 +84,31 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         )
     tensors = [
         Tensor("latents", np.asarray(2.0 * local * (2 * q_rank + 2 * kv_rank + rope))),
-        Tensor("qkv", np.asarray(2.0 * tokens * heads * (2 * (nope + rope) + (value if on.rect_fa else nope + rope)))),
+        Tensor(
+            "latent_qkv",
+            np.asarray(2.0 * tokens * heads * (2 * (nope + rope) + (value if on.rect_fa else nope + rope))),
+        ),
     ]
-    gather = Exchange("latent_gather", "gather", W, np.asarray(2.0 * tokens * (q_rank + kv_rank + rope)))
-    return operators, tensors, [gather]
+    return operators, tensors, _latent_exchanges(shard, np.asarray(2.0 * tokens * (q_rank + kv_rank + rope)))
+
+
+def _latent_exchanges(shard: Sharding, latent_bytes: Floats) -> list[Exchange]:
+    """The latents of the whole tensor-parallel group, for the projections up to its heads.
+
+    Computed on each rank's own tokens they are gathered, gathered again in the backward pass, and their gradient is
+    scattered; without sequence parallelism only the gradient is reduced. Source: Megatron-LM multi_latent_attention.py.
+    """
+    cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    reduced = np.where(~shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    up = "q_up_proj"
+    return [
+        Exchange("latent_gather", "gather", W, latent_bytes, cut, 0.0, beside=up),
+        Exchange("latent_regather", "gather", W, latent_bytes, 0.0, cut, beside=up, behind="input_gradient"),
+        Exchange("latent_gradient_scatter", "scatter", W, latent_bytes, 0.0, cut, beside=up, behind="weight_gradient"),
+        Exchange(
+            "latent_gradient_reduce", "reduce", W, latent_bytes, 0.0, reduced, beside=up, behind="weight_gradient"
+        ),
+    ]
 
 
 def score_columns(seq: float, window: int | None) -> float:

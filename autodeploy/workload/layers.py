@@ -44,12 +44,15 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     if on.dropout:
         norms[0].append(_hidden_dropout(model, shard))
         norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
-    exchanges += _tensor_parallel(model, shard, "attention", "qkv_proj", "attention_out_proj")
+    first = "q_up_proj" if model.is_mla else "qkv_proj"
+    gathers_hidden = not model.is_mla or model.q_lora_rank is None
+    exchanges += _tensor_parallel(model, shard, "attention", first, "attention_out_proj", gathers_hidden=gathers_hidden)
     if not moe:
         exchanges += _tensor_parallel(model, shard, "mlp", "mlp_up_proj", "mlp_down_proj")
     elif model.shared_expert_width:
         exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
     dense_params, expert_params = _params(model, shard, moe)
+    operators.append(_accumulation(dense_params + expert_params, on))
     return LayerTable(
         name=kind[0] if window is None else f"{kind[0]}_window",
         operators=tuple(operators + norms[0] + part[0]),
@@ -60,6 +63,17 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         model_flops_per_token=2.0 * (model.active_moe_layer_params if moe else model.dense_layer_params),
         choices_per_token=float(model.num_experts_per_tok or 0) if moe else 0.0,
         synchronisations=1.0 if moe and on.capacity_factor is None else 0.0,
+    )
+
+
+def _accumulation(params: Floats, on: OperatorFeatures) -> Operator:
+    """Adding a micro batch's weight gradients to the accumulated ones.
+
+    Unfused, a 16-bit sum reads product and sum and writes the sum (6 B a parameter); fused into the product's epilogue
+    it costs nothing beyond the product's own memory traffic. Source: Megatron-LM DistributedDataParallel main_grad.
+    """
+    return Operator(
+        "gradient_accumulation", "vector", "mlp", backward_bytes=on.accumulation_bytes * params, launches=0.0
     )
 
 
@@ -121,30 +135,36 @@ def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
     )
 
 
-def _tensor_parallel(model: ModelSpec, shard: Sharding, window: Window, first: str, last: str) -> list[Exchange]:
+def _tensor_parallel(
+    model: ModelSpec, shard: Sharding, window: Window, first: str, last: str, *, gathers_hidden: bool = True
+) -> list[Exchange]:
     """Collectives around one tensor-parallel region: `first` cut by columns, `last` by rows.
 
     With sequence parallelism the input is gathered and the output scattered; backward the output's gradient is
     gathered, the input gathered again behind `first`'s input gradient, and its gradient scattered behind the weight
-    gradient. Without, one reduction forward and one backward, behind the weight gradient.
+    gradient. Without, one reduction forward and one backward, behind the weight gradient. Latent attention gathers its
+    latents instead of the input (`gathers_hidden` false).
     Source: Korthikanti, arXiv:2205.05198; Megatron-LM tensor_parallel/layers.py.
     """
     whole = np.asarray(2.0 * shard.tokens * model.hidden_size)
     cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
     reduced = np.where(~shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
-    return [
+    inputs = [
         Exchange(f"{window}_gather", "gather", window, whole, cut, 0.0, beside=first),
-        Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
-        Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
         Exchange(f"{window}_regather", "gather", window, whole, 0.0, cut, beside=first, behind="input_gradient"),
         Exchange(
             f"{window}_gradient_scatter", "scatter", window, whole, 0.0, cut, beside=first, behind="weight_gradient"
         ),
-        Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
         Exchange(
             f"{window}_gradient_reduce", "reduce", window, whole, 0.0, reduced, beside=first, behind="weight_gradient"
         ),
     ]
+    outputs = [
+        Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
+        Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
+        Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
+    ]
+    return [*inputs, *outputs] if gathers_hidden else outputs
 
 
 def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
@@ -158,15 +178,12 @@ def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
     return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params), 0.0)
 
 
-def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, untied_copy: bool) -> LayerTable:
+def head_table(model: ModelSpec, shard: Sharding) -> LayerTable:
     """Final norm, output projection and cross-entropy on the last stage.
 
     The loss works on FP32 logits: one cast (6 B a logit), maximum, exponent and sum (12 B), gradient (8 B). It
-    keeps the 16-bit logits and their FP32 cast, which the softmax and the gradient overwrite.
-
-    Parameters
-    ----------
-    untied_copy : the head holds weights of its own (untied embeddings, or tied ones on another stage).
+    keeps the 16-bit logits and their FP32 cast, which the softmax and the gradient overwrite. Tied
+    weights are the embedding's: a pipeline that keeps them apart adds a copy.
     """
     h, tokens, vocab = model.hidden_size, shard.tokens, model.vocab_size / shard.tp
     logits = tokens * vocab
@@ -189,10 +206,21 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, untie
     )
     cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
     gather = Exchange("head_gather", "gather", "mlp", np.asarray(2.0 * tokens * h), cut, cut, beside="output_proj")
+    reduced = np.where(~shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    returned = Exchange(
+        "head_gradient_reduce",
+        "reduce",
+        "mlp",
+        np.asarray(2.0 * tokens * h),
+        0.0,
+        reduced,
+        beside="output_proj",
+        behind="weight_gradient",
+    )
     loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), np.where(shard.tp > 1, 1.0, 0.0), 0.0)
-    params = np.asarray((model.vocab_size * h if untied_copy else 0) / shard.tp + h)
+    params = np.asarray(model.head_params / shard.tp + h)
     return LayerTable(
-        "head", operators, tensors, (gather, loss), params, np.zeros_like(params), 2.0 * model.vocab_size * h
+        "head", operators, tensors, (gather, returned, loss), params, np.zeros_like(params), 2.0 * model.vocab_size * h
     )
 
 
@@ -203,7 +231,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerT
     """
     last = model.num_hidden_layers - 1
     kind = ("moe" if model.is_moe_layer(last) else "dense", model.attention_window(last))
-    layer, head = layer_table(model, shard, on, kind), head_table(model, shard, on, untied_copy=False)
+    layer, head = layer_table(model, shard, on, kind), head_table(model, shard)
     h = model.hidden_size
     joined = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(4.0 * shard.local_tokens * h))

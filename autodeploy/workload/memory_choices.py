@@ -22,7 +22,8 @@ class MemoryChoice:
 
 EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward exchanges
 
-_EXPERT_TENSORS = ("expert_in", "expert_up_out", "expert_activation_out")
+_EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
+_EXPERT_TENSORS = ("expert_in", "expert_up_out", *_EXPERT_ACTIVATION)
 _SHARED = ("shared_up_out", "shared_activation_out")
 
 CHOICES: dict[str, MemoryChoice] = {
@@ -33,10 +34,16 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice(
             "activation",
             "recompute",
-            ("mlp_activation_out", "shared_activation_out", "expert_activation_out"),
+            ("mlp_activation_out", "shared_activation_out", *_EXPERT_ACTIVATION),
             ("mlp_activation", "shared_activation", "expert_activation"),
         ),
-        MemoryChoice("mla_up_proj", "recompute", ("qkv",), ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad")),
+        MemoryChoice(
+            "mla_up_proj",
+            "recompute",
+            ("latent_qkv",),
+            ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
+            ("latent_gather",),
+        ),
         MemoryChoice(
             "core_attn",
             "recompute",
@@ -49,7 +56,7 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice(
             "moe_zero_memory_level0",
             "recompute",
-            ("expert_in", "expert_activation_out"),
+            ("expert_in", *_EXPERT_ACTIVATION),
             ("permute", "sort_by_expert", "expert_activation"),
             ("dispatch", "expert_gather"),
         ),
@@ -81,7 +88,9 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice(
             "shared_experts", "recompute", _SHARED, ("shared_up_proj", "shared_activation", "shared_down_proj")
         ),
-        MemoryChoice("swap_attention", "swap", ("attention_norm_out", "qkv", "attention_out", "softmax_stats")),
+        MemoryChoice(
+            "swap_attention", "swap", ("attention_norm_out", "qkv", "latent_qkv", "attention_out", "softmax_stats")
+        ),
         MemoryChoice("swap_unpermute", "swap", ("unpermute_in",)),
         MemoryChoice("swap_moe", "swap", ("expert_in", "expert_up_out")),
     )

@@ -180,6 +180,8 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         Tensor("expert_up_out", np.asarray(2.0 * gates * elements), per_expert=True),
         Tensor("expert_activation_out", np.asarray(kept * elements), per_expert=True),
     ]
+    if on.weighted_activation:
+        tensors.append(Tensor("expert_activation_unweighted", np.asarray(2.0 * elements), per_expert=True))
     return operators, tensors, []
 
 

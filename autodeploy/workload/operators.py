@@ -137,5 +137,7 @@ class OperatorFeatures:
     attention_stats_bytes: float = 64.0
     capacity_factor: float | None = None
     norm_bytes: float = 2.0
+    accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
+    weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     dropout: bool = False
     attention_dropout: bool = False

@@ -103,7 +103,7 @@ def assert_parts(case: Case, d: Degrees, expected: Step, parts: dict[str, float]
     assert any(parts == pytest.approx(stage, rel=EXACT, abs=small) for stage in candidates), (parts, candidates, d)
 
 
-@settings(max_examples=120, phases=[Phase.generate])
+@settings(max_examples=80, phases=[Phase.generate])
 @given(st.data(), cases())
 def test_the_sweep_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     d = data.draw(degrees(case, schedules=("1f1b",)))
@@ -138,7 +138,7 @@ def _without_pipeline(d: Degrees) -> Degrees:
     return replace(d, pp=1, vpp=1, schedule=schedule)
 
 
-@settings(max_examples=100, phases=[Phase.generate])
+@settings(max_examples=60, phases=[Phase.generate])
 @given(st.data(), cases())
 def test_one_stage_of_the_sweep_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     d, expected, table = one_stage(data, case)

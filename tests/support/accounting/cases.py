@@ -162,6 +162,7 @@ def case_of(
     distributed_optimizer: bool = True,
     norm_precision: str = "bf16",
     network: float = 1.0,
+    precision: str = "bf16",
 ) -> Case:
     """The same run for the planner and for the accounting, on a network of `network` times the profile's bandwidth."""
     training = TrainingSpec.model_validate(
@@ -171,6 +172,7 @@ def case_of(
             "routing_imbalance": imbalance,
             "routing_imbalance_peak": max(peak, imbalance),
             "norm_precision": norm_precision,
+            "precision": precision,
         }
     )
     context = build_context(
@@ -195,6 +197,9 @@ def case_of(
         stats_bytes=64.0 if context.machine.vendor == "huawei" else 4.0,
         norm_bytes=4.0 if norm_precision == "fp32" else 2.0,
         distributed_optimizer=distributed_optimizer,
+        precision=precision,
+        gradient_bytes=2.0 if precision == "fp16" else 4.0,
+        weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
 
@@ -266,6 +271,7 @@ def cases(draw: st.DrawFn) -> Case:
         peak=draw(st.sampled_from([1.0, 2.0, 6.0])),
         distributed_optimizer=draw(st.booleans()),
         norm_precision=draw(st.sampled_from(["bf16", "fp32"])),
+        precision=draw(st.sampled_from(["bf16", "bf16", "fp16"])),
         # A slow network leaves exposed what computation hides on a fast one.
         network=draw(st.sampled_from([1.0, 1.0, 0.1, 0.01])),
     )

@@ -27,6 +27,8 @@ class Run:
     stats_bytes: float = 64.0
     norm_bytes: float = 2.0
     distributed_optimizer: bool = True
+    precision: str = "bf16"
+    weighted_activation: bool = False  # experts keep their activation before and after the routing weights
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -126,7 +128,7 @@ class Account:
     ) -> None:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
-        times = (groups * t(m, n, k), groups * t(m, k, n), groups * t(k, n, m))
+        times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups))
         self._operator(name, window, times, times, launches, 2 * launches)
 
     def experts(self, name: str, groups: float, m: float, n: float, k: float) -> None:
@@ -239,7 +241,11 @@ def _layer(a: Account, index: int) -> None:
     moe = a.run.is_moe(index)
     _norms(a)
     _attention(a, a.run.window(index))
-    _tensor_region(a, "attention", "qkv_proj", "attention_out_proj")
+    latent = bool(a.run.kv_lora_rank)
+    # Latents are gathered instead of the hidden states, unless queries are projected from those directly.
+    hidden = not latent or not a.run.q_lora_rank
+    first = "q_up_proj" if latent else "qkv_proj"
+    _tensor_region(a, "attention", first, "attention_out_proj", gathers_input=hidden)
     if moe:
         _mixture(a)
         if _shared_width(a.run):
@@ -251,6 +257,9 @@ def _layer(a: Account, index: int) -> None:
         both = 2 * a.local * a.run.hidden_size
         a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
         a.keep("dropout_masks", both)
+    # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue.
+    each = 2 + 2 + 2 if a.run.precision == "fp16" else 0
+    a.vector("gradient_accumulation", "mlp", 0, each * (a.dense_params + a.expert_params), 0)
 
 
 def _norms(a: Account) -> None:
@@ -287,6 +296,10 @@ def _grouped(a: Account, heads: float) -> None:
         turned = 2 * 2 * tokens * (heads + keys) * r.head_dim
         a.vector("rotary", "attention", turned, turned, 2)
     a.keep("qkv", 2 * tokens * width)
+    if r.qk_norm:
+        normed = 2 * tokens * (heads + keys) * r.head_dim
+        a.vector("qk_norm", "attention", 2 * normed, 3 * normed, 2)
+        a.keep("qk_norm_in", normed)
     a.dense_params += r.hidden_size * width
     if r.qk_norm:
         a.dense_params += 2 * r.head_dim
@@ -309,12 +322,28 @@ def _latent(a: Account, heads: float) -> None:
         joined = 2 * tokens * heads * (2 * (nope + rope) + 2 * (nope + rope - value))
         a.vector("concat_and_pad", "attention", joined, joined, 3, moves=True)
     a.keep("latents", 2 * local * (2 * q_rank + 2 * kv_rank + rope))
-    a.keep("qkv", 2 * tokens * heads * ((nope + rope) + (nope + rope) + kept_value))
-    whole = a.machine.all_gather(2 * tokens * (q_rank + kv_rank + rope), a.groups["tp"])
-    a.message("latent_gather", "tp", whole, 1, 1)
+    a.keep("latent_qkv", 2 * tokens * heads * ((nope + rope) + (nope + rope) + kept_value))
+    _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))
     # Down projections and the norms of the latents are whole on every rank.
     a.dense_params += h * (q_rank + kv_rank + rope) + q_rank + kv_rank
     a.dense_params += (q_rank or h) * heads * (nope + rope) + kv_rank * heads * (nope + value)
+
+
+def _latent_messages(a: Account, size: float) -> None:
+    """Latents of a rank's own tokens go to the whole group; without sequence parallelism only their gradient does."""
+    tp, up = a.groups["tp"], a.operators["q_up_proj"]
+    gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
+    sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
+    plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
+    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=_chunked(a, up.busy[0]))
+    a.message("latent_regather", "tp", gather, 0, sp, hide_backward=_behind(a, up.busy[1]))
+    a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=_behind(a, up.busy[2]))
+    a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=_behind(a, up.busy[2]))
+
+
+def _behind(a: Account, seconds: float) -> Hide:
+    """A collective beside a gradient takes longer, and only what is left of it shows."""
+    return lambda t: max(0.0, a.machine.contention * t - seconds)
 
 
 def _core(a: Account, heads: float, window: int | None) -> None:
@@ -372,29 +401,22 @@ def _chunked(a: Account, work: float) -> Hide:
     return (lambda t: max(work, t) * (c - 1) / c + (work + t) / c - work) if c > 1 else (lambda t: t)
 
 
-def _tensor_region(a: Account, window: str, first: str, last: str) -> None:
+def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_input: bool = True) -> None:
     """Collectives between a column-cut and a row-cut multiplication (Korthikanti, arXiv:2205.05198)."""
     tp, size = a.groups["tp"], 2 * a.tokens * a.run.hidden_size
     gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
-    head, tail = a.operators.get(first), a.operators[last]
-    slowed = a.machine.contention
-
-    def behind(position: int) -> Hide:
-        if head is None:
-            return lambda t: t
-        return lambda t: max(0.0, slowed * t - head.busy[position])
-
-    into = _chunked(a, head.busy[0]) if head else (lambda t: t)
+    head, tail = a.operators[first], a.operators[last]
+    if gathers_input:
+        a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=_chunked(a, head.busy[0]))
+        a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=_behind(a, head.busy[1]))
+        a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=_behind(a, head.busy[2]))
+        a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=_behind(a, head.busy[2]))
     out, back = _chunked(a, tail.busy[0]), _chunked(a, tail.busy[1])
-    a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=into)
     a.message(f"{window}_scatter", "tp", gather, sp, 0, hide_forward=out)
     a.message(f"{window}_gradient_gather", "tp", gather, 0, sp, hide_backward=back)
-    a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=behind(1))
-    a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(2))
     a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=out)
-    a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(2))
 
 
 def _activation_bytes(r: Run) -> tuple[int, int, int]:
@@ -462,6 +484,8 @@ def _mixture(a: Account) -> None:
     a.keep("expert_in", 2 * received * h, hot=True)
     a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
     a.keep("expert_activation_out", kept * elements, hot=True)
+    if r.weighted_activation:
+        a.keep("expert_activation_unweighted", 2 * elements, hot=True)
     a.expert_params += mine * (r.gates + 1) * h * width
     if _shared_width(r):
         _mlp(a, "shared", _shared_width(r))
@@ -542,14 +566,19 @@ def _head(a: Account) -> None:
     gather = machine.all_gather(2 * a.tokens * h, tp)
     hide = (_chunked(a, head.busy[0]), _chunked(a, head.busy[1]))
     a.message("head_gather", "tp", gather, sp, sp, hide_forward=hide[0], hide_backward=hide[1])
+    plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
+    returned = machine.all_reduce(2 * a.tokens * h, tp)
+    a.message("head_gradient_reduce", "tp", returned, 0, plain, hide_backward=_behind(a, head.busy[2]))
     a.message("loss_reduce", "tp", machine.all_reduce(12 * a.tokens, tp), 1 if len(tp) > 1 else 0, 0)
 
 
-def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]], *, own_weights: bool) -> Account:
+def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
     """Final norm, output projection and loss."""
     a = Account(run, d, machine, groups)
     _head(a)
-    a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own_weights else 0) + run.hidden_size
+    # Tied weights are the embedding's, where that is on the same stage.
+    own = not run.tie_word_embeddings or d.pp > 1
+    a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own else 0) + run.hidden_size
     a.close()
     return a
 
@@ -562,5 +591,7 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     _layer(a, run.num_hidden_layers - 1)
     _head(a)
     a.dense_params += 2 * h * h / d.tp + 3 * h
+    if d.pp > 1:  # all modules share one copy of the embedding, whose own is on the first stage
+        a.dense_params += run.vocab_size * h / d.tp / run.num_nextn_predict_layers
     a.close()
     return a

@@ -61,11 +61,11 @@ class Numbers:
         lost = self.gemm_k_half / k + self.gemm_mn_half / m + self.gemm_mn_half / n
         return self.peak_flops * self.gemm_fraction / (1 + lost)
 
-    def gemm(self, m: float, n: float, k: float) -> float:
-        """C[m, n] = A[m, k] B[k, n]: matrix rate or memory rate, whichever is slower, and the fixed cost."""
+    def gemm(self, m: float, n: float, k: float, groups: float = 1) -> float:
+        """C[m, n] = A[m, k] B[k, n], `groups` in one operator: matrix or memory rate, and the fixed cost once."""
         flops, touched = 2 * m * n * k, 2 * (m * k + k * n + m * n)
         memory_s = touched / (self.hbm_bytes_per_s * self.hbm_fraction)
-        return (max(flops / self._matrix_rate(m, n, k), memory_s) + self.cube_op_s) * self.software_factor
+        return (groups * max(flops / self._matrix_rate(m, n, k), memory_s) + self.cube_op_s) * self.software_factor
 
     def grouped_gemm_s(self, groups: float, m: float, n: float, k: float, *, fused: bool) -> float:
         """`groups` multiplications of m rows: one operator at the grouped rate, or one operator each."""

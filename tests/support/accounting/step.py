@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tests.support.accounting.layer import Account, Run
     from tests.support.accounting.machine import Numbers
 
-EXPERT_ROWS = ("expert_in", "expert_up_out", "expert_activation_out")
+EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
+EXPERT_ROWS = ("expert_in", "expert_up_out", *EXPERT_ACTIVATION)
 EXPERT_MESSAGES = ("dispatch", "expert_gather")
 SORTING = ("permute", "sort_by_expert")
 SHARED_OPERATORS = ("shared_up_proj", "shared_activation", "shared_down_proj")
@@ -22,11 +23,15 @@ SHARED_OPERATORS = ("shared_up_proj", "shared_activation", "shared_down_proj")
 RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "norm": (("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm"), ()),
     "activation": (
-        ("mlp_activation_out", "shared_activation_out", "expert_activation_out"),
+        ("mlp_activation_out", "shared_activation_out", *EXPERT_ACTIVATION),
         ("mlp_activation", "shared_activation", "expert_activation"),
         (),
     ),
-    "mla_up_proj": (("qkv",), ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"), ()),
+    "mla_up_proj": (
+        ("latent_qkv",),
+        ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
+        ("latent_gather",),
+    ),
     "core_attn": (
         ("scores", "softmax_stats"),
         ("core_attention", "scores", "softmax_dropout", "weighted_values"),
@@ -34,7 +39,7 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
     ),
     "permute": (("expert_in",), SORTING, EXPERT_MESSAGES),
     "moe_zero_memory_level0": (
-        ("expert_in", "expert_activation_out"),
+        ("expert_in", *EXPERT_ACTIVATION),
         (*SORTING, "expert_activation"),
         EXPERT_MESSAGES,
     ),
@@ -47,7 +52,7 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
     "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
 }
 SWAP = {
-    "swap_attention": ("attention_norm_out", "qkv", "attention_out", "softmax_stats"),
+    "swap_attention": ("attention_norm_out", "qkv", "latent_qkv", "attention_out", "softmax_stats"),
     "swap_unpermute": ("unpermute_in",),
     "swap_moe": ("expert_in", "expert_up_out"),
 }
@@ -140,8 +145,7 @@ def _stages(
         if p == 0:
             pieces.append((0, layers.embedding(run, d, machine, groups), 1.0))
         if p == d.pp - 1:
-            own = not run.tie_word_embeddings or run.num_hidden_layers > 1
-            pieces.append((d.vpp - 1, layers.head(run, d, machine, groups, own_weights=own), 1.0))
+            pieces.append((d.vpp - 1, layers.head(run, d, machine, groups), 1.0))
             if run.num_nextn_predict_layers:
                 module = layers.prediction_module(run, d, machine, groups)
                 pieces.append((d.vpp - 1, module, float(run.num_nextn_predict_layers)))
@@ -251,7 +255,8 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
     last = 1 / per_stage
     distributed = run.distributed_optimizer
     reduce_beside = "overlap_grad_reduce" in run.on and d.schedule != "adaptive_pipe"
-    gather_beside = "overlap_param_gather" in run.on and distributed
+    # Gathering rides on the buckets of the overlapped reduction.
+    gather_beside = reduce_beside and "overlap_param_gather" in run.on and distributed
 
     def exposed(seconds: float, window: float, beside: bool) -> float:
         if not beside:
