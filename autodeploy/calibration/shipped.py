@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.fit import Floats
 
+MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
+REPEAT_NOISE = 0.035  # of one configuration measured twice
 RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")
 FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100")
 # Profiles without records of training: the factors of the nearest fitted device on the efficiencies they share.
@@ -66,7 +68,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     classes["uncalibrated"] = {"log_sigma": max([0.15, *(c["log_sigma"] for c in classes.values())]), "n": 0}
     return {
         "classes": classes,
-        "pair_log_sigma": _log_sigma(np.array(pairs)) if pairs else 0.05,
+        "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
         "records": [_row(record) for record in records],
     }
 
@@ -74,6 +76,14 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
 def _log_sigma(residuals: Floats) -> float:
     """Standard deviation whose normal 80 % interval holds 80 % of the residuals."""
     return float(f"{np.percentile(np.abs(residuals), 80) / Z80:.6g}")
+
+
+def _ratio_sigma(differences: Floats) -> float:
+    """Standard deviation of the model's error in a ratio of two strategies: the middle of the pairs' differences, less
+    the repeat noise of both measurements.
+    """
+    spread = float(np.median(np.abs(differences))) / MEDIAN_OF_NORMAL
+    return float(f"{max(0.005**2, spread**2 - 2.0 * REPEAT_NOISE**2) ** 0.5:.6g}") if spread > 0.0 else 0.005
 
 
 def _pair_differences(calibration: Calibration) -> list[float]:

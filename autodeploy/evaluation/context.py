@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.options import ExchangeFeatures
-from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.candidates import DISPATCHERS, PAIRED, Candidates
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
@@ -61,7 +61,7 @@ class Context:
     def exchange_features(self, candidates: Candidates) -> ExchangeFeatures:
         """Communication switches of each candidate, where they are legal together."""
         on, n = self.features, len(candidates)
-        paired = candidates.schedule == SCHEDULES.index("adaptive_pipe")
+        paired = np.isin(candidates.schedule, PAIRED)
         flat = np.isin(candidates.moe_dispatcher, [DISPATCHERS.index("alltoall"), DISPATCHERS.index("alltoall_seq")])
         fused = (candidates.tp > 1) & (not self.model.is_moe)
         chunks = np.ones(n)

@@ -177,7 +177,7 @@ def _phase(
     return PhaseCost(mean + zero, busy - mean + ep_imbalance + zero, tp + zero, ep + zero, cp + zero, exposed + zero)
 
 
-def _launches(op: Operator, *, backward: bool) -> float:
+def _launches(op: Operator, *, backward: bool) -> Floats | float:
     """Operators the host issues: a matrix multiplication has two gradients."""
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 

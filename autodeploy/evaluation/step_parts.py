@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.strategies.candidates import SCHEDULES, Candidates
+from autodeploy.strategies.candidates import PAIRED, Candidates
 from cost_models import data_parallel
 from cost_models.hbm import StateBytes, state_bytes
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import LayerCost
     from autodeploy.workload.operators import Floats
     from cost_models.collectives import Group
-
-PAIRED = SCHEDULES.index("adaptive_pipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
     overlap_reduce = "overlap_grad_reduce" in on
     # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
     overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
-    paired = candidates.schedule == PAIRED
+    paired = np.isin(candidates.schedule, PAIRED)
     zero = np.zeros(len(candidates))
     exposed, update, swapped, total = zero, zero, zero, zero
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)

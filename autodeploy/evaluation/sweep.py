@@ -15,9 +15,9 @@ import numpy as np
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses, step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communicator_counts
 from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
-from autodeploy.strategies.candidates import SCHEDULES, Candidates, Ints
+from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates, Ints
 from cost_models.collectives import point_to_point_s
-from cost_models.schedule import ScheduleKind, StageClasses, closed_form_classes_s, in_flight_closed
+from cost_models.schedule import ScheduleKind, StageClasses, closed_form_classes_s, fused_pairs, in_flight_closed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,9 +76,9 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     forward, backward = (_stage_s(classes, template, phase, n, context) for phase in ("forward", "backward"))
     blocking, edge = _p2p(candidates, context)
     forward, backward = forward + blocking[:, None], backward + blocking[:, None]
-    closed_work, bubble, pacing = _closed_forms(classes, template, candidates, forward, backward, edge)
-    tail = _tail(classes, template, n)
-    parts = _parts(classes, template, candidates, context, closed_work, pacing, blocking)
+    closed_work, bubble, pacing, paired = _closed_forms(classes, template, candidates, forward, backward, edge)
+    tail = _tail(classes, template, candidates, n)
+    parts = _parts(classes, template, candidates, context, paired, pacing, blocking)
     parts["pipeline_bubble_s"] = bubble
     slowest = np.argmax(tail["total_s"], axis=1)
     for name in ("exposed_dp_s", "optimizer_s", "exposed_swap_s"):
@@ -110,7 +110,7 @@ def _template(classes: StepClasses, candidates: Candidates, n: int) -> _Template
     middle = np.ceil((total + np.minimum(first_less + last_less, total)) / pp)
     middle = np.where(pp == 1, total, np.minimum(middle, total))
     last = np.where(pp == 1, total, np.clip(total - (pp - 1) * middle, 0.0, np.maximum(middle - last_less, 0.0)))
-    first = np.where(pp == 1, 0.0, np.clip(total - last - (pp - 2) * middle, np.minimum(1.0, middle), middle))
+    first = np.where(pp == 1, 0.0, np.clip(total - last - (pp - 2) * middle, 0.0, middle))
     sizes = np.stack([first, middle, last], axis=1)
     # Model order: leading classes fill the first stages; the middle stage that counts is the one before the last.
     starts = np.stack([np.zeros(n), np.maximum(first, total - last - middle), total - last], axis=1)
@@ -165,8 +165,8 @@ def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
 
 def _closed_forms(
     classes: StepClasses, template: _Template, candidates: Candidates, forward: Floats, backward: Floats, edge: Floats
-) -> tuple[Floats, Floats, Ints]:
-    """Work of the pacing stage, bubble, and which stage class paces [n]."""
+) -> tuple[Floats, Floats, Ints, Floats]:
+    """Work of the pacing stage, bubble, which stage class paces, and what its fused pairs hide [n]."""
     n = len(candidates)
     one = candidates.pp == 1
     if one.any():
@@ -178,7 +178,7 @@ def _closed_forms(
     hidden = np.zeros((n, 3))
     for step, layers in zip(classes.layers, template.layers, strict=True):
         hidden += layers / vpp * _column(step.cost.hidden_pair_s, n)[:, None]
-    work, bubble, stage = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+    work, bubble, paired, stage = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
     for code, name in enumerate(SCHEDULES):
         here = candidates.schedule == code
         if not here.any():
@@ -200,18 +200,22 @@ def _closed_forms(
         work[here], bubble[here] = closed.work_s, closed.bubble_s
         pace = np.asarray(closed.pacing_stage)
         stage[here] = np.where(pace >= candidates.pp[here] - 1, 2, np.where(pace == 0, 0, 1))
-    return work, bubble, stage
+        pairs = fused_pairs(kind, pace, candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here])
+        paired[here] = pairs * stages.hidden_pair_s[np.arange(len(pace)), stage[here]]
+    return work, bubble, stage, paired
 
 
-def _tail(classes: StepClasses, template: _Template, n: int) -> dict[str, Floats]:
+def _tail(classes: StepClasses, template: _Template, candidates: Candidates, n: int) -> dict[str, Floats]:
     """What follows the pipeline, on each stage class [n, 3], by part."""
-    found = {}
+    found, one = {}, candidates.pp == 1
     for part in ("total_s", "exposed_dp_s", "optimizer_s", "exposed_swap_s"):
         total = np.zeros((n, 3))
         for step, layers in zip(classes.layers, template.layers, strict=True):
             total += layers * _column(getattr(step.tail, part), n)[:, None]
         for piece, stage in _each(classes):
             total[:, stage] += _column(getattr(piece.tail, part), n)
+        total[one, 2] += total[one, 0]
+        total[one, 0] = 0.0
         found[part] = total
     return found
 
@@ -221,7 +225,7 @@ def _parts(
     template: _Template,
     candidates: Candidates,
     context: Context,
-    work: Floats,
+    hidden: Floats,
     pacing: Ints,
     blocking: Floats,
 ) -> dict[str, Floats]:
@@ -240,8 +244,6 @@ def _parts(
                 parts[name] += micro_batches * count * _column(getattr(phase, name), n)
             parts["imbalance_s"] += micro_batches * count * slow * _column(phase.compute_s, n)
     parts["exposed_pp_s"] = 2.0 * micro_batches * blocking
-    total = np.asarray(sum(parts.values()))
-    hidden = np.maximum(0.0, total - work)
     off_even = np.minimum(parts["exposed_ep_s"], hidden)
     parts["exposed_ep_s"] = parts["exposed_ep_s"] - off_even
     parts["imbalance_s"] = np.maximum(0.0, parts["imbalance_s"] - (hidden - off_even))
@@ -255,7 +257,7 @@ def _memory(
     """Allocator bytes of the fullest stage, the least of any layout, the room on the card, in-flight counts, and the
     fullest stage's bytes when every layer is recomputed.
     """
-    static, kept, freed = np.zeros((n, 3)), np.zeros((n, 3)), np.zeros((n, 3))
+    static, kept, freed, ends = (np.zeros((n, 3)) for _ in range(4))
     everything = np.zeros(n)
     for step, layers in zip(classes.layers, template.layers, strict=True):
         each = _column(step.static.total, n)
@@ -265,12 +267,13 @@ def _memory(
         everything += step.count * each
     for piece, stage in _each(classes):
         static[:, stage] += _column(piece.static.total, n)
-        kept[:, stage] += _column(piece.cost.activation_bytes, n)
+        ends[:, stage] += _column(piece.cost.activation_bytes, n)
         everything += _column(piece.static.total, n)
     one = candidates.pp == 1
     static[one, 2] += static[one, 0]
     kept[one, 2] += kept[one, 0]
     freed[one, 2] += freed[one, 0]
+    ends[one, 2] += ends[one, 0]
     in_flight = np.zeros((n, 3))
     places = (np.zeros_like(candidates.pp), np.minimum(1, candidates.pp - 1), candidates.pp - 1)
     for code, name in enumerate(SCHEDULES):
@@ -282,8 +285,10 @@ def _memory(
                 in_flight[here, column] = in_flight_closed(kind, *args) / candidates.vpp[here]
     widest = np.max([_column(step.cost.activation_bytes, n) for step in classes.layers], axis=0)
     workspace = GRADIENT_SHARE * widest
-    stage = static + kept * in_flight + workspace[:, None]
-    least_stage = static + (kept - freed) * in_flight + workspace[:, None] + widest[:, None]
+    # The last chunk of the model is held by one micro batch at a time; its pieces do not pile up.
+    pieces = ends * np.where((np.arange(3) == 2) & ~one[:, None], 1.0, in_flight)
+    stage = static + kept * in_flight + pieces + workspace[:, None]
+    least_stage = static + (kept - freed) * in_flight + pieces + workspace[:, None] + widest[:, None]
     for bytes_ in (stage, least_stage):
         bytes_[candidates.pp <= 2, 1] = 0.0
         bytes_[one, 0] = 0.0
@@ -356,7 +361,7 @@ def _bound(classes: StepClasses, candidates: Candidates, context: Context, n: in
         heaviest = np.maximum(heaviest, each)
     pp, m = candidates.pp.astype(np.float64), candidates.micro_batches.astype(np.float64)
     plain = candidates.schedule == SCHEDULES.index("1f1b")
-    paired = candidates.schedule == SCHEDULES.index("adaptive_pipe")
+    paired = np.isin(candidates.schedule, PAIRED)
     work_paired = np.where(paired, work - hidden, work)
     even = np.where(plain & (m > pp), (m + pp - 1.0) / pp * work, m / pp * work_paired)
     tail = np.asarray(sum(c.count * _column(c.tail.total_s, n) for c in classes.layers)) / pp

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, ExchangeFeatures
-from autodeploy.strategies.candidates import SCHEDULES, Candidates
+from autodeploy.strategies.candidates import PAIRED, Candidates
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
 
 T = TypeVar("T")
-PAIRED = SCHEDULES.index("adaptive_pipe")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def _take(value: T, index: Any) -> T:
 
 def distinct_cuts(candidates: Candidates) -> tuple[Candidates, npt.NDArray[np.int64]]:
     """One candidate for each distinct cut of tensors, and which of them each candidate has."""
-    paired = candidates.schedule == PAIRED
+    paired = np.isin(candidates.schedule, PAIRED)
     key = np.zeros(len(candidates), dtype=np.int64)
     for column, radix in (
         (candidates.tp, 4096),

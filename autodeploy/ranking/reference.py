@@ -67,9 +67,9 @@ def _preference(candidates: Candidates, context: Context) -> np.ndarray:
         (
             candidates.moe_dispatcher,
             candidates.reuse_fp32_param.astype(np.int64),
-            candidates.etp != 1,
             candidates.pp,
             expert,
+            candidates.etp != 1,
             np.abs(np.log2(candidates.tp / node)),
         )
     )

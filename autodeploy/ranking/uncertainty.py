@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from autodeploy.calibration.coverage import Spread, coverage, spread_of
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates
 
+Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 # Features whose effect on time rests on records; the others are on in every record or change no time.
 _MEASURED_KINDS = ("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap")
 
@@ -46,6 +48,9 @@ def interval(step_time_s: float, candidate: Candidates, context: Context) -> Unc
 
 
 def tied(first: Plan, second: Plan) -> bool:
-    """Whether the ratio of two plans on one cluster is within what pairs of records show the model can't resolve."""
-    resolution = float(coverage()["pair_log_sigma"])
-    return abs(first.step_time_s / second.step_time_s - 1.0) < resolution
+    """Whether the order of two plans on one cluster is uncertain: wrong with a probability above one in five.
+
+    Errors that both plans share cancel in their ratio; what is left is the spread over pairs of records.
+    """
+    resolution = Z_ONE_IN_FIVE * float(coverage()["pair_log_sigma"])
+    return abs(math.log(first.step_time_s / second.step_time_s)) < resolution

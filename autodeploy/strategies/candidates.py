@@ -12,6 +12,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 SCHEDULES: tuple[str, ...] = ("1f1b", "interleaved", "dualpipev", "dualpipe", "adaptive_pipe")
+PAIRED: tuple[int, ...] = (2, 3, 4)  # schedules that run a forward against a backward pass
 CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
 DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")
 CHOICES: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}

@@ -146,7 +146,7 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     each = rows / groups
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = rows * width
-    launches = 1.0 if on.grouped_gemm else float(np.max(groups))
+    launches = 1.0 if on.grouped_gemm else groups
 
     def gemm(name: str, columns: Floats | float, depth: Floats | float) -> Operator:
         return Operator(

@@ -44,7 +44,7 @@ class Operator:
     seq: Floats | float = 0.0
     forward_bytes: Floats | float = 0.0
     backward_bytes: Floats | float = 0.0
-    launches: float = 1.0
+    launches: Floats | float = 1.0
     per_expert: bool = False
     fused: bool = True
 

@@ -7,7 +7,7 @@ from cost_models.schedule.critical_path import SchedulePath, critical_path, crit
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
 from cost_models.schedule.orders import OperationOrder, ScheduleKind, group_size, operation_order, warm_up_slots
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
-from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s
+from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s, fused_pairs
 
 __all__ = [
     "ClosedForm",
@@ -20,6 +20,7 @@ __all__ = [
     "closed_form_s",
     "critical_path",
     "critical_paths",
+    "fused_pairs",
     "group_size",
     "in_flight",
     "in_flight_closed",

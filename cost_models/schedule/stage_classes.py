@@ -61,7 +61,7 @@ def closed_form_classes_s(
     exists = (pp > 1, pp > 2, pp > 2, pp > 0)
     for column, stage_class in enumerate((FIRST, MIDDLE, MIDDLE, LAST)):
         stage = place[:, column]
-        pairs = _fused_pairs(kind, stage, pp, vpp, micro_batches)
+        pairs = fused_pairs(kind, stage, pp, vpp, micro_batches)
         work[:, column] = (
             micro_batches * (stages.forward_s[:, stage_class] + stages.backward_s[:, stage_class])
             - pairs * stages.hidden_pair_s[:, stage_class]
@@ -131,7 +131,7 @@ def _filling(
     return _excursions(kind, stage, pp, vpp, micro_batches, depth, reach, own)
 
 
-def _fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints) -> Ints:
+def fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints) -> Ints:
     if kind != "adaptive_pipe":
         return np.zeros_like(stage)
     ahead = 2 * (pp - stage - 1) + (vpp - 1) * group_sizes(pp, micro_batches) + 1

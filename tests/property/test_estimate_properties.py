@@ -150,14 +150,12 @@ def test_an_estimate_is_the_same_alone_and_in_a_batch(data: st.DataObject, name:
         np.testing.assert_array_equal(together.card_bytes, alone.card_bytes)
 
 
-@pytest.mark.xfail(reason="without grouped_gemm the launches of experts are the largest of the batch's", strict=True)
 def test_experts_issued_one_by_one_do_not_depend_on_the_batch() -> None:
     case = case_of(MOE, cluster("node"), ON - {"grouped_gemm"}, seq=256)
     few, many = (Degrees(world=case.world, ep=ep, micro_batches=2) for ep in (8, 1))
     assert_alone_is_as_in_a_batch(case, [few, many])
 
 
-@pytest.mark.xfail(reason="DualPipeV hides inside a pair what already runs behind shared experts", strict=True)
 def test_dualpipev_hides_an_exchange_once() -> None:
     case = case_of(LATENT, cluster("supernodes"), ON | {"moe_alltoall_overlap"})
     d = Degrees(world=case.world, pp=2, vpp=2, ep=16, schedule="dualpipev", micro_batches=64)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def profile() -> Profile:
-    return load_profile("cloudmatrix-384")
+    return load_profile("cloudmatrix-384", calibrated=False)
 
 
 def test_override_changes_one_number_and_its_kind(profile: Profile) -> None:
@@ -90,9 +90,16 @@ def test_overlay_is_merged_over_the_profile(profile: Profile) -> None:
 def test_overlay_file_then_overrides(tmp_path: Path) -> None:
     overlay = tmp_path / "overlay.yaml"
     overlay.write_text("profile: nvidia-h100\nefficiency: {hbm: 0.7, permute: 0.3}\n", encoding="utf-8")
-    changed = load_profile("nvidia-h100", overrides={"efficiency.hbm": 0.6}, overlay=overlay)
+    changed = load_profile("nvidia-h100", overrides={"efficiency.hbm": 0.6}, overlay=overlay, calibrated=False)
     assert (changed.efficiency["hbm"], changed.efficiency["permute"]) == (0.6, 0.3)
-    assert load_profile("nvidia-h100").efficiency["hbm"] == 0.85
+    assert load_profile("nvidia-h100", calibrated=False).efficiency["hbm"] == 0.85
+
+
+def test_an_overlay_goes_over_the_calibrated_numbers(tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("profile: nvidia-h100\nefficiency: {hbm: 0.123}\n", encoding="utf-8")
+    shipped, changed = load_profile("nvidia-h100"), load_profile("nvidia-h100", overlay=overlay)
+    assert changed.efficiency == {**shipped.efficiency, "hbm": 0.123}
 
 
 def test_overlay_of_another_profile_is_refused(profile: Profile) -> None:

@@ -195,21 +195,16 @@ def test_launch_rule_binds_its_target_only(target: str, name: str, axes: dict[st
     assert name not in broken(one(**axes), "any")
 
 
-@pytest.mark.xfail(strict=True, reason="the axis `ulysses` (a degree) hides the word `ulysses` (an algorithm) in rules")
 def test_no_word_of_the_rules_is_also_an_axis_or_a_fact() -> None:
     assert not set(WORDS) & {f.name for f in fields(Candidates)}
     assert not set(WORDS) & set(facts())
 
 
-@pytest.mark.xfail(strict=True, reason="`cp_algo == ulysses` compares with the degree, so the rule never binds")
 def test_ulysses_gives_each_rank_whole_heads() -> None:
     # MindSpeed: a % (tp * cp) == 0; 128 heads over tp 2 x cp 3 are not whole.
     assert "heads_divide_for_ulysses" in broken(one(cp=3, cp_algo="ulysses", ulysses=3, dp=8))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="`cp_algo != ulysses` compares with the degree, so ring's rule binds Ulysses too"
-)
 def test_ulysses_needs_no_zigzag_blocks() -> None:
     # Ring: sequence % (2 cp) == 0; Ulysses: sequence % cp == 0. 3072 = 1024 x 3.
     assert "sequence_divides_by_cp_ring" not in broken(one(cp=1024, cp_algo="ulysses", ulysses=1024))

@@ -138,15 +138,11 @@ def test_algorithms_that_are_off_leave_context_parallelism_to_the_others(off: tu
     assert 1 in found.cp
 
 
-@pytest.mark.xfail(
-    strict=True, reason="cp 1 is enumerated under ring alone: without ring, no strategy without cp is left"
-)
 def test_without_ring_strategies_without_context_parallelism_remain() -> None:
     assert 1 in candidates_of(space_of("llama3-8b", ring="off"), moe=False).cp
     assert 1 in candidates_of(restrict(space_of("llama3-8b"), SearchSpec(fix={"cp_algo": "ulysses"})), moe=False).cp
 
 
-@pytest.mark.xfail(strict=True, reason="with every algorithm off the space falls back to ring")
 def test_without_any_algorithm_the_sequence_is_not_cut() -> None:
     off = dict.fromkeys(("ring", "ulysses", "hybrid_cp"), "off")
     assert set(np.unique(candidates_of(space_of("llama3-8b", seq=32_768, **off), moe=False).cp).tolist()) == {1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -106,8 +108,11 @@ def test_activation_recompute_of_llama2_7b(seq: int, mbs: int, tp: int, formula:
     assert saved == pytest.approx(published, rel=0.01)
 
 
-DEEPSEEK_LAYER = layer_table(load_preset("deepseek-v3"), shard(seq=4096, ep=32), FUSED, ("moe", None))
-ATTENTION = ("attention_norm_in", "attention_norm_out", "latents", "qkv", "attention_out", "softmax_stats")
+# MindSpeed multiplies the routing probabilities into the experts' activation and keeps it before and after.
+WEIGHTED = replace(FUSED, weighted_activation=True)
+DEEPSEEK_LAYER = layer_table(load_preset("deepseek-v3"), shard(seq=4096, ep=32), WEIGHTED, ("moe", None))
+UNWEIGHTED_LAYER = layer_table(load_preset("deepseek-v3"), shard(seq=4096, ep=32), FUSED, ("moe", None))
+ATTENTION = ("attention_norm_in", "attention_norm_out", "latents", "latent_qkv", "attention_out", "softmax_stats")
 
 
 def test_latent_attention_of_deepseek_v3_keeps_209024_bytes_a_token() -> None:
@@ -117,20 +122,22 @@ def test_latent_attention_of_deepseek_v3_keeps_209024_bytes_a_token() -> None:
 
 def test_padded_values_take_the_width_of_queries() -> None:
     padded = layer_table(load_preset("deepseek-v3"), shard(seq=4096), OperatorFeatures(), ("moe", None))
-    assert (kept(padded, "qkv") - kept(DEEPSEEK_LAYER, "qkv")) / 4096 == 2 * 128 * (192 - 128)
+    assert (kept(padded, "latent_qkv") - kept(DEEPSEEK_LAYER, "latent_qkv")) / 4096 == 2 * 128 * (192 - 128)
 
 
-def test_experts_of_deepseek_v3_keep_402432_bytes_a_token_of_which_probabilities_are_fused() -> None:
-    # 4h + 4E + 2kh + 4k fe + 2k fe + 2k fe + 2kh + 6fs = 402,432. The second 2k fe = 32,768 is MindSpeed's copy of the
-    # activation before the routing probabilities are multiplied in; without fused probabilities it is not kept.
-    moe = (kept(DEEPSEEK_LAYER) - kept(DEEPSEEK_LAYER, *ATTENTION)) / 4096
-    without_probabilities = 2 * 8 * 2048
-    assert moe in (402_432, 402_432 - without_probabilities)
+def test_experts_of_deepseek_v3_keep_402432_bytes_a_token() -> None:
+    # 4h + 4E + 2kh + 4k fe + 2k fe + 2k fe + 2kh + 6fs = 402,432.
+    assert (kept(DEEPSEEK_LAYER) - kept(DEEPSEEK_LAYER, *ATTENTION)) / 4096 == 402_432
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the expert table keeps 2 k fe, not 4 k fe: MindSpeed's act_without_probs is missing"
-)
+def test_probabilities_in_the_experts_activation_keep_it_twice() -> None:
+    # The second 2k fe = 32,768 is MindSpeed's copy of the activation before the probabilities are multiplied in.
+    assert (kept(DEEPSEEK_LAYER) - kept(UNWEIGHTED_LAYER)) / 4096 == 2 * 8 * 2048
+    assert kept(DEEPSEEK_LAYER, "expert_activation_unweighted") / 4096 == 2 * 8 * 2048
+    assert kept(UNWEIGHTED_LAYER, "expert_activation_unweighted") == 0
+    assert freed(DEEPSEEK_LAYER, "activation") - freed(UNWEIGHTED_LAYER, "activation") == 4096 * 2 * 8 * 2048
+
+
 def test_deepseek_v3_keeps_611456_bytes_a_token_and_layer() -> None:
     # 1.17 GiB for 4096 tokens at TP2.
     assert kept(DEEPSEEK_LAYER) / 4096 == 611_456
@@ -148,7 +155,7 @@ def test_expert_terms_follow_top_k_and_widths() -> None:
 
 def test_uneven_experts_enlarge_only_what_the_busiest_rank_receives() -> None:
     uneven = {t.name for t in DEEPSEEK_LAYER.tensors if t.per_expert}
-    assert uneven == {"expert_in", "expert_up_out", "expert_activation_out"}
+    assert uneven == {"expert_in", "expert_up_out", "expert_activation_out", "expert_activation_unweighted"}
 
 
 def test_capacity_replaces_top_k_by_padded_slots() -> None:
@@ -174,8 +181,8 @@ def test_up_projection_recompute_frees_a_fifth_of_the_layer() -> None:
 @pytest.mark.parametrize("choice", ["moe_zero_memory_level0", "moe_zero_memory_level1"])
 def test_zero_memory_frees_most_of_the_experts(choice: str) -> None:
     # MindSpeed: 70 % (level 0) and 90 % (level 1) of what recomputing the experts would free.
-    experts = kept(DEEPSEEK_LAYER, "expert_in", "expert_up_out", "expert_activation_out")
-    share = freed(DEEPSEEK_LAYER, choice) / experts
+    experts = ("expert_in", "expert_up_out", "expert_activation_out", "expert_activation_unweighted")
+    share = freed(DEEPSEEK_LAYER, choice) / kept(DEEPSEEK_LAYER, *experts)
     assert share >= {"moe_zero_memory_level0": 0.65, "moe_zero_memory_level1": 0.9}[choice]
 
 
@@ -186,7 +193,7 @@ def test_unpermute_swap_frees_2kh() -> None:
 def test_logits_are_kept_as_fp32_and_bf16() -> None:
     # 4 s b V / t in FP32 and 2 s b V / t in BF16.
     model = load_preset("llama3-8b")
-    table = head_table(model, shard(tp=8, seq=8192), FUSED, untied_copy=True)
+    table = head_table(model, shard(tp=8, seq=8192))
     assert kept(table, "logits") == pytest.approx(6 * 8192 * model.vocab_size / 8)
 
 
@@ -214,9 +221,6 @@ def test_every_memory_choice_names_tensors_operators_and_exchanges_that_exist() 
 
 
 @pytest.mark.parametrize("name", ["llama2-7b", "llama3-70b", "qwen3-32b"])
-@pytest.mark.xfail(
-    strict=True, reason="grouped-query and latent attention share the tensor name qkv, freed by mla_up_proj"
-)
 def test_recomputing_latent_projections_frees_nothing_of_grouped_query_attention(name: str) -> None:
     table = layer_table(load_preset(name), shard(), FUSED, ("dense", None))
     operators = {o.name for o in table.operators}
