@@ -12,11 +12,11 @@ STAMP := $(VENV)/.installed
 TYPED := autodeploy api cost_models hardware_profiles
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test bench check format lock clean
+.PHONY: help install plan serve test bench calibrate docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Create .venv and install the locked packages
 
@@ -38,7 +38,14 @@ test: $(STAMP) ## Run the tests; AUTODEPLOY_REQUIRE_ALL=1 turns skips into failu
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
 
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
-	@$(BIN)/python -m pytest -q -s -m benchmark tests/benchmarks
+	@$(BIN)/python -m tests.benchmarks
+
+calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
+	@$(BIN)/python -m autodeploy.calibration
+
+docs: $(STAMP) ## Make the generated pages and the README's numbers anew
+	@$(BIN)/python -m docs.generate
+	@$(BIN)/python -m docs.readme
 
 check: check_format check_lint check_types check_imports check_spelling check_sizes ## Check all that can be read off the code
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.engine import ENGINE_VERSION
-from autodeploy.errors import SpecError
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.build_context import build_context, healthy_npus, profile_of
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
@@ -21,6 +21,7 @@ from autodeploy.solver.effort import EFFORTS
 from autodeploy.solver.search_space import Searched, search_space
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+from autodeploy.strategies.unmodelled import refuse_unmodelled, strategy_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,7 @@ def prepare(spec: Spec) -> Prepared:
     SpecError
         if a feature, profile, device, precision or kind of training can't be planned with.
     """
+    refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
     choice = choose_features(spec.search, spec.model, profile.name)
     context = build_context(
@@ -294,6 +296,8 @@ def _candidate_for(context: Context, strategy: Strategy):  # type: ignore[no-unt
 
 def why_not(spec: Spec, strategy: Strategy) -> WhyNot:
     """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost."""
+    if errors := strategy_errors(strategy):
+        raise UnsupportedError(errors=tuple(errors))
     prepared = prepare(spec)
     context = prepared.context
     candidate = _candidate_for(context, strategy)

@@ -63,13 +63,14 @@ def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
     table = coverage()
     kind = "moe" if run["moe"] else "dense"
     classes = table["classes"]
+    own, family = family.endswith("/own"), family.removesuffix("/own")
     origin = family if f"{family}/{kind}" in classes else CARRIED_FROM.get(family, family)
     key = f"{origin}/{kind}"
     measured = key in classes
     entry = classes.get(key) or classes["uncalibrated"]
     records = [r for r in table["records"] if r["family"] == origin and (r["moe"] == run["moe"] or not measured)]
     variance, extrapolated = float(entry["log_sigma"]) ** 2, []
-    if origin != family or not records:
+    if own or origin != family or not records:
         variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")
     for axis in AXES:

@@ -11,7 +11,7 @@ from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES
 from hardware_profiles.errors import ProfileError as BadProfile
-from hardware_profiles.loader import load_profile
+from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.topology import ClusterTopology, cluster_topology
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from autodeploy.specs.training import TrainingSpec
     from cost_models.collectives import Number
     from hardware_profiles.profile import Device, Profile
+
+OWN = "/own"  # after the family of a profile that a user brought: its numbers were never calibrated
 
 
 def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: bool = True) -> Profile:
@@ -130,8 +132,6 @@ def build_context(
     SpecError
         if the device has no peak for the precision, or the cluster's geometry is not possible.
     """
-    if training.kind != "pretrain":
-        raise SpecError(f"training kind {training.kind!r} is not modelled", path="/training/kind", hint="pretrain")
     device = device_of(profile, cluster)
     if training.precision not in device.peak_flops:
         known = ", ".join(device.peak_flops)
@@ -167,7 +167,7 @@ def build_context(
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
         precision=training.precision,
-        family=profile.family,
+        family=profile.family if cluster.profile in list_profiles() else f"{profile.family}{OWN}",
         facts=facts_of(
             model,
             world=world,

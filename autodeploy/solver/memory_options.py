@@ -66,6 +66,10 @@ def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndar
     return np.asarray(legal)
 
 
+MOST_ROWS = 256
+"""Counts of a frontier that are kept where it only proposes plans."""
+
+
 @dataclass(frozen=True, eq=False)
 class Frontier:
     """Option counts of one stage that no other counts beat.
@@ -125,8 +129,17 @@ def stage_frontier(
         # Dominance inside a class may not count on swaps that another class could still fill up.
         part = _joined(_branch(stage, mine, total, np.zeros(len(options), dtype=np.int64), left - own))
         part = _undominated(part, None, stage.free_swap_bytes - (left - own))
-        frontier = _undominated(_sum(frontier, part), need, stage.free_swap_bytes - (left - own))
+        frontier = _undominated(_sum(frontier, _thinned(part, stage)), need, stage.free_swap_bytes - (left - own))
+        frontier = _thinned(frontier, stage)
     return frontier
+
+
+def _thinned(frontier: Frontier, stage: _Stage) -> Frontier:
+    """A stage of several chunks keeps at most MOST_ROWS counts, evenly spread: its frontier enters no bound."""
+    if len(stage.chunks) == 1 or len(frontier.extra_s) <= MOST_ROWS:
+        return frontier
+    rows = np.unique(np.linspace(0, len(frontier.extra_s) - 1, MOST_ROWS).astype(np.int64))
+    return Frontier(frontier.counts[rows], frontier.saved[rows], frontier.extra_s[rows], frontier.swap_bytes[rows])
 
 
 def _branch(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, later: float) -> list[Frontier]:
@@ -174,7 +187,7 @@ def _summed(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, la
     for index in active:
         left -= float(most[index]) * stage.options[index].swap_bytes
         step = _alone(stage, index, np.arange(most[index] + 1), keep=True)
-        frontier = _undominated(_sum(frontier, step), None, stage.free_swap_bytes - left)
+        frontier = _thinned(_undominated(_sum(frontier, step), None, stage.free_swap_bytes - left), stage)
     return frontier
 
 

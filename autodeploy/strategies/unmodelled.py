@@ -1,0 +1,83 @@
+"""What a spec may say but nothing models yet: refused by name, never ignored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.errors import FieldError, UnsupportedError
+
+if TYPE_CHECKING:
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+
+_FOLDED = ("dualpipev", "dualpipe")
+
+
+def refuse_unmodelled(spec: Spec) -> None:
+    """Refuse everything in a spec that would have no effect.
+
+    Raises
+    ------
+    UnsupportedError
+        with each field that is not modelled yet.
+    """
+    training, search = spec.training, spec.search
+    found = [
+        ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
+        (
+            "/training/expert_load_file",
+            training.expert_load_file is not None,
+            "a file of expert loads",
+            "give routing_imbalance and routing_imbalance_peak",
+        ),
+        (
+            "/training/sequence_length_histogram",
+            training.sequence_length_histogram is not None,
+            "a histogram of sequence lengths",
+            "leave it out: sequences are full",
+        ),
+        (
+            "/training/global_batch_size/tolerance_pct",
+            training.global_batch_size.tolerance_pct > 0.0,
+            "a tolerance of the batch",
+            "warnings name a batch that divides better",
+        ),
+        ("/search/mode", search.mode == "fast", "mode fast", "reproducible"),
+        (
+            "/search/objective",
+            search.objective == "peak_memory",
+            "the objective peak_memory",
+            "set memory_limit_gib and minimise step_time",
+        ),
+    ]
+    for field in ("fix", "allow"):
+        wanted = getattr(search, field).get("schedule", ())
+        names = wanted if isinstance(wanted, tuple) else (wanted,)
+        unknown = [name for name in names if name in _FOLDED]
+        found.append(
+            (
+                f"/search/{field}/schedule",
+                bool(unknown),
+                f"schedule {', '.join(map(str, unknown))}",
+                "1f1b, interleaved or adaptive_pipe",
+            )
+        )
+    errors = [FieldError(path, f"{what} is not modelled yet", hint) for path, asked, what, hint in found if asked]
+    if spec.strategy is not None:
+        errors += strategy_errors(spec.strategy)
+    if errors:
+        raise UnsupportedError(errors=tuple(errors))
+
+
+def strategy_errors(strategy: Strategy) -> list[FieldError]:
+    """What a strategy asks for that no estimate can take into account."""
+    found = [
+        ("/strategy/fsdp", strategy.fsdp, "fully sharded data parallelism", "distributed_optimizer"),
+        (
+            "/strategy/schedule",
+            strategy.schedule in _FOLDED,
+            f"schedule {strategy.schedule}",
+            "1f1b, interleaved or adaptive_pipe",
+        ),
+    ]
+    return [FieldError(path, f"{what} is not modelled yet", hint) for path, asked, what, hint in found if asked]

@@ -1,0 +1,1 @@
+"""Benchmarks: run alone on a machine, never as timed tests."""

@@ -1,0 +1,138 @@
+"""Calibration to records: a hidden truth is found, and its overlay carries it into the profile."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from autodeploy.calibration.calibrate import Calibration, calibrate, noise_of, overlay_of, to_yaml
+from autodeploy.calibration.fit import values_of
+from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.shipped import coverage_table, shipped_records
+from autodeploy.errors import SpecError
+from hardware_profiles import load_profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autodeploy.specs.record import Record
+
+NAME = "nvidia-h100"
+PRIOR = load_profile(NAME, calibrated=False)
+TRUTH = {"gemm": 0.8, "attention": 1.0, "hbm": 1.0, "grouped": 0.85}
+
+
+@cache
+def synthetic() -> tuple[Record, ...]:
+    """Runs of the shipped records as a device with known efficiencies would have run them."""
+    parameters = PARAMETERS[PRIOR.family]
+    assert set(TRUTH) == {p.name for p in parameters}
+    values = values_of(parameters, np.log([TRUTH[p.name] for p in parameters]), PRIOR.efficiency)
+    made = []
+    for record in shipped_records():
+        if record.cluster.profile == NAME and record.measured.step_time_s is not None:
+            rate = predict_record(record, efficiency=values, calibrated=False).tokens_per_s_per_npu
+            measured = record.measured.model_copy(update={"tokens_per_s_per_npu": rate, "step_time_s": None})
+            made.append(record.model_copy(update={"measured": measured}))
+    assert len(made) >= 3
+    return tuple(made)
+
+
+@cache
+def calibrated() -> Calibration:
+    return calibrate(synthetic(), NAME)
+
+
+def test_a_hidden_truth_is_found() -> None:
+    # The runs pin the sum of their parts, less each part: predictions come back closely, factors within their spread.
+    found = calibrated()
+    assert found.family == "nvidia-h100"
+    assert len(found.records) == len(synthetic())
+    assert np.abs(found.fit.residuals).max() < 0.02
+    sigma = np.sqrt(np.diag(found.fit.covariance))
+    for parameter, value, spread in zip(found.fit.parameters, found.fit.log_factors, sigma, strict=True):
+        assert abs(value - math.log(TRUTH[parameter.name])) < 2.0 * spread, parameter.name
+    assert found.fit.factors()["gemm"] < 0.95
+    prior = [math.log(predict_record(r, calibrated=False).tokens_per_s_per_npu) for r in synthetic()]
+    truth = [math.log(r.measured.tokens_per_s_per_npu or math.nan) for r in synthetic()]
+    assert min(p - t for p, t in zip(prior, truth, strict=True)) > 0.05, "the priors alone are far off"
+
+
+def test_the_overlay_makes_the_profile_predict_what_the_fit_predicts(tmp_path: Path) -> None:
+    found = calibrated()
+    path = tmp_path / "overlay.yaml"
+    path.write_text(to_yaml(overlay_of(found), "Fitted."), encoding="utf-8")
+    assert path.read_text(encoding="utf-8").startswith("# Fitted.\nprofile: nvidia-h100\n")
+    profile = load_profile(NAME, overlay=path, calibrated=False)
+    expected = values_of(found.fit.parameters, found.fit.log_factors, PRIOR.efficiency)
+    assert dict(profile.efficiency) == pytest.approx(expected, rel=1e-5)
+    assert profile.quantity("efficiency.grouped_gemm").kind == "fitted"
+    for record, residual in zip(found.records, found.fit.residuals, strict=True):
+        rate = predict_record(record, overlay=path, calibrated=False).tokens_per_s_per_npu
+        assert math.log((record.measured.tokens_per_s_per_npu or math.nan) / rate) == pytest.approx(residual, abs=1e-4)
+
+
+def test_carried_over_factors_are_assumed_and_without_links_or_releases() -> None:
+    target = load_profile("nvidia-h800", calibrated=False)
+    document = overlay_of(calibrated(), target)
+    assert document["profile"] == "nvidia-h800"
+    assert set(document) <= {"profile", "efficiency", "report"}
+    assert {entry["kind"] for entry in document["efficiency"].values()} == {"assumed"}
+    assert all(entry["source"].startswith("carried over from nvidia-h100") for entry in document["efficiency"].values())
+
+
+def test_without_records_the_priors_stand() -> None:
+    empty = calibrate([], "ascend-800t-a2")
+    prior = load_profile("ascend-800t-a2", calibrated=False)
+    assert set(empty.fit.factors().values()) == {1.0}
+    document = overlay_of(empty)
+    assert "report" not in document
+    for name, entry in document["efficiency"].items():
+        assert entry["value"] == pytest.approx(prior.efficiency[name], rel=1e-5)
+    for tier in prior.tiers:
+        assert document[tier.name]["efficiency"]["value"] == pytest.approx(tier.efficiency, rel=1e-5)
+    assert {entry["value"] for entry in document["release_factors"].values()} == {1.0}
+
+
+def test_an_overlay_is_plain_yaml_and_always_the_same() -> None:
+    document = overlay_of(calibrated())
+    text = to_yaml(document, "Fitted.")
+    assert text == to_yaml(overlay_of(calibrated()), "Fitted.")
+    assert YAML(typ="safe").load(text) == document
+
+
+def test_a_family_without_parameters_is_refused() -> None:
+    with pytest.raises(SpecError, match="no free parameters are defined for nvidia-b200") as caught:
+        calibrate([], "nvidia-b200")
+    assert caught.value.errors[0].path == "/profile"
+    assert "ascend-910b" in caught.value.errors[0].hint
+
+
+def test_records_of_an_unnamed_chip_grade_count_less() -> None:
+    record = synthetic()[0]
+    assert noise_of(record.model_copy(update={"framework": "mindformers"})) > noise_of(record)
+
+
+@pytest.mark.parametrize("family", sorted(PARAMETERS))
+def test_free_parameters_are_few_and_mean_something(family: str) -> None:
+    parameters = PARAMETERS[family]
+    assert len(parameters) <= 10
+    assert len({p.name for p in parameters}) == len(parameters)
+    assert all(p.meaning and p.multiplies and 0.0 < p.prior_sigma < 1.0 for p in parameters)
+    multiplied = [name for p in parameters for name in p.multiplies]
+    assert len(set(multiplied)) == len(multiplied), "no two factors on one efficiency"
+
+
+def test_the_coverage_table_has_a_spread_for_every_class_with_three_records() -> None:
+    table = coverage_table([calibrated()], synthetic())
+    assert {"nvidia-h100/moe", "uncalibrated"} <= set(table["classes"])
+    assert table["classes"]["nvidia-h100/moe"]["n"] == len(synthetic())
+    assert table["classes"]["uncalibrated"]["log_sigma"] >= 0.15
+    assert table["pair_log_sigma"] > 0.0
+    assert [row["id"] for row in table["records"]] == [record.id for record in synthetic()]

@@ -1,0 +1,96 @@
+"""The fit of efficiencies: known factors come back, outliers and empty data move nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodeploy.calibration.fit import FitParameter, Floats, fit, left_out_residuals, values_of
+
+PARAMETERS = (
+    FitParameter("compute", ("gemm_peak_fraction",), 0.3, "rate of matrix multiplications"),
+    FitParameter("links", ("link_a", "link_b"), 0.3, "rate of collectives"),
+)
+TRUTH = {"compute": 0.8, "links": 1.25}
+RUNS = 24
+
+
+def parts() -> tuple[Floats, Floats]:
+    """Seconds of computation and communication of each run at factors of one."""
+    draw = np.random.default_rng(3)
+    compute = draw.uniform(1.0, 20.0, RUNS)
+    return compute, compute * draw.uniform(0.05, 1.5, RUNS)
+
+
+def step_s(log_factors: Floats) -> Floats:
+    compute, links = parts()
+    return np.asarray(compute / np.exp(log_factors[0]) + links / np.exp(log_factors[1]))
+
+
+def measured_s() -> Floats:
+    return step_s(np.log([TRUTH["compute"], TRUTH["links"]]))
+
+
+def residuals_against(measured: Floats):  # type: ignore[no-untyped-def]
+    return lambda log_factors: np.log(step_s(log_factors) / measured)
+
+
+SIGMA = np.full(RUNS, 0.02)
+
+
+def test_known_factors_come_back() -> None:
+    found = fit(PARAMETERS, residuals_against(measured_s()), SIGMA)
+    assert found.factors() == pytest.approx(TRUTH, rel=0.01)
+    assert np.abs(found.residuals).max() < 0.005
+    assert (np.sqrt(np.diag(found.covariance)) < [p.prior_sigma for p in PARAMETERS]).all()
+
+
+def test_the_prior_holds_what_the_runs_do_not_say() -> None:
+    # Without communication in any run the links' factor stays where the prior has it, with the prior's spread.
+    compute, _ = parts()
+    found = fit(PARAMETERS, lambda t: np.log(compute / np.exp(t[0]) / (compute / 0.8)), SIGMA)
+    assert found.factors() == pytest.approx({"compute": 0.8, "links": 1.0}, rel=0.01)
+    assert np.sqrt(found.covariance[1, 1]) == pytest.approx(0.3)
+
+
+def test_one_mislabelled_run_does_not_move_the_fit() -> None:
+    measured = measured_s()
+    measured[5] *= 3.0
+    found = fit(PARAMETERS, residuals_against(measured), SIGMA)
+    assert found.factors() == pytest.approx(TRUTH, rel=0.02)
+    assert found.weights[5] < 0.01 * np.median(found.weights)
+    least_squares = np.exp(np.mean(residuals_against(measured)(np.log(list(TRUTH.values())))))
+    assert least_squares < 0.97, "without robust weights the run would have moved the fit"
+
+
+def test_without_runs_the_priors_stand() -> None:
+    found = fit(PARAMETERS, lambda _: np.zeros(0), np.zeros(0))
+    assert found.factors() == {"compute": 1.0, "links": 1.0}
+    assert np.diag(found.covariance) == pytest.approx([0.09, 0.09])
+
+
+def test_equal_fits_are_equal() -> None:
+    first, second = (fit(PARAMETERS, residuals_against(measured_s()), SIGMA) for _ in range(2))
+    assert np.array_equal(first.log_factors, second.log_factors)
+    assert np.array_equal(first.covariance, second.covariance)
+
+
+def test_left_out_runs_are_predicted_by_the_others() -> None:
+    # A family 10 % off the rest pulls the fit towards itself; predicted without it, it is farther off.
+    measured = measured_s()
+    groups = ["other" if run % 4 == 0 else "most" for run in range(RUNS)]
+    odd = np.array([group == "other" for group in groups])
+    measured[odd] *= 1.1
+    found = fit(PARAMETERS, residuals_against(measured), np.full(RUNS, 0.1))
+    left_out = left_out_residuals(found, groups)
+    assert (np.abs(left_out[odd]) > np.abs(found.residuals[odd])).all()
+    assert left_out[odd].mean() == pytest.approx(np.log(1 / 1.1), abs=0.01)
+    rest = fit(PARAMETERS, lambda t: residuals_against(measured)(t)[~odd], np.full(int((~odd).sum()), 0.1))
+    assert left_out[odd] == pytest.approx(residuals_against(measured)(rest.log_factors)[odd], abs=0.005)
+
+
+def test_values_under_factors_are_the_profiles_times_theirs() -> None:
+    base = {"gemm_peak_fraction": 0.9, "hbm": 0.8, "link_a": 0.5}
+    found = values_of(PARAMETERS, np.log([0.5, 2.0]), base)
+    assert found == pytest.approx({"gemm_peak_fraction": 0.45, "hbm": 0.8, "link_a": 1.0, "link_b": 2.0})
+    assert base["link_a"] == 0.5

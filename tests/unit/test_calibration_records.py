@@ -1,0 +1,126 @@
+"""What a record is taken for: its family, its release, what was on, and its step time."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from autodeploy.calibration.families import family_of
+from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.calibration.shipped import shipped_records
+from autodeploy.specs.record import Measured, Record
+
+
+@cache
+def shipped() -> tuple[Record, ...]:
+    return tuple(shipped_records())
+
+
+def record_on(profile: str, **changes: Any) -> Record:
+    """A shipped record of a profile, with some fields changed; `name` is the model's."""
+    base = next(r for r in shipped() if r.cluster.profile == profile and not r.model.is_moe)
+    if name := changes.pop("name", None):
+        changes["model"] = base.model.model_copy(update={"name": name})
+    return base.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("LLaMA2-13B", "llama2"),
+        ("llama2_7b", "llama2"),
+        ("LLaMA-33B", "llama"),
+        ("Llama-3.1-8B", "llama3"),
+        ("Qwen1.5-110B", "qwen15"),
+        ("CodeQwen1.5-7B", "qwen15"),
+        ("Qwen2.5-7B", "qwen25"),
+        ("ChatGLM3-6B", "glm3"),
+        ("GLM4-9B", "glm4"),
+        ("Mixtral-8x7B", "mixtral"),
+        ("DeepSeek-V2-236B", "deepseekv2"),
+        ("InternLM2-20B", "internlm2"),
+        ("pretrain_llama2_7b", "llama2"),
+        ("Bloom-176B", "bloom"),
+    ],
+)
+def test_a_family_has_no_size_and_one_spelling(name: str, family: str) -> None:
+    assert family_of(record_on("ascend-800t-a2", name=name)) == family
+
+
+def test_experts_make_a_family_of_their_own() -> None:
+    moe = next(r for r in shipped() if r.model.is_moe and r.cluster.profile == "ascend-800t-a2")
+    named = moe.model_copy(update={"model": moe.model.model_copy(update={"name": "Qwen3-30B-A3B"})})
+    assert family_of(named) == "qwen3moe"
+    assert family_of(record_on("ascend-800t-a2", name="Qwen3-32B")) == "qwen3"
+
+
+def test_families_of_gpt_on_a100_are_those_of_the_source() -> None:
+    record = record_on("nvidia-a100-80g", name="GPT-175B", id="megatron_7")
+    assert family_of(record) == "megatron/GPT-175B"
+
+
+@pytest.mark.parametrize(
+    ("date", "band"),
+    [
+        ("1.0.RC1", "early_2024"),
+        ("2023-09-01", "early_2024"),
+        ("2023 (release notes)", "early_2024"),
+        ("2024-05-31 (commit abc)", "early_2024"),
+        ("2024-06-01", "mid_2024"),
+        ("2024-08-29 (commit 431f3aa0)", "mid_2024"),
+        ("2024-10-01", "current"),
+        ("2025-06-30", "current"),
+        (None, "current"),
+    ],
+)
+def test_bands_of_mindspeed_releases_follow_their_date(date: str | None, band: str) -> None:
+    found = release_of(record_on("ascend-800t-a2", framework="mindspeed-llm", date=date))
+    assert found.band == band
+    assert found.dispatcher == "allgather"
+    assert found.features == frozenset()
+
+
+def test_graph_mode_and_nvidia_have_bands_and_defaults_of_their_own() -> None:
+    graph = release_of(record_on("ascend-800t-a2", framework="mindformers", date="2024-08-29"))
+    assert graph.band == "mindformers"
+    assert "graph_mode" in graph.features
+    old, modern = (release_of(record_on("nvidia-a100-80g")), release_of(_modern()))
+    assert (old.band, modern.band) == ("current", "current")
+    assert "flash_attention" in modern.features - old.features
+    assert "dropout" in old.features - modern.features
+
+
+def _modern() -> Record:
+    return next(r for r in shipped() if r.cluster.profile == "nvidia-h100")
+
+
+def test_what_was_on_is_what_is_named_and_what_the_release_had_on() -> None:
+    record = _modern()
+    named = record.strategy.model_copy(update={"features": ("moe_fb_overlap",)})
+    found = features_of(record.model_copy(update={"strategy": named}))
+    assert found == {"adaptive_pipe"} | release_of(record).features
+
+
+def test_step_time_follows_from_tokens_per_second_and_card() -> None:
+    record = record_on("ascend-800t-a2", measured=Measured(tokens_per_s_per_npu=500.0, step_time_s=1.0))
+    tokens = record.training.global_batch_size.value * record.training.seq_length
+    assert record.cluster.num_npus is not None
+    assert measured_step_s(record) == pytest.approx(tokens / 500.0 / record.cluster.num_npus)
+    assert measured_step_s(record_on("ascend-800t-a2", measured=Measured(step_time_s=3.5))) == 3.5
+    assert measured_step_s(record_on("ascend-800t-a2", measured=Measured(peak_memory_gib=30.0))) is None
+
+
+def test_short_runs_and_memory_runs_do_not_count_for_time() -> None:
+    timed = Measured(step_time_s=3.5)
+    assert counts_for_time(record_on("ascend-800t-a2", measured=timed, short_run=False))
+    assert not counts_for_time(record_on("ascend-800t-a2", measured=timed, short_run=True))
+    assert not counts_for_time(record_on("ascend-800t-a2", measured=Measured(peak_memory_gib=30.0), short_run=False))
+
+
+def test_ids_of_the_shipped_records_are_unique_and_sourced() -> None:
+    ids = [record.id for record in shipped()]
+    assert len(set(ids)) == len(ids)
+    assert all(record.source.strip() for record in shipped())

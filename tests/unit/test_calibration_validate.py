@@ -1,0 +1,189 @@
+"""Validation: predicted against measured for single records, and what holds of all that ship."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from autodeploy.calibration.coverage import Z80, coverage, spread_of
+from autodeploy.calibration.measured import measured_step_s
+from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.validate import Statistics, ValidationReport, classes_of, interval_coverage, validate
+from autodeploy.specs.record import Measured, Record
+
+BEYOND_THE_CARD = 1.15  # of its usable memory: the interval of predicted memory
+
+
+@cache
+def shipped() -> tuple[Record, ...]:
+    return tuple(shipped_records())
+
+
+@cache
+def report() -> ValidationReport:
+    return validate(shipped())
+
+
+def timed(position: int) -> Record:
+    """A dense MindSpeed-LLM run on one node or several."""
+    found = [r for r in shipped() if r.framework == "mindspeed-llm" and measured_step_s(r) and not r.model.is_moe]
+    return found[position]
+
+
+def measuring(record: Record, *, time: float, memory: float) -> Record:
+    """The record as if it had been measured: prediction is off by these relative errors."""
+    predicted = predict_record(record)
+    measured = Measured(
+        tokens_per_s_per_npu=predicted.tokens_per_s_per_npu / (1.0 + time),
+        peak_memory_gib=predicted.allocator_peak_gib / (1.0 + memory),
+    )
+    return record.model_copy(update={"measured": measured, "short_run": False, "memory_regime": None})
+
+
+# -- single records ----------------------------------------------------------------------------------------------
+
+
+def test_statistics_of_two_records() -> None:
+    records = [measuring(timed(0), time=0.10, memory=-0.04), measuring(timed(1), time=-0.30, memory=0.02)]
+    found = validate(records)
+    assert [row.id for row in found.rows] == [r.id for r in records]
+    assert [row.error.time for row in found.rows] == pytest.approx([0.10, -0.30])
+    assert [row.error.memory for row in found.rows] == pytest.approx([-0.04, 0.02])
+    assert found.summary.time is not None
+    assert found.summary.memory is not None
+    expected = Statistics(n=2, mape=0.2, median_ape=0.2, p90_ape=0.28, bias=-0.1)
+    assert found.summary.time.model_dump() == pytest.approx(expected.model_dump())
+    assert found.summary.memory.bias == pytest.approx(-0.01)
+    assert found.summary.skipped == 0
+    assert found.summary.by_class["dense"] == found.summary.time
+    assert "moe" not in found.summary.by_class
+
+
+def test_a_row_says_where_the_time_goes() -> None:
+    (row,) = validate([measuring(timed(0), time=0.0, memory=0.0)]).rows
+    assert row.predicted is not None
+    assert row.measured.tokens_per_s_per_npu == pytest.approx(row.predicted.tokens_per_s_per_npu)
+    assert list(row.parts.values()) == sorted(row.parts.values(), reverse=True)
+    assert 0.9 < sum(row.parts.values()) <= 1.0 + 1e-9
+
+
+def test_short_runs_are_shown_and_not_counted() -> None:
+    short = measuring(timed(0), time=0.5, memory=0.0).model_copy(update={"short_run": True})
+    found = validate([short])
+    assert found.rows[0].error.time == pytest.approx(0.5)
+    assert not found.rows[0].counts_for_time
+    assert found.summary.time is None
+    assert found.summary.memory is not None
+
+
+def test_a_record_that_cannot_be_predicted_is_skipped_with_its_reason() -> None:
+    record = timed(0)
+    unknown = record.model_copy(update={"cluster": record.cluster.model_copy(update={"device": "910D"})})
+    found = validate([unknown, measuring(record, time=0.0, memory=0.0)])
+    assert found.rows[0].skipped
+    assert "910D" in found.rows[0].skipped
+    assert found.rows[0].predicted is None
+    assert found.summary.skipped == 1
+    assert found.summary.time is not None
+    assert found.summary.time.n == 1
+
+
+def test_nothing_to_validate_is_an_empty_report() -> None:
+    assert validate([]) == ValidationReport.model_validate(
+        {"rows": (), "summary": {"time": None, "memory": None, "by_class": {}, "skipped": 0}}
+    )
+    assert math.isnan(interval_coverage([]))
+
+
+def test_classes_name_model_length_size_framework_device_profile_and_release() -> None:
+    found = classes_of(timed(0))
+    assert found[0] == "dense"
+    assert any(name.startswith("device 910B") for name in found)
+    assert "profile ascend-800t-a2" in found
+    assert "framework mindspeed-llm" in found
+    assert sum(name in {"one node", "several nodes"} for name in found) == 1
+    assert sum(name.startswith("release ") for name in found) == 1
+
+
+# -- the interval ------------------------------------------------------------------------------------------------
+
+RUN = {"moe": False, "ranks": 64, "tp": 8, "pp": 2, "cp": 1, "ep": 1, "seq_length": 4096, "features": []}
+
+
+def test_an_interval_is_the_spread_of_its_class() -> None:
+    spread = spread_of("ascend-910b", RUN)
+    assert spread.log_sigma == pytest.approx(coverage()["classes"]["ascend-910b/dense"]["log_sigma"])
+    assert spread.extrapolated == ()
+    assert spread.basis.endswith("records of ascend-910b/dense")
+    low, high = spread.interval(10.0)
+    assert math.log(10.0 / low) == pytest.approx(math.log(high / 10.0)) == pytest.approx(Z80 * spread.log_sigma)
+
+
+@pytest.mark.parametrize(("axis", "value"), [("ranks", 65_536), ("cp", 512), ("pp", 256), ("seq_length", 8_388_608)])
+def test_distance_from_the_records_widens_the_interval(axis: str, value: int) -> None:
+    near, far = spread_of("ascend-910b", RUN), spread_of("ascend-910b", {**RUN, axis: value})
+    assert axis in far.extrapolated
+    assert far.log_sigma > near.log_sigma
+    assert spread_of("ascend-910b", {**RUN, axis: 4 * value}).log_sigma > far.log_sigma
+
+
+def test_a_feature_without_records_widens_the_interval() -> None:
+    near, far = spread_of("ascend-910b", RUN), spread_of("ascend-910b", {**RUN, "features": ["mutual_routing"]})
+    assert far.log_sigma > near.log_sigma
+    assert far.extrapolated == ("mutual_routing",)
+
+
+def test_carried_devices_are_wider_than_those_they_come_from() -> None:
+    own, carried = spread_of("ascend-910b", RUN), spread_of("ascend-910c", RUN)
+    assert carried.log_sigma > own.log_sigma
+    assert "device family" in carried.extrapolated
+    assert spread_of("some-other-chip", RUN).log_sigma >= coverage()["classes"]["uncalibrated"]["log_sigma"]
+
+
+def test_the_nearest_record_is_one_of_the_table() -> None:
+    nearest = spread_of("ascend-910b", RUN).nearest_record
+    assert nearest is not None
+    assert any(f"({row['id']})" in nearest and row["family"] == "ascend-910b" for row in coverage()["records"])
+
+
+# -- everything that ships -----------------------------------------------------------------------------------------
+
+
+def test_every_shipped_record_is_predicted() -> None:
+    assert len(report().rows) == len(shipped()) > 200
+    assert [row.id for row in report().rows if row.skipped] == []
+    assert report().summary.skipped == 0
+    for row in report().rows:
+        assert row.predicted is not None
+        assert np.isfinite(list(row.predicted.model_dump().values())).all(), row.id
+
+
+def test_every_published_run_passes_the_arithmetic_rules() -> None:
+    broken = {row.id: rule for row in report().rows for rule in row.warnings if rule.startswith("rule ")}
+    assert broken == {}
+
+
+def test_the_median_error_of_time_is_below_15_percent() -> None:
+    time = report().summary.time
+    assert time is not None
+    assert time.n > 150
+    assert time.median_ape < 0.15
+    for name, group in report().summary.by_class.items():
+        assert group.median_ape < 0.15 or group.n < 10, name
+
+
+def test_no_published_run_is_called_out_of_memory_beyond_the_interval() -> None:
+    full = [record for record, row in zip(shipped(), report().rows, strict=True) if not row.fits]
+    shares = {}
+    for record in full:
+        predicted = predict_record(record)
+        shares[record.id] = float(np.max(predicted.estimate.card_bytes)) / predicted.context.limit_bytes
+    assert {name: round(share, 3) for name, share in shares.items() if share > BEYOND_THE_CARD} == {}
+
+
+def test_four_of_five_published_times_lie_in_their_interval() -> None:
+    assert interval_coverage(shipped()) > 0.75
