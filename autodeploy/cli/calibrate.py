@@ -25,7 +25,9 @@ def calibrate(
     if not records.is_file():
         raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
     result = fit(list(read_records(records)), profile)
-    output.write_text(to_yaml(overlay_of(result), f"Fitted by autodeploy calibrate to {records.name}."), encoding="utf-8")
+    output.write_text(
+        to_yaml(overlay_of(result), f"Fitted by autodeploy calibrate to {records.name}."), encoding="utf-8"
+    )
     typer.echo(f"{len(result.records)} runs on {profile}", err=True)
     for name, factor in result.fit.factors().items():
         typer.echo(f"  {name:<14} {factor:6.3f} of its prior", err=True)

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli import calibrate, database, doctor, export, import_file, models, plan, profiles, serve, validate, why_not
+from autodeploy.cli import (
+    calibrate,
+    database,
+    doctor,
+    export,
+    import_file,
+    models,
+    plan,
+    profiles,
+    serve,
+    validate,
+    why_not,
+)
 from autodeploy.cli.exits import SERVICE_ERROR, report_error
 
 app = typer.Typer(

@@ -200,6 +200,12 @@ def test_no_word_of_the_rules_is_also_an_axis_or_a_fact() -> None:
     assert not set(WORDS) & set(facts())
 
 
+def test_algorithms_have_words_of_their_own_in_rules() -> None:
+    assert {name: WORDS[f"{name}_cp"] for name in CP_ALGOS} == {name: n for n, name in enumerate(CP_ALGOS)}
+    used = {word for rule in RULES.values() for word in names(rule.require) | names(rule.when or "True")}
+    assert {"ulysses_cp", "hybrid_cp"} <= used
+
+
 def test_ulysses_gives_each_rank_whole_heads() -> None:
     # MindSpeed: a % (tp * cp) == 0; 128 heads over tp 2 x cp 3 are not whole.
     assert "heads_divide_for_ulysses" in broken(one(cp=3, cp_algo="ulysses", ulysses=3, dp=8))

@@ -109,6 +109,36 @@ def test_latent_attention_gathers_latents_instead_of_the_hidden_state() -> None:
     attention = [e for e in table.exchanges if e.window == "attention" and e.kind in {"gather", "scatter"}]
     forward = sum(float(np.ravel(e.message_bytes * e.forward_count)[0]) for e in attention)
     assert forward == 2 * 4096 * (1536 + 512 + 64 + 7168)
+    names = {e.name for e in table.exchanges}
+    assert not {"attention_gather", "attention_regather", "attention_gradient_scatter"} & names
+    for name, passes in (("latent_gather", (1, 0)), ("latent_regather", (0, 1)), ("latent_gradient_scatter", (0, 1))):
+        latent = exchange(table, name)
+        assert float(latent.message_bytes[0]) == 2 * 4096 * (1536 + 512 + 64)
+        assert (np.ravel(latent.forward_count)[0], np.ravel(latent.backward_count)[0]) == passes
+
+
+def test_latent_attention_without_sequence_parallelism_reduces_the_gradient_of_latents() -> None:
+    table = layer_table(load_preset("deepseek-v3"), shard(tp=8, sp=False), FUSED, ("dense", None))
+    attention = [e for e in table.exchanges if e.window == "attention" and np.any(e.forward_count + e.backward_count)]
+    assert {e.name: (e.kind, float(e.message_bytes[0])) for e in attention} == {
+        "latent_gradient_reduce": ("reduce", 2 * 4096 * (1536 + 512 + 64)),
+        "attention_reduce": ("reduce", 2 * 4096 * 7168),
+        **{e.name: (e.kind, float(e.message_bytes[0])) for e in attention if e.kind == "heads"},
+    }
+    assert exchange(table, "latent_gradient_reduce").behind == "weight_gradient"
+
+
+def test_queries_without_a_latent_need_the_hidden_state_too() -> None:
+    # q_lora_rank null (DeepSeek-V2-Lite): queries are projected up from the hidden state.
+    model = load_preset("deepseek-v3").model_copy(update={"q_lora_rank": None})
+    table = layer_table(model, shard(tp=8), FUSED, ("dense", None))
+    assert float(exchange(table, "attention_gather").message_bytes[0]) == 2 * 4096 * 7168
+    assert float(exchange(table, "latent_gather").message_bytes[0]) == 2 * 4096 * (512 + 64)
+
+
+def test_grouped_query_attention_has_no_latents_to_exchange() -> None:
+    table = layer_table(load_preset("llama2-70b"), shard(tp=8), FUSED, ("dense", None))
+    assert not {e.name for e in table.exchanges if e.name.startswith("latent_")}
 
 
 def test_dispatch_sends_each_local_token_once_a_choice() -> None:

@@ -194,6 +194,19 @@ def test_fusion_removes_traffic_and_launches_and_no_mathematics() -> None:
     assert matrix_flops(slow) == matrix_flops(fast)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("llama2-7b", "dense"), ("deepseek-v3", "moe")])
+def test_unfused_gradients_are_added_once_a_parameter_and_micro_batch(name: str, kind: str) -> None:
+    # A 16-bit sum: product and sum read, sum written, 6 B a parameter; fused into the product's epilogue, nothing.
+    model = load_preset(name)
+    for moved in (0.0, 6.0):
+        on = OperatorFeatures(rect_fa=True, accumulation_bytes=moved)
+        table = layer_table(model, shard(tp=4, ep=4), on, (kind, None))
+        (added,) = [o for o in table.operators if o.name == "gradient_accumulation"]
+        assert np.ravel(added.forward_bytes)[0] == 0.0
+        assert np.ravel(added.backward_bytes)[0] == moved * (table.dense_params[0] + table.expert_params[0])
+        assert added.launches == 0.0
+
+
 def test_sandwich_norms_keep_and_move_more() -> None:
     base = load_preset("llama2-7b")
     sandwich = base.model_copy(update={"norm_layout": "sandwich"})

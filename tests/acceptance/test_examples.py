@@ -1,0 +1,123 @@
+"""Every example is planned as a person would plan it, with the real search."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autodeploy import planner
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.strategy_layout import candidate_of
+from autodeploy.importers.spec_file import read_spec_document, read_spec_file
+from autodeploy.specs.planset import PARTS, PlanSet
+from autodeploy.specs.strategy import Strategy
+from autodeploy.strategies.rules import broken_rules
+
+pytestmark = pytest.mark.acceptance
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FEASIBLE = ("deepseek_v3_cloudmatrix_384", "llama2_70b_32", "qwen3_235b_128", "broken_node_47", "uneven_batch")
+
+
+@functools.cache
+def planned(name: str) -> PlanSet:
+    return planner.plan(read_spec_file(EXAMPLES / f"{name}.yaml"))
+
+
+@pytest.mark.parametrize("name", FEASIBLE)
+def test_example_has_ranked_plans_that_fit(name: str) -> None:
+    result = planned(name)
+    assert result.status in {"optimal", "feasible"}
+    assert result.reproducible
+    times = [plan.step_time_s for plan in result.plans]
+    assert times == sorted(times)
+    for plan in result.plans:
+        assert plan.fits
+        assert plan.peak_memory_gib <= plan.memory_limit_gib
+        parts = [getattr(plan.breakdown, part) for part in PARTS]
+        assert min(parts) >= 0.0
+        assert sum(parts) == pytest.approx(plan.step_time_s, rel=1e-9)
+        assert plan.uncertainty.low_s < plan.step_time_s < plan.uncertainty.high_s
+        assert 0.0 < plan.mfu < 1.0
+    assert result.optimality.bound is not None
+    assert result.optimality.bound <= times[0]
+    counts = result.counts
+    assert counts.enumerated == sum(counts.rejected.values()) + counts.too_big + counts.pruned + counts.solved
+
+
+@pytest.mark.parametrize("name", FEASIBLE)
+def test_best_plan_beats_the_usual_starting_point(name: str) -> None:
+    result = planned(name)
+    assert result.reference is not None
+    assert result.plans[0].step_time_s < result.reference.step_time_s
+
+
+def test_estimate_of_the_best_strategy_is_the_plan() -> None:
+    spec = read_spec_file(EXAMPLES / "llama2_70b_32.yaml")
+    best = planned("llama2_70b_32").plans[0]
+    again = planner.estimate(spec.model_copy(update={"strategy": best.strategy}))
+    assert again.step_time_s == pytest.approx(best.step_time_s, rel=1e-12)
+    assert again.peak_memory_gib == pytest.approx(best.peak_memory_gib, rel=1e-12)
+
+
+def test_broken_node_leaves_cards_idle_when_that_pays() -> None:
+    best = planned("broken_node_47").plans[0]
+    assert best.num_npus_used <= 47 * 8
+
+
+def test_batch_that_divides_badly_is_warned_about() -> None:
+    (warning,) = planned("uneven_batch").warnings
+    assert "960" in warning
+    assert "batch" in warning
+
+
+def test_what_cannot_fit_names_the_rule_and_the_nearest_change() -> None:
+    result = planned("cannot_fit")
+    assert result.status == "infeasible"
+    assert result.infeasible is not None
+    assert result.infeasible.binding_rules[0].startswith("memory")
+    change = result.infeasible.nearest[0].change
+    assert change.startswith("cluster.num_npus: ")
+    spec = read_spec_file(EXAMPLES / "cannot_fit.yaml")
+    cards = int(change.partition(": ")[2])
+    larger = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"num_npus": cards})})
+    assert planner.plan(larger).plans, "the change that is named must fit"
+
+
+def test_typos_are_all_reported_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        read_spec_file(EXAMPLES / "bad_typos.yaml")
+    paths = {error.path for error in caught.value.errors}
+    assert {"/model/hiden_size", "/training/seq_lenght", "/cluster/profile", "/search/features/adaptive_pip"} <= paths
+    assert all(error.hint for error in caught.value.errors)
+
+
+def test_trained_strategy_of_pangu_ultra_moe_is_legal_without_a_framework() -> None:
+    """TP8 PP16 VPP2 EP32, micro batch 2 (arXiv 2505.04519) under target any."""
+    prepared = planner.prepare(read_spec_file(EXAMPLES / "pangu_ultra_moe_718b_6144.yaml"))
+    context = prepared.context
+    trained = Strategy(
+        tp=8, pp=16, vpp=2, ep=32, etp=1, micro_batch_size=2, schedule="adaptive_pipe", moe_dispatcher="hierarchical"
+    )
+    candidate = candidate_of(
+        trained, world=context.world, global_batch=context.global_batch, moe=True, vendor=context.machine.vendor
+    )
+    assert broken_rules(candidate, context.facts, "any") == [[]]
+    assert int(np.asarray(candidate.micro_batches)[0]) == 96
+
+
+def test_pangu_ultra_moe_is_planned() -> None:
+    document = read_spec_file(EXAMPLES / "pangu_ultra_moe_718b_6144.yaml").model_dump(mode="json", exclude_none=True)
+    document["search"] |= {"effort": "fast", "top_k": 1}
+    result = planner.plan(read_spec_document(document))
+    assert result.plans
+    assert result.plans[0].fits
+
+
+def test_equal_specs_give_equal_plans() -> None:
+    first = planned("llama2_70b_32")
+    second = planner.plan(read_spec_file(EXAMPLES / "llama2_70b_32.yaml"))
+    assert first.model_dump(exclude={"timing"}) == second.model_dump(exclude={"timing"})

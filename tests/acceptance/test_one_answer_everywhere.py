@@ -1,0 +1,91 @@
+"""The command line, curl and the client give the same PlanSet; a restarted server still has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from autodeploy.client import Client
+from tests.support.postgresql import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC: dict[str, Any] = {
+    "model": "llama2-7b",
+    "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 64},
+    "search": {"top_k": 2, "effort": "fast"},
+}
+
+
+def autodeploy(*arguments: str, database: str) -> list[str]:
+    return [sys.executable, "-m", "autodeploy.cli.main", *arguments]
+
+
+def environment(database: str) -> dict[str, str]:
+    return {**os.environ, "AUTODEPLOY_DATABASE_URL": database, "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def served(database: str, port: int) -> Iterator[str]:
+    """`autodeploy serve` until it is ready."""
+    command = autodeploy("serve", "--port", str(port), database=database)
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, env=environment(database), cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        end_s = time.monotonic() + 60.0
+        while time.monotonic() < end_s and process.poll() is None:
+            try:
+                if httpx.get(f"{url}/readyz").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        try:
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def comparable(plan_set: dict[str, Any]) -> dict[str, Any]:
+    """A PlanSet without what differs between equal searches."""
+    kept = {k: v for k, v in plan_set.items() if k not in {"timing", "cached", "progress", "tags", "note"}}
+    kept["search"] = {k: v for k, v in plan_set["search"].items() if k not in {"id", "created_at"}}
+    return kept
+
+
+def test_command_line_curl_and_client_agree_and_a_restart_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(json.dumps(SPEC), encoding="utf-8")
+    own, shared = f"sqlite:///{tmp_path / 'own.db'}", f"sqlite:///{tmp_path / 'server.db'}"
+    printed = subprocess.run(
+        autodeploy("plan", str(tmp_path / "spec.yaml"), "-f", "json", database=own),
+        env=environment(own), cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    expected = comparable(json.loads(printed.stdout))
+    assert expected["plans"]
+    port = free_port()
+    with served(shared, port) as url:
+        with Client(url) as client:
+            by_client = client.plan(SPEC, wait_s=120)
+        assert comparable(by_client.model_dump(mode="json")) == expected
+        curl = shutil.which("curl")
+        assert curl is not None, "curl is part of every machine this runs on"
+        command = [curl, "-sS", "-H", "Content-Type: application/json", "-H", "Prefer: wait=60"]
+        command += ["-H", "Cache-Control: no-cache", "-d", json.dumps(SPEC), f"{url}/v1/searches"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        assert comparable(json.loads(answer.stdout)) == expected
+    with served(shared, port) as url, Client(url) as client:
+        assert client.get(by_client.search.id).plan_set == by_client

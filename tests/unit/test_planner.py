@@ -1,0 +1,204 @@
+"""From a small spec to ranked plans: order, identities, determinism, progress, refusals."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from autodeploy.engine import ENGINE_VERSION
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import Progress, describe_hashes, estimate, plan, why_not
+from autodeploy.specs.features import FEATURES
+from autodeploy.specs.planset import PARTS, Plan, PlanSet
+from autodeploy.specs.spec import Spec
+from autodeploy.specs.strategy import Strategy
+from autodeploy.strategies.feature_choice import MODELLED
+
+
+def spec_of(*, training: dict[str, Any] | None = None, **search: Any) -> Spec:
+    """Llama2-7B on one node of eight."""
+    return read_spec_document(
+        {
+            "model": "llama2-7b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+            "training": {"seq_length": 4096, "global_batch_size": 64, "tokens": 1e9, **(training or {})},
+            "search": {"effort": "fast", **search},
+        }
+    )
+
+
+@cache
+def planned() -> tuple[PlanSet, tuple[Progress, ...]]:
+    events: list[Progress] = []
+    result = plan(spec_of(), search_id="srch_1", created_at="2026-01-01T00:00:00Z", progress=events.append)
+    return result, tuple(events)
+
+
+def plans() -> tuple[Plan, ...]:
+    return planned()[0].plans
+
+
+def parts_s(chosen: Plan) -> list[float]:
+    return [getattr(chosen.breakdown, name) for name in PARTS]
+
+
+def test_plans_are_ranked_by_step_time() -> None:
+    assert len(plans()) == 5
+    assert [p.rank for p in plans()] == [1, 2, 3, 4, 5]
+    times = [p.step_time_s for p in plans()]
+    assert times == sorted(times)
+    assert len({p.plan_id for p in plans()}) == len(plans()), "no plan twice"
+    assert len({p.strategy.model_dump_json() for p in plans()}) == len(plans())
+
+
+def test_parts_sum_to_the_step_time() -> None:
+    reference = planned()[0].reference
+    assert reference is not None
+    for chosen in (*plans(), reference):
+        assert sum(parts_s(chosen)) == pytest.approx(chosen.step_time_s, rel=1e-9)
+        assert min(parts_s(chosen)) >= 0.0
+
+
+def test_every_plan_fits_and_uses_every_card() -> None:
+    for chosen in plans():
+        s = chosen.strategy
+        assert s.dp is not None
+        assert chosen.fits
+        assert chosen.peak_memory_gib <= chosen.memory_limit_gib
+        assert chosen.peak_memory_gib == pytest.approx(max(stage.total_gib for stage in chosen.stages))
+        assert s.tp * s.pp * s.cp * s.dp == chosen.num_npus_used == 8
+        assert chosen.micro_batches * s.micro_batch_size * s.dp == 64
+        assert sum(sum(stage.layers) for stage in chosen.stages) == 32
+
+
+def test_memory_of_a_stage_is_the_sum_of_what_occupies_it() -> None:
+    for stage in plans()[0].stages:
+        assert sum(stage.memory_gib.model_dump().values()) == pytest.approx(stage.total_gib, rel=1e-9)
+
+
+def test_rates_and_durations_follow_from_the_step_time() -> None:
+    for chosen in plans():
+        assert chosen.tokens_per_s == pytest.approx(64 * 4096 / chosen.step_time_s)
+        assert chosen.tokens_per_s_per_npu == pytest.approx(chosen.tokens_per_s / 8)
+        assert chosen.days == pytest.approx(1e9 / chosen.tokens_per_s / 86_400)
+        assert chosen.npu_hours == pytest.approx((chosen.days or 0.0) * 24 * 8)
+        assert 0.0 < chosen.mfu < 1.0
+        assert chosen.uncertainty.low_s < chosen.step_time_s < chosen.uncertainty.high_s
+
+
+def test_the_bound_certifies_the_gap() -> None:
+    found = planned()[0].optimality
+    assert found.bound is not None
+    assert found.bound <= plans()[0].step_time_s
+    assert found.gap == pytest.approx(1.0 - found.bound / plans()[0].step_time_s)
+    assert found.proved == (found.gap <= 1e-9)
+    for chosen in plans():
+        assert chosen.gap == pytest.approx(1.0 - found.bound / chosen.step_time_s)
+
+
+def test_every_candidate_is_accounted_for() -> None:
+    counts = planned()[0].counts
+    assert counts.enumerated == sum(counts.rejected.values()) + counts.too_big + counts.pruned + counts.solved
+    assert counts.solved >= len(plans())
+
+
+def test_equal_specs_give_equal_plan_sets_but_for_timing() -> None:
+    again = plan(spec_of(), search_id="srch_1", created_at="2026-01-01T00:00:00Z")
+    first = planned()[0]
+    assert again.model_copy(update={"timing": first.timing}) == first
+    assert first.reproducible
+    assert again.timing.total_s >= again.timing.solve_s > 0.0
+
+
+def test_the_answer_survives_json() -> None:
+    assert PlanSet.model_validate_json(planned()[0].model_dump_json()) == planned()[0]
+
+
+def test_an_estimate_of_a_plan_is_the_plan() -> None:
+    for chosen in plans():
+        again = estimate(spec_of().model_copy(update={"strategy": chosen.strategy}))
+        assert again.step_time_s == pytest.approx(chosen.step_time_s, rel=1e-12)
+        assert again.peak_memory_gib == pytest.approx(chosen.peak_memory_gib, rel=1e-12)
+        assert again.allocator_peak_gib == pytest.approx(chosen.allocator_peak_gib, rel=1e-12)
+        assert parts_s(again) == pytest.approx(parts_s(chosen), rel=1e-9, abs=1e-12)
+
+
+def test_hashes_name_the_answer() -> None:
+    search = planned()[0].search
+    assert (search.spec_hash, search.profile_hash, search.engine_version) == describe_hashes(spec_of())
+    assert search.engine_version == ENGINE_VERSION
+    assert (search.id, search.created_at) == ("srch_1", "2026-01-01T00:00:00Z")
+    assert describe_hashes(spec_of(top_k=3))[0] != search.spec_hash
+
+
+def test_progress_runs_from_enumerated_to_finished() -> None:
+    events = planned()[1]
+    assert [events[0].kind, events[-1].kind] == ["enumerated", "finished"]
+    assert {e.kind for e in events} <= {"enumerated", "incumbent", "bound", "solved", "finished"}
+    elapsed = [e.elapsed_s for e in events]
+    assert elapsed == sorted(elapsed)
+    incumbents = [e.incumbent_s for e in events if e.incumbent_s is not None]
+    assert incumbents == sorted(incumbents, reverse=True)
+    assert incumbents[-1] == plans()[0].step_time_s
+    assert {e.enumerated for e in events} == {planned()[0].counts.enumerated}
+
+
+def test_pins_and_top_k_are_obeyed() -> None:
+    found = plan(spec_of(fix={"tp": 4, "micro_batch_size": 2}, top_k=2)).plans
+    assert len(found) == 2
+    assert {(p.strategy.tp, p.strategy.micro_batch_size) for p in found} == {(4, 2)}
+    assert found[0].step_time_s >= plans()[0].step_time_s * (1 - 1e-9), "fewer strategies are never faster"
+
+
+def test_a_cancelled_search_says_so() -> None:
+    found = plan(spec_of(), should_cancel=lambda: True)
+    assert found.status == "cancelled"
+    assert not found.reproducible
+    assert found.infeasible is None
+
+
+@pytest.mark.parametrize("name", sorted(set(FEATURES) - MODELLED))
+def test_a_feature_that_is_not_modelled_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=name) as caught:
+        plan(spec_of(target="any", numerics="lossy", features={name: "on"}))
+    assert caught.value.errors[0].path == f"/search/features/{name}"
+
+
+def test_a_feature_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(SpecError, match="unknown feature 'dualpipevv'") as caught:
+        plan(spec_of(features={"dualpipevv": "on"}))
+    assert caught.value.errors[0].path == "/search/features/dualpipevv"
+    assert "dualpipev" in caught.value.errors[0].hint
+
+
+@pytest.mark.parametrize("strategy", [None, Strategy(tp=8)])
+def test_reinforcement_learning_is_refused_by_name(strategy: Strategy | None) -> None:
+    spec = spec_of(training={"kind": "rl_post_training"}).model_copy(update={"strategy": strategy})
+    with pytest.raises(UnsupportedError, match="rl_post_training") as caught:
+        plan(spec) if strategy is None else estimate(spec)
+    assert caught.value.errors[0].path == "/training/kind"
+
+
+def test_an_estimate_needs_a_strategy_that_the_cluster_can_hold() -> None:
+    with pytest.raises(SpecError, match="needs a strategy") as missing:
+        estimate(spec_of())
+    assert missing.value.errors[0].path == "/strategy"
+    with pytest.raises(SpecError, match="16 ranks, the cluster has 8"):
+        estimate(spec_of().model_copy(update={"strategy": Strategy(tp=8, pp=2)}))
+
+
+def test_why_not_names_the_rule_the_memory_or_the_time() -> None:
+    illegal = why_not(spec_of(), Strategy(tp=8, vpp=2))
+    assert illegal.rule == "chunks_need_stages"
+    assert "virtual stages need a pipeline" in illegal.message
+    too_big = why_not(spec_of(), Strategy(tp=1, micro_batch_size=8))
+    assert too_big.rule == "memory"
+    assert "GiB" in too_big.message
+    slower = why_not(spec_of(), Strategy(tp=8))
+    assert slower.rule is None
+    assert slower.step_time_s is not None
+    assert slower.against_best_pct == pytest.approx(100 * (slower.step_time_s / plans()[0].step_time_s - 1))
+    assert slower.against_best_pct > 0.0
