@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Half-width of a normal 80 % interval in standard deviations.
+# Half-widths of normal 80 % and 90 % intervals in standard deviations.
 Z80 = 1.2816
+Z90 = 1.6449
+ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
 
 # Standard deviation of log step time that each doubling beyond the covered range of an axis adds, and each feature or
 # tier that no record of the family has used. Judgement: errors between half and double the calibrated size of a
@@ -85,6 +87,16 @@ def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
         extrapolated.append(name)
     basis = f"{entry['n']} records of {key}" if measured else f"no record of {family}; spread of uncalibrated devices"
     return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
+
+
+def memory_interval() -> float:
+    """Factor between a predicted peak on the card and the ends of its 90 % interval.
+
+    Residual spread of the records' allocator peaks, and in quadrature what is assumed beside the allocator:
+    fragmentation, communication buffers and runtime. Running out of memory costs a launch, hence 90 % and not 80 %.
+    """
+    sigma = math.hypot(float(coverage()["memory_log_sigma"]), ASSUMED_BESIDE_ALLOCATOR)
+    return math.exp(Z90 * sigma)
 
 
 def _nearest(records: list[Mapping[str, Any]], family: str, run: Mapping[str, Any]) -> str | None:

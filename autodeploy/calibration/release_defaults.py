@@ -36,6 +36,7 @@ _MODERN_NVIDIA = frozenset(
         "rect_fa",
         "overlap_grad_reduce",
         "overlap_param_gather",
+        "fused_cross_entropy",
     }
 )
 _MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout", "scatter_gather_sends"})

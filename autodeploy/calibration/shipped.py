@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from autodeploy.calibration.fit import Floats
+from autodeploy.calibration.predict import predict_record
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
 REPEAT_NOISE = 0.035  # of one configuration measured twice
@@ -68,9 +69,17 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     classes["uncalibrated"] = {"log_sigma": max([0.15, *(c["log_sigma"] for c in classes.values())]), "n": 0}
     return {
         "classes": classes,
+        "memory_log_sigma": _log_sigma(_memory_residuals(records)),
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
         "records": [_row(record) for record in records],
     }
+
+
+def _memory_residuals(records: Sequence[Record]) -> Floats:
+    """log(predicted / measured) of every allocator peak; nothing in the memory model is fitted."""
+    measured = [r for r in records if r.measured.peak_memory_gib is not None]
+    predicted = [predict_record(r, calibrated=False).allocator_peak_gib for r in measured]
+    return np.log(np.array(predicted) / np.array([r.measured.peak_memory_gib for r in measured], dtype=np.float64))
 
 
 def _log_sigma(residuals: Floats) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from autodeploy.calibration.coverage import spread_of
+from autodeploy.calibration.coverage import memory_interval, spread_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.release_defaults import features_of, release_of
@@ -156,7 +156,9 @@ def _warnings(record: Record, predicted: Prediction) -> list[str]:
     found = [f"rule {rule.name}: {rule.text}" for rule in broken]
     if not _fits(predicted):
         need = float(np.max(predicted.estimate.card_bytes)) / GIB
-        found.append(f"memory: {need:.1f} GiB predicted of {predicted.context.limit_bytes / GIB:.1f} GiB")
+        limit = predicted.context.limit_bytes / GIB
+        verdict = "within" if need <= limit * memory_interval() else "beyond"
+        found.append(f"memory: {need:.1f} GiB predicted of {limit:.1f} GiB, {verdict} the interval of the prediction")
     return found
 
 

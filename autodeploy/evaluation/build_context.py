@@ -95,6 +95,7 @@ def operator_features(
         accumulation_bytes=_accumulation_bytes(training),
         weighted_activation=ascend and "graph_mode" not in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" else 2.0,
+        logit_bytes=2.0 if "fused_cross_entropy" in features else 6.0,
         dropout="dropout" in features,
         attention_dropout="dropout" in features,
     )

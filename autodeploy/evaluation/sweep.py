@@ -37,6 +37,7 @@ class Sweep:
     bound_s: Floats
     memory_bytes: Floats  # worst stage of the template, nothing recomputed or swapped
     least_bytes: Floats  # no layout and no choice brings the fullest stage below this
+    recomputed_bytes: Floats  # on the card of the template's fullest stage when every layer is recomputed
     repaired_s: Floats  # step time with enough recomputed to fit; infinite where nothing fits
     parts: dict[str, Floats]
 
@@ -46,10 +47,10 @@ def sweep(candidates: Candidates, context: Context) -> Sweep:
     blocks = [_sweep_block(candidates.take(block), context) for block in _blocks(len(candidates))]
     if not blocks:
         empty = np.zeros(0)
-        return Sweep(empty, empty, empty, empty, empty, {})
+        return Sweep(empty, empty, empty, empty, empty, empty, {})
     joined = {
         name: np.concatenate([getattr(b, name) for b in blocks])
-        for name in ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "repaired_s")
+        for name in ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
     }
     parts = {name: np.concatenate([b.parts[name] for b in blocks]) for name in blocks[0].parts}
     return Sweep(**joined, parts=parts)
@@ -90,7 +91,10 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     repaired = np.where(recomputed > room, UNLIKELY * repaired, repaired)
     repaired = np.where(least > room, np.inf, repaired)
     bound = _bound(classes, candidates, context, n)
-    return Sweep(step, bound, memory, least, repaired, parts)
+    machine = context.machine
+    beside = communicator_counts(candidates) * machine.communicator_bytes + machine.runtime_bytes
+    on_card = recomputed * (1.0 + machine.fragmentation) + beside
+    return Sweep(step, bound, memory, least, on_card, repaired, parts)
 
 
 def _each(classes: StepClasses) -> list[tuple[StepClass, int]]:

@@ -103,7 +103,7 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
         layers=tuple(cost(layer_table(model, shard, context.operators, kind)) for kind, _ in kinds),
         counts=tuple(count for _, count in kinds),
         embedding=cost(embedding_table(model, shard)),
-        head=cost(head_table(model, shard)),
+        head=cost(head_table(model, shard, context.operators)),
         mtp=cost(mtp_table(model, shard, context.operators)) if model.num_nextn_predict_layers else None,
         shard=shard,
     )

@@ -27,10 +27,12 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
     """Binding rules, and changes of the spec that the sweep says would fit, the smallest first."""
     legal = searched.counts.enumerated - sum(searched.counts.rejected.values())
     if legal == 0:
-        return Infeasible(binding_rules=_rules(searched), nearest=tuple(_rule_changes(spec, profile)))
+        return Infeasible(
+            binding_rules=_rules(searched) or _pins(spec.search), nearest=tuple(_rule_changes(spec, profile))
+        )
     least = _least_gib(spec, profile, context)
     rule = (
-        f"memory: the fullest stage needs at least {least:.1f} GiB of weights, gradients and optimizer states, "
+        f"memory: with every layer recomputed the leanest strategy still needs {least:.1f} GiB on its fullest stage, "
         f"a card has {context.limit_bytes / GIB:.1f} GiB"
     )
     return Infeasible(binding_rules=(rule,), nearest=tuple(_memory_changes(spec, profile, context)))
@@ -42,6 +44,13 @@ def _rules(searched: Searched) -> tuple[str, ...]:
     return tuple(
         f"{name}: {texts[name]} ({count:,} candidates)" for name, count in list(searched.counts.rejected.items())[:3]
     )
+
+
+def _pins(search: SearchSpec) -> tuple[str, ...]:
+    """Where nothing could be enumerated: the axis values that no strategy of this cluster has."""
+    wanted = [f"{axis}: {value}" for axis, value in search.fix.items()]
+    wanted += [f"{axis}: {', '.join(map(str, values))}" for axis, values in search.allow.items()]
+    return ("no strategy of this cluster has " + " and ".join(wanted),)
 
 
 def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:
@@ -62,7 +71,7 @@ def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
     choice = choose_features(spec.search, spec.model, profile.name)
     found = enumerate_candidates(spec.search, context, profile, choice)
     legal = found.take(np.flatnonzero(judge(found, context.facts, spec.search.target).legal))
-    return float(np.min(sweep(legal, context).least_bytes)) / GIB if len(legal) else float("nan")
+    return float(np.min(sweep(legal, context).recomputed_bytes)) / GIB if len(legal) else float("nan")
 
 
 def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[NearestChange]:

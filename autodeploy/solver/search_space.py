@@ -168,7 +168,7 @@ def _smoothness(number: int) -> int:
 
 
 def _take(table: Sweep, index: npt.NDArray[np.int64]) -> Sweep:
-    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "repaired_s")
+    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
     return replace(
         table,
         **{name: getattr(table, name)[index] for name in names},
@@ -179,7 +179,7 @@ def _take(table: Sweep, index: npt.NDArray[np.int64]) -> Sweep:
 def _join(tables: Sequence[Sweep]) -> Sweep:
     if len(tables) == 1:
         return tables[0]
-    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "repaired_s")
+    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
     keys = next((t.parts.keys() for t in tables if t.parts), ())
     return Sweep(
         **{name: np.concatenate([getattr(t, name) for t in tables]) for name in names},

@@ -178,12 +178,12 @@ def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
     return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params), 0.0)
 
 
-def head_table(model: ModelSpec, shard: Sharding) -> LayerTable:
+def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
     """Final norm, output projection and cross-entropy on the last stage.
 
     The loss works on FP32 logits: one cast (6 B a logit), maximum, exponent and sum (12 B), gradient (8 B). It
-    keeps the 16-bit logits and their FP32 cast, which the softmax and the gradient overwrite. Tied
-    weights are the embedding's: a pipeline that keeps them apart adds a copy.
+    keeps the 16-bit logits and their FP32 cast, which the softmax and the gradient overwrite; fused kernels work in
+    place. Tied weights are the embedding's: a pipeline that keeps them apart adds a copy.
     """
     h, tokens, vocab = model.hidden_size, shard.tokens, model.vocab_size / shard.tp
     logits = tokens * vocab
@@ -202,7 +202,7 @@ def head_table(model: ModelSpec, shard: Sharding) -> LayerTable:
     )
     tensors = (
         Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
-        Tensor("logits", np.asarray(6.0 * logits)),
+        Tensor("logits", np.asarray(on.logit_bytes * logits)),
     )
     cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
     gather = Exchange("head_gather", "gather", "mlp", np.asarray(2.0 * tokens * h), cut, cut, beside="output_proj")
@@ -231,7 +231,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerT
     """
     last = model.num_hidden_layers - 1
     kind = ("moe" if model.is_moe_layer(last) else "dense", model.attention_window(last))
-    layer, head = layer_table(model, shard, on, kind), head_table(model, shard)
+    layer, head = layer_table(model, shard, on, kind), head_table(model, shard, on)
     h = model.hidden_size
     joined = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(4.0 * shard.local_tokens * h))

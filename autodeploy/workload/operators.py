@@ -139,5 +139,6 @@ class OperatorFeatures:
     norm_bytes: float = 2.0
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
+    logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; 2 where one kernel works in place
     dropout: bool = False
     attention_dropout: bool = False

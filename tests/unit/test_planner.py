@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,9 +13,11 @@ from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Progress, describe_hashes, estimate, plan, why_not
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.planset import PARTS, Plan, PlanSet
-from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.feature_choice import MODELLED
+
+if TYPE_CHECKING:
+    from autodeploy.specs.spec import Spec
 
 
 def spec_of(*, training: dict[str, Any] | None = None, **search: Any) -> Spec:
@@ -92,6 +94,7 @@ def test_rates_and_durations_follow_from_the_step_time() -> None:
 def test_the_bound_certifies_the_gap() -> None:
     found = planned()[0].optimality
     assert found.bound is not None
+    assert found.gap is not None
     assert found.bound <= plans()[0].step_time_s
     assert found.gap == pytest.approx(1.0 - found.bound / plans()[0].step_time_s)
     assert found.proved == (found.gap <= 1e-9)
@@ -200,5 +203,6 @@ def test_why_not_names_the_rule_the_memory_or_the_time() -> None:
     slower = why_not(spec_of(), Strategy(tp=8))
     assert slower.rule is None
     assert slower.step_time_s is not None
+    assert slower.against_best_pct is not None
     assert slower.against_best_pct == pytest.approx(100 * (slower.step_time_s / plans()[0].step_time_s - 1))
     assert slower.against_best_pct > 0.0

@@ -186,7 +186,6 @@ def test_a_memory_limit_of_the_users_own_is_a_change_to_lift() -> None:
     assert all(near.effect.startswith("fits; about ") for near in found.infeasible.nearest)
 
 
-@pytest.mark.xfail(strict=True, reason="the rule leaves activations out: it says 5.3 GiB are needed and 6.0 are there")
 def test_the_memory_that_is_missing_is_more_than_a_card_has() -> None:
     found = planned(limit_gib=6.0).infeasible
     assert found is not None
@@ -195,7 +194,6 @@ def test_the_memory_that_is_missing_is_more_than_a_card_has() -> None:
     assert needs > has == 6.0, rule
 
 
-@pytest.mark.xfail(strict=True, reason="nothing is enumerated under tp 3, so no rule has rejected anything")
 def test_a_pin_that_no_strategy_obeys_is_named() -> None:
     found = planned(tp=3)
     assert found.status == "infeasible"
