@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from autodeploy.calibration.fit import Floats
+from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.predict import predict_record
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
@@ -71,7 +72,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "classes": classes,
         "memory_log_sigma": _log_sigma(_memory_residuals(records)),
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
-        "records": [_row(record) for record in records],
+        "records": [_row(record) for record in records if counts_for_time(record)],
     }
 
 

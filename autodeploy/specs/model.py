@@ -34,12 +34,12 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-_Int = Annotated[int, BeforeValidator(_no_bool)]
-Width = Annotated[_Int, Field(ge=1, le=1_048_576)]
-HeadCount = Annotated[_Int, Field(ge=1, le=4096)]
-HeadDim = Annotated[_Int, Field(ge=1, le=8192)]
-ExpertCount = Annotated[_Int, Field(ge=1, le=8192)]
-LayerIndex = Annotated[_Int, Field(ge=0, lt=MAX_LAYERS)]
+_WHOLE = BeforeValidator(_no_bool)
+Width = Annotated[int, Field(ge=1, le=1_048_576), _WHOLE]
+HeadCount = Annotated[int, Field(ge=1, le=4096), _WHOLE]
+HeadDim = Annotated[int, Field(ge=1, le=8192), _WHOLE]
+ExpertCount = Annotated[int, Field(ge=1, le=8192), _WHOLE]
+LayerIndex = Annotated[int, Field(ge=0, lt=MAX_LAYERS), _WHOLE]
 
 
 class ModelSpec(Document):
@@ -50,11 +50,11 @@ class ModelSpec(Document):
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200, examples=["DeepSeek-V3"])]
-    hidden_size: Annotated[_Int, Field(ge=1, le=262_144, examples=[7168])]
-    num_hidden_layers: Annotated[_Int, Field(ge=1, le=MAX_LAYERS, examples=[61])]
+    hidden_size: Annotated[int, Field(ge=1, le=262_144, examples=[7168]), _WHOLE]
+    num_hidden_layers: Annotated[int, Field(ge=1, le=MAX_LAYERS, examples=[61]), _WHOLE]
     num_attention_heads: Annotated[HeadCount, Field(examples=[128])]
     num_key_value_heads: HeadCount = Field(default_factory=int, description="absent: as many as num_attention_heads")
-    vocab_size: Annotated[_Int, Field(ge=1, le=16_777_216, examples=[129_280])]
+    vocab_size: Annotated[int, Field(ge=1, le=16_777_216, examples=[129_280]), _WHOLE]
 
     q_lora_rank: Annotated[Width | None, Field(description="absent under MLA: queries are not compressed")] = None
     kv_lora_rank: Annotated[Width | None, Field(description="present: multi-head latent attention")] = None
@@ -67,10 +67,12 @@ class ModelSpec(Document):
     hidden_act: Annotated[HiddenAct, Field(description="silu: gated (SwiGLU); gelu: plain; geglu: gated")] = "silu"
     tie_word_embeddings: bool = False
     learned_position_embeddings: Annotated[
-        _Int, Field(ge=0, le=16_777_216, description="rows of a learned position table; 0: rotary")
+        int, Field(ge=0, le=16_777_216, description="rows of a learned position table; 0: rotary"), _WHOLE
     ] = 0
     sliding_window: Annotated[
-        _Int | None, Field(ge=1, le=16_777_216, description="tokens; without layer_types it holds for every layer")
+        int | None,
+        Field(ge=1, le=16_777_216, description="tokens; without layer_types it holds for every layer"),
+        _WHOLE,
     ] = None
     layer_types: Annotated[
         tuple[AttentionType, ...] | None,
@@ -82,18 +84,20 @@ class ModelSpec(Document):
     n_routed_experts: ExpertCount | None = None
     num_experts_per_tok: ExpertCount | None = None
     moe_intermediate_size: Annotated[Width | None, Field(description="of one routed expert")] = None
-    n_shared_experts: Annotated[_Int, Field(ge=0, le=256)] = 0
+    n_shared_experts: Annotated[int, Field(ge=0, le=256), _WHOLE] = 0
     shared_expert_intermediate_size: Annotated[
         Width | None, Field(description="all shared experts together; absent: n_shared_experts * moe_intermediate_size")
     ] = None
-    first_k_dense_replace: Annotated[_Int, Field(ge=0, le=MAX_LAYERS)] = 0
+    first_k_dense_replace: Annotated[int, Field(ge=0, le=MAX_LAYERS), _WHOLE] = 0
     mlp_only_layers: Annotated[
         tuple[LayerIndex, ...], Field(max_length=MAX_LAYERS, description="further dense layers, by index from 0")
     ] = ()
     n_group: Annotated[ExpertCount | None, Field(description="expert groups of node-limited routing")] = None
     topk_group: Annotated[ExpertCount | None, Field(description="groups a token may reach")] = None
     capacity_factor: Annotated[float | None, Field(gt=0, le=1024, description="absent: dropless")] = None
-    num_nextn_predict_layers: Annotated[_Int, Field(ge=0, le=16, description="multi-token prediction modules")] = 0
+    num_nextn_predict_layers: Annotated[
+        int, Field(ge=0, le=16, description="multi-token prediction modules"), _WHOLE
+    ] = 0
 
     # -- validation ------------------------------------------------------------------------------------------
 
