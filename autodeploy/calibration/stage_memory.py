@@ -1,0 +1,137 @@
+"""Memory of every pipeline stage against a published dry run: DeepSeek-V3 in MindFormers.
+
+The published figures are what MindSpore's compiler reports for its graph; a figure above the card's capacity is what
+the graph would need. No recompute, and one layer of every stage recomputed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autodeploy.evaluation.build_context import build_context, profile_of
+from autodeploy.evaluation.estimate import estimate_layout
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.specs.training import BatchSize, TrainingSpec
+from cost_models.hbm import MIB
+
+if TYPE_CHECKING:
+    from autodeploy.workload.operators import Floats
+
+RECORD = "deepseek_v3_stage_memory.yaml"
+# What MindFormers' DeepSeek-V3 graph has on; its fused operators leave the experts' activation unfused.
+FEATURES = frozenset({"graph_mode", "flash_attention", "grouped_gemm", "fused_rmsnorm", "fused_swiglu"})
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Published and predicted allocator bytes of every stage [pp], in MiB; kinds: the prediction by kind [pp]."""
+
+    recomputed_layers: int
+    published_mib: Floats
+    predicted_mib: Floats
+    kinds_mib: dict[str, Floats]
+    in_flight: Floats
+
+    @property
+    def error(self) -> Floats:
+        """Predicted over published less one, of every stage [pp]."""
+        return np.asarray(self.predicted_mib / self.published_mib - 1.0)
+
+    def slope_mib(self, first: int, last: int) -> tuple[float, float]:
+        """Published and predicted MiB that one more micro batch in flight takes, mean over stages first..last.
+
+        Valid where the stages hold equal layers: each holds one micro batch fewer than the one before it.
+        """
+        hops = self.in_flight[first] - self.in_flight[last]
+        published = (self.published_mib[first] - self.published_mib[last]) / hops
+        predicted = (self.predicted_mib[first] - self.predicted_mib[last]) / hops
+        return float(published), float(predicted)
+
+
+@cache
+def published() -> dict[str, Any]:
+    """The shipped record as a mapping."""
+    text = files("autodeploy.calibration").joinpath("records", RECORD).read_text(encoding="utf-8")
+    document: dict[str, Any] = YAML(typ="safe").load(text)
+    return document
+
+
+def predict_stage_memory(recomputed_layers: int = 0) -> StageMemory:
+    """Predict every stage with none or one of its layers recomputed.
+
+    Raises
+    ------
+    ValueError
+        if nothing is published for that number of recomputed layers.
+    """
+    record = published()
+    keys = {0: "no_recompute_mib", 1: "one_layer_recomputed_per_stage_mib"}
+    if recomputed_layers not in keys:
+        raise ValueError(f"published for 0 and 1 recomputed layers a stage, not {recomputed_layers}")
+    model, training, strategy = _documents(record, recomputed_layers)
+    degrees = record["strategy"]
+    cluster = ClusterSpec(
+        profile="ascend-800t-a2", device="910B2", num_npus=degrees["dp"] * degrees["tp"] * degrees["pp"]
+    )
+    context = build_context(
+        model, cluster, training, features=FEATURES, target="mindformers", profile=profile_of(cluster)
+    )
+    candidate = candidate_of(
+        strategy, world=context.world, global_batch=context.global_batch, moe=True, vendor=context.machine.vendor
+    )
+    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
+    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    return StageMemory(
+        recomputed_layers,
+        np.asarray(record[keys[recomputed_layers]], dtype=np.float64),
+        np.asarray(estimate.allocator_bytes / MIB),
+        {name: np.asarray(size / MIB) for name, size in estimate.memory.items()},
+        estimate.in_flight,
+    )
+
+
+def _documents(record: dict[str, Any], recomputed_layers: int) -> tuple[ModelSpec, TrainingSpec, Strategy]:
+    """The record as a model, a training run and a strategy.
+
+    Routing is even: the compiler sizes every expert's buffer by its capacity.
+    """
+    given, trained, degrees = record["model"], record["training"], record["strategy"]
+    model = load_preset(given["preset"]).model_copy(
+        update={name: value for name, value in given.items() if name != "preset"}
+    )
+    batch = degrees["dp"] * trained["micro_batch_size"] * trained["micro_batches"]
+    training = TrainingSpec(
+        seq_length=trained["seq_length"],
+        global_batch_size=BatchSize(value=batch),
+        precision=trained["precision"],
+        norm_precision=trained["norm_precision"],
+        routing_imbalance=1.0,
+        routing_imbalance_peak=1.0,
+    )
+    layers = list(record["layers_per_stage"])
+    layers[-1] -= model.num_nextn_predict_layers  # printed with the prediction module as a layer
+    strategy = Strategy(
+        tp=degrees["tp"],
+        pp=degrees["pp"],
+        dp=degrees["dp"],
+        ep=degrees["ep"],
+        etp=1,
+        micro_batch_size=trained["micro_batch_size"],
+        sequence_parallel=degrees["sequence_parallel"],
+        layers_per_stage=tuple(layers),
+        recompute=Recompute(granularity="full", num_layers=recomputed_layers) if recomputed_layers else Recompute(),
+    )
+    return model, training, strategy
