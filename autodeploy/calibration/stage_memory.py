@@ -20,17 +20,18 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.specs.cluster import ClusterSpec
-from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from cost_models.hbm import MIB
 
 if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
     from autodeploy.workload.operators import Floats
 
 RECORD = "deepseek_v3_stage_memory.yaml"
-# What MindFormers' DeepSeek-V3 graph has on; its fused operators leave the experts' activation unfused.
+RECOMPUTED_LAYERS = (0, 1)  # of every stage, as published
+# The record names no operator switch: these are the fusions of compiled graphs and of MindFormers' expert layers.
 FEATURES = frozenset({"graph_mode", "flash_attention", "grouped_gemm", "fused_rmsnorm", "fused_swiglu"})
 
 
@@ -49,15 +50,13 @@ class StageMemory:
         """Predicted over published less one, of every stage [pp]."""
         return np.asarray(self.predicted_mib / self.published_mib - 1.0)
 
-    def slope_mib(self, first: int, last: int) -> tuple[float, float]:
-        """Published and predicted MiB that one more micro batch in flight takes, mean over stages first..last.
+    def slopes_mib(self, first: int, last: int) -> tuple[Floats, Floats]:
+        """Published and predicted MiB of one more micro batch in flight, between neighbours of stages first..last.
 
         Valid where the stages hold equal layers: each holds one micro batch fewer than the one before it.
         """
-        hops = self.in_flight[first] - self.in_flight[last]
-        published = (self.published_mib[first] - self.published_mib[last]) / hops
-        predicted = (self.predicted_mib[first] - self.predicted_mib[last]) / hops
-        return float(published), float(predicted)
+        stages = slice(first, last + 1)
+        return -np.diff(self.published_mib[stages]), -np.diff(self.predicted_mib[stages])
 
 
 @cache
@@ -77,14 +76,12 @@ def predict_stage_memory(recomputed_layers: int = 0) -> StageMemory:
         if nothing is published for that number of recomputed layers.
     """
     record = published()
-    keys = {0: "no_recompute_mib", 1: "one_layer_recomputed_per_stage_mib"}
-    if recomputed_layers not in keys:
+    if recomputed_layers not in RECOMPUTED_LAYERS:
         raise ValueError(f"published for 0 and 1 recomputed layers a stage, not {recomputed_layers}")
+    figures = record["one_layer_recomputed_per_stage_mib" if recomputed_layers else "no_recompute_mib"]
     model, training, strategy = _documents(record, recomputed_layers)
     degrees = record["strategy"]
-    cluster = ClusterSpec(
-        profile="ascend-800t-a2", device="910B2", num_npus=degrees["dp"] * degrees["tp"] * degrees["pp"]
-    )
+    cluster = ClusterSpec(profile="ascend-800t-a2", num_npus=degrees["dp"] * degrees["tp"] * degrees["pp"])
     context = build_context(
         model, cluster, training, features=FEATURES, target="mindformers", profile=profile_of(cluster)
     )
@@ -96,7 +93,7 @@ def predict_stage_memory(recomputed_layers: int = 0) -> StageMemory:
     estimate = estimate_layout(classes, candidate, context, 0, layout)
     return StageMemory(
         recomputed_layers,
-        np.asarray(record[keys[recomputed_layers]], dtype=np.float64),
+        np.asarray(figures, dtype=np.float64),
         np.asarray(estimate.allocator_bytes / MIB),
         {name: np.asarray(size / MIB) for name, size in estimate.memory.items()},
         estimate.in_flight,
@@ -135,3 +132,19 @@ def _documents(record: dict[str, Any], recomputed_layers: int) -> tuple[ModelSpe
         recompute=Recompute(granularity="full", num_layers=recomputed_layers) if recomputed_layers else Recompute(),
     )
     return model, training, strategy
+
+
+def stage_table() -> str:
+    """Predicted against published GiB of every stage as a Markdown table, as in docs/explanation/memory.md."""
+    runs = [predict_stage_memory(layers) for layers in RECOMPUTED_LAYERS]
+    lines = [
+        "| stage | in flight | published | predicted | error | one recomputed: published | predicted | error |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for stage, flying in enumerate(runs[0].in_flight):
+        cells = [str(stage), f"{flying:.0f}"]
+        for run in runs:
+            sizes = (run.published_mib[stage] / 1024.0, run.predicted_mib[stage] / 1024.0)
+            cells += [*(f"{size:.1f}" for size in sizes), f"{100.0 * run.error[stage]:+.1f} %"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
 from typing import Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import ListFormat, Output, SimpleFormat
+from autodeploy.cli.options import Output  # noqa: TC001 - typer reads annotations while the program runs
 
 app = typer.Typer()
+
+
+class ValidationFormat(StrEnum):
+    """How the comparison is shown."""
+
+    TABLE = "table"
+    JSON = "json"
+    HTML = "html"
 
 
 @app.command(epilog="Example: autodeploy validate runs.jsonl -f json")
@@ -18,7 +27,9 @@ def validate(
     profile_overlay: Annotated[
         Path | None, typer.Option("--profile-overlay", metavar="FILE", help="calibrated numbers over the profile's")
     ] = None,
-    output_format: SimpleFormat = ListFormat.TABLE,
+    output_format: Annotated[
+        ValidationFormat, typer.Option("-f", "--format", help="html is one file with the plot and tables")
+    ] = ValidationFormat.TABLE,
     output: Output = None,
 ) -> None:
     """Predict every measured run and say how far off the prediction is."""
@@ -30,9 +41,14 @@ def validate(
         raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
     from autodeploy.calibration.validate import validate as compare
 
-    report = compare(read_records(records), profile_overlay)
-    if output_format is ListFormat.JSON:
+    measured = list(read_records(records))
+    report = compare(measured, profile_overlay)
+    if output_format is ValidationFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
+    elif output_format is ValidationFormat.HTML:
+        from autodeploy.cli.validate_html import report_html
+
+        write_report(report_html(report, measured), output)
     else:
         write_report(report_text(report.model_dump(mode="json")), output)
 

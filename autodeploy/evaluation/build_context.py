@@ -94,11 +94,22 @@ def operator_features(
         capacity_factor=model.capacity_factor,
         accumulation_bytes=_accumulation_bytes(training),
         weighted_activation=ascend and "graph_mode" not in features,
+        keeps_gathered="graph_mode" in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" else 2.0,
-        logit_bytes=2.0 if "fused_cross_entropy" in features else 6.0,
+        logit_bytes=_logit_bytes(features),
         dropout="dropout" in features,
         attention_dropout="dropout" in features,
     )
+
+
+def _logit_bytes(features: frozenset[str]) -> float:
+    """Kept of a logit: 16 bits where one kernel works in place, else with its FP32 cast.
+
+    MindFormers' loss keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
+    """
+    if "fused_cross_entropy" in features:
+        return 2.0
+    return 8.0 if "graph_mode" in features else 6.0
 
 
 def _accumulation_bytes(training: TrainingSpec) -> float:

@@ -82,8 +82,11 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         operators.append(
             Operator("concat_and_pad", "movement", W, forward_bytes=joined, backward_bytes=joined, launches=3.0)
         )
+    # The latents' norms keep their input in the precision they compute in; their output is what is gathered.
+    operand = tokens if on.keeps_gathered else local
+    normed = 2.0 * operand * (q_rank + kv_rank + rope)
     tensors = [
-        Tensor("latents", np.asarray(2.0 * local * (2 * q_rank + 2 * kv_rank + rope))),
+        Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed)),
         Tensor(
             "latent_qkv",
             np.asarray(2.0 * tokens * heads * (2 * (nope + rope) + (value if on.rect_fa else nope + rope))),
@@ -129,10 +132,12 @@ def _core(
     out = Tensor("attention_out", np.asarray(2.0 * tokens * heads * value))
     if on.flash_attention:
         padded_value = value if on.rect_fa else qk
+        # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
+        padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
         flops = attention_flops(tokens, score_columns(seq, window), heads, qk, padded_value)
         stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads))
         core = Operator("core_attention", "attention", W, flops=flops, head_dim=float(qk), seq=seq / shard.ring)
-        return [core], [out, stats]
+        return [core], [out, stats] if padded_value == value else [out, padded_out, stats]
     return _materialised_core(shard, on, heads, qk, value), [out, _score_tensor(shard, on, heads)]
 
 

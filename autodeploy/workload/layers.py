@@ -40,6 +40,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     moe, window = kind[0] == "moe", kind[1]
     operators, tensors, exchanges = attention_rows(model, shard, on, window)
     norms = _norms(model, shard, on)
+    norms[1].extend(_gathered(model, shard, on, moe))
     part = moe_rows(model, shard, on) if moe else _dense(model, shard, on)
     if on.dropout:
         norms[0].append(_hidden_dropout(model, shard))
@@ -122,9 +123,26 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
                 launches=(1.0 if on.fused_rmsnorm else 5.0) * norms / 2.0 + 1.0,
             )
         )
-        tensors.append(Tensor(f"{half}_norm_in", np.asarray(on.norm_bytes * elements * norms / 2.0)))
+        # The layer's input is 16-bit; an FP32 norm keeps its cast instead, and full recompute the input alone.
+        tensors.append(Tensor(f"{half}_norm_in", np.asarray(2.0 * elements * norms / 2.0)))
+        tensors.append(Tensor(f"{half}_norm_cast", np.asarray((on.norm_bytes - 2.0) * elements * norms / 2.0)))
         tensors.append(Tensor(f"{half}_norm_out", np.asarray(2.0 * elements)))
     return operators, tensors
+
+
+def _gathered(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool) -> list[Tensor]:
+    """What a compiled graph keeps of gathered hidden states beyond the rank's own rows, under sequence parallelism.
+
+    Eager frameworks gather again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
+    work on the rank's own tokens. Source: MindFormers deepseek2_model.py, LlamaFeedForwardWithMoE.shard and
+    select_comm_recompute, which recomputes these gathers.
+    """
+    if not on.keeps_gathered:
+        return []
+    others = np.asarray(2.0 * (shard.tokens - shard.local_tokens) * model.hidden_size)
+    hidden = not model.is_mla or model.q_lora_rank is None
+    found = [Tensor("attention_gathered", others)] if hidden else []
+    return found if moe else [*found, Tensor("mlp_gathered", others)]
 
 
 def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:

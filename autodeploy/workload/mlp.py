@@ -134,7 +134,9 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             launches=launches,
         ),
     ]
-    return operators, [Tensor("unpermute_in", np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, sent)))], []
+    returned = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
+    kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, returned))
+    return operators, [Tensor("unpermute_in", kept)], []
 
 
 def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:

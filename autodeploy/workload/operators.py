@@ -137,8 +137,9 @@ class OperatorFeatures:
     attention_stats_bytes: float = 64.0
     capacity_factor: float | None = None
     norm_bytes: float = 2.0
+    keeps_gathered: bool = False  # a compiled graph keeps what it gathered for the weight gradient; others gather again
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
-    logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; 2 where one kernel works in place
+    logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; other losses differ
     dropout: bool = False
     attention_dropout: bool = False

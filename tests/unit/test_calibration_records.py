@@ -71,7 +71,7 @@ def test_families_of_gpt_on_a100_are_those_of_the_source() -> None:
         ("2024-05-31 (commit abc)", "early_2024"),
         ("2024-06-01", "mid_2024"),
         ("2024-08-29 (commit 431f3aa0)", "mid_2024"),
-        ("2024-10-01", "current"),
+        ("2024-10-30", "current"),
         ("2025-06-30", "current"),
         (None, "current"),
     ],

@@ -193,7 +193,7 @@ def test_unpermute_swap_frees_2kh() -> None:
 def test_logits_are_kept_as_fp32_and_bf16() -> None:
     # 4 s b V / t in FP32 and 2 s b V / t in BF16.
     model = load_preset("llama3-8b")
-    table = head_table(model, shard(tp=8, seq=8192))
+    table = head_table(model, shard(tp=8, seq=8192), FUSED)
     assert kept(table, "logits") == pytest.approx(6 * 8192 * model.vocab_size / 8)
 
 
@@ -225,3 +225,35 @@ def test_recomputing_latent_projections_frees_nothing_of_grouped_query_attention
     table = layer_table(load_preset(name), shard(), FUSED, ("dense", None))
     operators = {o.name for o in table.operators}
     assert freed(table, "mla_up_proj") == 0 or {"q_up_proj", "kv_up_proj"} <= operators
+
+
+def test_padded_attention_keeps_the_kernels_own_output_beside_its_slice() -> None:
+    padded = layer_table(load_preset("deepseek-v3"), shard(seq=4096), OperatorFeatures(), ("moe", None))
+    assert kept(padded, "attention_out_padded") / 4096 == 2 * 128 * 192
+    assert kept(padded, "attention_out") / 4096 == 2 * 128 * 128
+    assert kept(DEEPSEEK_LAYER, "attention_out_padded") == 0
+
+
+def test_fp32_norms_keep_casts_and_full_recompute_the_16_bit_input() -> None:
+    layer = layer_table(
+        load_preset("deepseek-v3"), shard(seq=4096, ep=32), replace(WEIGHTED, norm_bytes=4.0), ("moe", None)
+    )
+    assert (kept(layer) - kept(DEEPSEEK_LAYER)) / 4096 == 2 * 2 * 7168 + 2 * (1536 + 512)
+    assert kept(layer, "attention_norm_in") / 4096 == 2 * 7168
+
+
+def test_experts_send_back_their_padding() -> None:
+    padded = replace(WEIGHTED, capacity_factor=1.5)
+    layer = layer_table(load_preset("deepseek-v3"), shard(seq=4096, ep=32), padded, ("moe", None))
+    assert kept(layer, "unpermute_in") == 1.5 * kept(DEEPSEEK_LAYER, "unpermute_in")
+
+
+@pytest.mark.parametrize("sp", [True, False])
+def test_a_graph_keeps_what_sequence_parallelism_gathered(sp: bool) -> None:
+    graph = replace(FUSED, keeps_gathered=True)
+    for name, kind in (("llama2-7b", "dense"), ("deepseek-v3", "dense"), ("deepseek-v3", "moe")):
+        model, cut = load_preset(name), shard(tp=4, seq=4096, sp=sp)
+        more = kept(layer_table(model, cut, graph, (kind, None))) - kept(layer_table(model, cut, FUSED, (kind, None)))
+        elsewhere = 2 * 4096 * 3 / 4 if sp else 0
+        latent = (1536 + 512 + 64) if model.is_mla else model.hidden_size
+        assert more == elsewhere * (latent + (model.hidden_size if kind == "dense" else 0))

@@ -170,7 +170,7 @@ def test_dropless_routing_synchronises_once_a_layer_and_capacity_never() -> None
 
 def test_the_loss_reduces_three_numbers_a_token() -> None:
     # Vocabulary-parallel cross-entropy: maximum, the target's logit and the sum of exponents, FP32.
-    loss = exchange(head_table(load_preset("llama2-7b"), shard(tp=8)), "loss_reduce")
+    loss = exchange(head_table(load_preset("llama2-7b"), shard(tp=8), FUSED), "loss_reduce")
     assert float(loss.message_bytes[0]) == 4096 * 3 * 4
 
 

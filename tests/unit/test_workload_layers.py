@@ -66,7 +66,7 @@ def test_model_flops_are_those_of_the_tables(name: str) -> None:
     for kind, count in layer_kinds(model):
         table = layer_table(model, shard(), FUSED, kind)
         total += count * (matrix_flops(table) + attention_flops(table))
-    total += matrix_flops(head_table(model, shard()))
+    total += matrix_flops(head_table(model, shard(), FUSED))
     if model.num_nextn_predict_layers:
         module = mtp_table(model, shard(), FUSED)
         total += model.num_nextn_predict_layers * (matrix_flops(module) + attention_flops(module))
@@ -109,7 +109,7 @@ def test_parameters_of_one_rank_are_the_model(name: str) -> None:
         table = layer_table(model, shard(), FUSED, kind)
         total += count * float(table.dense_params[0] + table.expert_params[0])
     total += float(embedding_table(model, shard()).dense_params[0])
-    total += float(head_table(model, shard()).dense_params[0])
+    total += float(head_table(model, shard(), FUSED).dense_params[0])
     assert total == pytest.approx(model.total_params(), rel=1e-9)
     if model.num_nextn_predict_layers:
         module = mtp_table(model, shard(), FUSED)

@@ -232,18 +232,25 @@ class Account:
 def transformer_layer(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]], index: int) -> Account:
     """One layer, from its first norm to its last residual."""
     a = Account(run, d, machine, groups)
-    _layer(a, index)
+    add_layer(a, index)
     a.close()
     return a
 
 
-def _layer(a: Account, index: int) -> None:
+def add_layer(a: Account, index: int) -> None:
     moe = a.run.is_moe(index)
     _norms(a)
     _attention(a, a.run.window(index))
     latent = bool(a.run.kv_lora_rank)
     # Latents are gathered instead of the hidden states, unless queries are projected from those directly.
     hidden = not latent or not a.run.q_lora_rank
+    if "graph_mode" in a.run.on:
+        # A compiled graph keeps the rows of the other ranks that it gathered; latents and experts gather none.
+        elsewhere = 2 * (a.tokens - a.local) * a.run.hidden_size
+        if hidden:
+            a.keep("attention_gathered", elsewhere)
+        if not moe:
+            a.keep("mlp_gathered", elsewhere)
     first = "q_up_proj" if latent else "qkv_proj"
     _tensor_region(a, "attention", first, "attention_out_proj", gathers_input=hidden)
     if moe:
@@ -269,7 +276,9 @@ def _norms(a: Account) -> None:
     for half in ("attention", "mlp"):
         moved = sum((4 if fused else 14) * elements for _ in range(each_half)) + 6 * elements
         a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else 5) * each_half + 1)
-        a.keep(f"{half}_norm_in", a.run.norm_bytes * elements * each_half)
+        a.keep(f"{half}_norm_in", 2 * elements * each_half)
+        if a.run.norm_bytes > 2:
+            a.keep(f"{half}_norm_cast", (a.run.norm_bytes - 2) * elements * each_half)
         a.keep(f"{half}_norm_out", 2 * elements)
     a.dense_params += 2 * each_half * a.run.hidden_size
 
@@ -321,7 +330,9 @@ def _latent(a: Account, heads: float) -> None:
         kept_value = nope + rope
         joined = 2 * tokens * heads * (2 * (nope + rope) + 2 * (nope + rope - value))
         a.vector("concat_and_pad", "attention", joined, joined, 3, moves=True)
-    a.keep("latents", 2 * local * (2 * q_rank + 2 * kv_rank + rope))
+    # Before their norms, in its precision; after them, with the rotary key, as the projections up read them.
+    rows = tokens if "graph_mode" in r.on else local
+    a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + rows * (q_rank + kv_rank + rope) * 2)
     a.keep("latent_qkv", 2 * tokens * heads * ((nope + rope) + (nope + rope) + kept_value))
     _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))
     # Down projections and the norms of the latents are whole on every rank.
@@ -335,13 +346,13 @@ def _latent_messages(a: Account, size: float) -> None:
     gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
-    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=_chunked(a, up.busy[0]))
-    a.message("latent_regather", "tp", gather, 0, sp, hide_backward=_behind(a, up.busy[1]))
-    a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=_behind(a, up.busy[2]))
-    a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=_behind(a, up.busy[2]))
+    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, up.busy[0]))
+    a.message("latent_regather", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[1]))
+    a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[2]))
+    a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, up.busy[2]))
 
 
-def _behind(a: Account, seconds: float) -> Hide:
+def behind(a: Account, seconds: float) -> Hide:
     """A collective beside a gradient takes longer, and only what is left of it shows."""
     return lambda t: max(0.0, a.machine.contention * t - seconds)
 
@@ -365,6 +376,8 @@ def _core(a: Account, heads: float, window: int | None) -> None:
     times = tuple(a.machine.attention(flops, r.qk, s / ring, backward=back) for back in (False, True))
     a._operator("core_attention", "attention", (*times, 0.0), (*times, 0.0), 1, 1)
     a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
+    if value != r.value:
+        a.keep("attention_out_padded", 2 * a.tokens * heads * value)
 
 
 def _context_parallel(a: Account, heads: float) -> None:
@@ -396,7 +409,7 @@ def _chunks(a: Account) -> int:
     return 4 if "coc" in a.run.on else 1
 
 
-def _chunked(a: Account, work: float) -> Hide:
+def chunked(a: Account, work: float) -> Hide:
     c = _chunks(a)
     return (lambda t: max(work, t) * (c - 1) / c + (work + t) / c - work) if c > 1 else (lambda t: t)
 
@@ -409,11 +422,11 @@ def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_in
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
     head, tail = a.operators[first], a.operators[last]
     if gathers_input:
-        a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=_chunked(a, head.busy[0]))
-        a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=_behind(a, head.busy[1]))
-        a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=_behind(a, head.busy[2]))
-        a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=_behind(a, head.busy[2]))
-    out, back = _chunked(a, tail.busy[0]), _chunked(a, tail.busy[1])
+        a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=chunked(a, head.busy[0]))
+        a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[1]))
+        a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
+        a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, head.busy[2]))
+    out, back = chunked(a, tail.busy[0]), chunked(a, tail.busy[1])
     a.message(f"{window}_scatter", "tp", gather, sp, 0, hide_forward=out)
     a.message(f"{window}_gradient_gather", "tp", gather, 0, sp, hide_backward=back)
     a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=out)
@@ -480,7 +493,8 @@ def _mixture(a: Account) -> None:
     a.experts("expert_down_proj", mine, received / mine, h, width)
     a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=True, hot=True)
     a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=True)
-    a.keep("unpermute_in", 2 * h * sent)
+    padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
+    a.keep("unpermute_in", 2 * h * sent * padded)
     a.keep("expert_in", 2 * received * h, hot=True)
     a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
     a.keep("expert_activation_out", kept * elements, hot=True)
@@ -533,65 +547,3 @@ def _overlap_windows(a: Account) -> dict[str, float]:
     if "moe_alltoall_overlap" in a.run.on:
         found["dispatch"] = sum(o.busy[2] for o in routed)
     return found
-
-
-# -- pieces --------------------------------------------------------------------------------------------------
-
-
-def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
-    """Token embedding, cut by vocabulary; partial rows are summed over the tensor-parallel ranks."""
-    a = Account(run, d, machine, groups)
-    elements = a.tokens * run.hidden_size
-    a.vector("embedding", "mlp", 4 * elements, 8 * elements, moves=True)
-    a.keep("token_ids", 8 * a.tokens)
-    reduced = machine.all_gather(2 * elements, groups["tp"])
-    many = 1 if d.tp > 1 else 0
-    a.message("embedding_reduce", "tp", reduced, many, many)
-    a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / d.tp
-    a.close()
-    return a
-
-
-def _head(a: Account) -> None:
-    r, machine, tp = a.run, a.machine, a.groups["tp"]
-    h, vocab = r.hidden_size, r.vocab_size / a.d.tp
-    logits = a.tokens * vocab
-    a.gemm("output_proj", "mlp", a.tokens, vocab, h)
-    a.vector("cross_entropy", "mlp", 22 * logits, 12 * logits, 8)
-    a.vector("final_norm", "mlp", 4 * a.local * h, 6 * a.local * h)
-    a.keep("final_norm_out", 4 * a.local * h)
-    a.keep("logits", 6 * logits)
-    sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
-    head = a.operators["output_proj"]
-    gather = machine.all_gather(2 * a.tokens * h, tp)
-    hide = (_chunked(a, head.busy[0]), _chunked(a, head.busy[1]))
-    a.message("head_gather", "tp", gather, sp, sp, hide_forward=hide[0], hide_backward=hide[1])
-    plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
-    returned = machine.all_reduce(2 * a.tokens * h, tp)
-    a.message("head_gradient_reduce", "tp", returned, 0, plain, hide_backward=_behind(a, head.busy[2]))
-    a.message("loss_reduce", "tp", machine.all_reduce(12 * a.tokens, tp), 1 if len(tp) > 1 else 0, 0)
-
-
-def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
-    """Final norm, output projection and loss."""
-    a = Account(run, d, machine, groups)
-    _head(a)
-    # Tied weights are the embedding's, where that is on the same stage.
-    own = not run.tie_word_embeddings or d.pp > 1
-    a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own else 0) + run.hidden_size
-    a.close()
-    return a
-
-
-def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
-    """One multi-token prediction module: joined projection, a layer of the last kind, the head once more."""
-    a, h = Account(run, d, machine, groups), run.hidden_size
-    a.gemm("mtp_joined_proj", "mlp", a.tokens, h / d.tp, 2 * h)
-    a.keep("mtp_joined_in", 4 * a.local * h)
-    _layer(a, run.num_hidden_layers - 1)
-    _head(a)
-    a.dense_params += 2 * h * h / d.tp + 3 * h
-    if d.pp > 1:  # all modules share one copy of the embedding, whose own is on the first stage
-        a.dense_params += run.vocab_size * h / d.tp / run.num_nextn_predict_layers
-    a.close()
-    return a

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.support.accounting import ends
 from tests.support.accounting import layer as layers
 from tests.support.accounting.pipeline import Played, Slot, peak, play, programme
 from tests.support.accounting.ranks import Degrees, groups_of
@@ -143,11 +144,11 @@ def _stages(
             choices.append([_choices(a, applied, used, p) for a in accounts])
         pieces = []
         if p == 0:
-            pieces.append((0, layers.embedding(run, d, machine, groups), 1.0))
+            pieces.append((0, ends.embedding(run, d, machine, groups), 1.0))
         if p == d.pp - 1:
-            pieces.append((d.vpp - 1, layers.head(run, d, machine, groups), 1.0))
+            pieces.append((d.vpp - 1, ends.head(run, d, machine, groups), 1.0))
             if run.num_nextn_predict_layers:
-                module = layers.prediction_module(run, d, machine, groups)
+                module = ends.prediction_module(run, d, machine, groups)
                 pieces.append((d.vpp - 1, module, float(run.num_nextn_predict_layers)))
         stages.append(Stage(held, pieces, choices))
     return stages

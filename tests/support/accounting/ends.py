@@ -1,0 +1,71 @@
+"""The pieces beside the layers: embedding, head and multi-token prediction module, in the same account."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.accounting.layer import Account, Run, add_layer, behind, chunked
+
+if TYPE_CHECKING:
+    from tests.support.accounting.machine import Numbers
+    from tests.support.accounting.ranks import Degrees
+
+
+def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
+    """Token embedding, cut by vocabulary; partial rows are summed over the tensor-parallel ranks."""
+    a = Account(run, d, machine, groups)
+    elements = a.tokens * run.hidden_size
+    a.vector("embedding", "mlp", 4 * elements, 8 * elements, moves=True)
+    a.keep("token_ids", 8 * a.tokens)
+    reduced = machine.all_gather(2 * elements, groups["tp"])
+    many = 1 if d.tp > 1 else 0
+    a.message("embedding_reduce", "tp", reduced, many, many)
+    a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / d.tp
+    a.close()
+    return a
+
+
+def _head(a: Account) -> None:
+    r, machine, tp = a.run, a.machine, a.groups["tp"]
+    h, vocab = r.hidden_size, r.vocab_size / a.d.tp
+    logits = a.tokens * vocab
+    a.gemm("output_proj", "mlp", a.tokens, vocab, h)
+    a.vector("cross_entropy", "mlp", 22 * logits, 12 * logits, 8)
+    a.vector("final_norm", "mlp", 4 * a.local * h, 6 * a.local * h)
+    a.keep("final_norm_out", 4 * a.local * h)
+    # 16 bits and an FP32 cast; in graph mode an FP32 log-softmax and an FP32 one-hot label.
+    a.keep("logits", (4 + 4 if "graph_mode" in r.on else 2 + 4) * logits)
+    sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
+    head = a.operators["output_proj"]
+    gather = machine.all_gather(2 * a.tokens * h, tp)
+    hide = (chunked(a, head.busy[0]), chunked(a, head.busy[1]))
+    a.message("head_gather", "tp", gather, sp, sp, hide_forward=hide[0], hide_backward=hide[1])
+    plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
+    returned = machine.all_reduce(2 * a.tokens * h, tp)
+    a.message("head_gradient_reduce", "tp", returned, 0, plain, hide_backward=behind(a, head.busy[2]))
+    a.message("loss_reduce", "tp", machine.all_reduce(12 * a.tokens, tp), 1 if len(tp) > 1 else 0, 0)
+
+
+def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
+    """Final norm, output projection and loss."""
+    a = Account(run, d, machine, groups)
+    _head(a)
+    # Tied weights are the embedding's, where that is on the same stage.
+    own = not run.tie_word_embeddings or d.pp > 1
+    a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own else 0) + run.hidden_size
+    a.close()
+    return a
+
+
+def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
+    """One multi-token prediction module: joined projection, a layer of the last kind, the head once more."""
+    a, h = Account(run, d, machine, groups), run.hidden_size
+    a.gemm("mtp_joined_proj", "mlp", a.tokens, h / d.tp, 2 * h)
+    a.keep("mtp_joined_in", 4 * a.local * h)
+    add_layer(a, run.num_hidden_layers - 1)
+    _head(a)
+    a.dense_params += 2 * h * h / d.tp + 3 * h
+    if d.pp > 1:  # all modules share one copy of the embedding, whose own is on the first stage
+        a.dense_params += run.vocab_size * h / d.tp / run.num_nextn_predict_layers
+    a.close()
+    return a
