@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 TYPED := autodeploy api cost_models hardware_profiles
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test bench calibrate docs check format lock clean
+.PHONY: help install plan serve test bench calibrate accuracy docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -42,6 +42,9 @@ bench: $(STAMP) ## Run the benchmarks, alone on the machine
 
 calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
 	@$(BIN)/python -m autodeploy.calibration
+
+accuracy: $(STAMP) ## Make docs/accuracy.md anew from the shipped records
+	@$(BIN)/python -m autodeploy.calibration.accuracy
 
 docs: $(STAMP) ## Make the generated pages and the README's numbers anew
 	@$(BIN)/python -m docs.generate

@@ -1,0 +1,75 @@
+"""The fixed words of the accuracy page."""
+
+from __future__ import annotations
+
+HEADING = """
+# Accuracy
+
+Predictions against published measurements, made from the shipped records by
+
+```sh
+make accuracy
+```
+
+Errors of time are of tokens per second, predicted / measured - 1: positive is predicted too fast. *In sample* the
+fit has seen the run; *family left out* predicts every run by a fit that has seen no run of its family of models,
+which is what a new model meets. Read the second. Repeats of one configuration in the records differ by about 3.5 %.
+All aims are for predictions out of sample; a miss says so.
+
+![Predicted against measured tokens per second and card](images/accuracy.svg)
+"""
+
+HOW = """
+## How it is computed
+
+Records: `autodeploy/calibration/records/`, each with its source. Runs marked as a few iterations count for memory,
+not for time. A family is an architecture line without size or spelling; for A100, where all models are GPT, one
+source and model name. The refits without a family are one weighted solve on the model linearised at the full fit,
+with its weights; the fits to small clusters are complete fits. [Calibration and
+uncertainty](explanation/calibration.md) says how a fit is made.
+
+The same comparison for each run, with the shipped fit:
+
+```sh
+autodeploy validate autodeploy/calibration/records/ascend.jsonl
+autodeploy validate autodeploy/calibration/records/nvidia.jsonl -f html -o nvidia.html
+```
+"""
+
+PARAMETERS_INTRO = """
+## Fitted parameters
+
+At most ten factors a device, none for a model or a record. ± is the standard deviation of the logarithm after the
+fit; where it is hardly below that of the prior, the records say little about the parameter.
+""".strip()
+
+WORST_INTRO = """
+## The worst records
+
+By left-out error, one configuration counted once; after the first ten, every further model with experts that is off
+by more than 20 %. Causes are judgement from the parts of the prediction, sibling layouts and repeated measurements.
+""".strip()
+
+NOT_MODELLED = """
+## What is not modelled
+
+- Routing that changes from step to step: records and plans take a fixed imbalance, records balanced experts.
+- Other jobs on shared switches, failing links, slow cards (a cluster's slowest-device factor is the user's
+  statement).
+- Data loading, checkpoint writing, evaluation, garbage collection and the first iterations' compilation.
+- Differences between releases inside one software band, and between driver and collective-library versions.
+- Fragmentation of the allocator beyond a fixed share of the card.
+"""
+
+NOT_COVERED = """
+## What no record covers
+
+- **Training on CloudMatrix 384**: no published run is among the records. Its efficiencies are carried over from
+  800T A2, its fabric from published benchmarks; both are assumed, and its plans' intervals are widened for it.
+- **Expert parallelism across nodes on Ascend**: two runs (`ML047`, EP2; `MF063F`, EP4) have expert groups that
+  reach a second node because each expert is split over tensor-parallel ranks; no run has wide expert groups over
+  several nodes. Dispatch and combine over RoCE and over the supernode fabric are assumed from the tiers' rates.
+- Expert groups larger than 8 on Ascend, DualPipeV, swap of optimizer states or activations at measured speed.
+- H800: carried over from H100. B200: its profile's own numbers, never fitted.
+- The chip grade of every Ascend record is inferred; neighbouring grades differ by up to 18 %.
+"""

@@ -1,0 +1,169 @@
+"""The accuracy page: its figures, its worst records, its plot and the HTML report of `validate`."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from autodeploy.calibration.accuracy_errors import (
+    Runs,
+    carried_over,
+    errors_of,
+    kendall_tau,
+    layout_groups,
+    ordered_pairs,
+    runs_of,
+    step_s,
+)
+from autodeploy.calibration.accuracy_measures import memory_errors
+from autodeploy.calibration.accuracy_page import Aim, table
+from autodeploy.calibration.accuracy_splits import log_sigma, rows_by_id
+from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses
+from autodeploy.calibration.calibrate import Calibration, calibrate
+from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.validate import validate
+from autodeploy.cli.validate_html import report_html
+from autodeploy.figures.accuracy import predicted_against_measured
+from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+H100 = "nvidia-h100"
+
+
+@cache
+def h100() -> Calibration:
+    return calibrate(shipped_records(), H100)
+
+
+def group_of_layouts(residuals: dict[str, float] | None = None) -> Runs:
+    """The vTrain runs of 18.4B with given residuals, else none."""
+    records = tuple(r for r in shipped_records() if r.model.name == "GPT-18.4B")
+    values = np.array([(residuals or {}).get(r.id, 0.0) for r in records])
+    return Runs(records, values, values)
+
+
+def test_errors_are_of_speed() -> None:
+    found = errors_of(np.log([1.25, 0.8]))
+    assert found.n == 2
+    assert found.mape == pytest.approx(0.225)
+    assert found.bias == pytest.approx((0.25 - 0.2) / 2)
+
+
+def test_kendall_tau() -> None:
+    up = np.arange(5.0)
+    assert kendall_tau(up, up) == 1.0
+    assert kendall_tau(up, -up) == -1.0
+    assert kendall_tau(np.array([0.0, 1.0, 2.0]), np.array([0.0, 2.0, 1.0])) == pytest.approx(1 / 3)
+
+
+def test_a_right_model_orders_everything_right() -> None:
+    runs = group_of_layouts()
+    pairs = ordered_pairs(runs)
+    assert pairs.pairs == pairs.in_sample == pairs.left_out > 50
+    (group,) = layout_groups(runs)
+    assert (group.layouts, group.tau, group.regret) == (15, 1.0, 0.0)
+
+
+def test_a_wrong_order_costs_pairs_and_regret() -> None:
+    runs = group_of_layouts({"vtrain_multi_039": -2.0})  # the slowest layout, predicted fastest
+    times = [step_s(r) for r in runs.records]
+    (group,) = layout_groups(runs)
+    assert group.regret == pytest.approx(max(times) / min(times) - 1.0)
+    pairs = ordered_pairs(runs)
+    assert pairs.left_out == pairs.pairs - 14
+
+
+def test_one_anchor_removes_what_all_share() -> None:
+    found = carried_over(h100(), shipped_records(), H100)  # a device's own fit, for the shape of the result
+    assert (found.plain.n, found.after_anchor.n, found.after_anchor_other_model.n) == (5, 20, 8)
+    assert found.after_anchor_other_model.mape > found.after_anchor.mape > 0.0
+    assert found.plain.mape == pytest.approx(errors_of(runs_of(h100()).in_sample).mape, abs=1e-9)
+
+
+def test_memory_counts_runs_of_the_first_step() -> None:
+    found = memory_errors(shipped_records(), H100)
+    assert found.n == 6
+    assert found.mape < 0.09
+
+
+def test_distance_widens_the_interval() -> None:
+    rows = rows_by_id()
+    basis = [row for row in rows.values() if row["family"] == "nvidia-a100"]
+    spread = np.full(len(basis), 0.05)
+    near = log_sigma(basis[0], basis, spread)
+    far = log_sigma({**basis[0], "ranks": 1 << 16, "features": ["swap_attention"]}, basis, spread)
+    assert near == pytest.approx(0.05 / 1.2816, rel=1e-6)
+    assert far > near
+    assert log_sigma({**basis[0], "moe": True}, basis, spread) >= 0.15
+
+
+def test_repeats_stand_once_and_experts_far_off_are_listed() -> None:
+    ranked = misses([runs_of(h100())])
+    assert len(ranked) == 2
+    assert sum(miss.repeats for miss in ranked) == 3
+    assert [abs(m.left_out) for m in ranked] == sorted((abs(m.left_out) for m in ranked), reverse=True)
+    assert listed(ranked, 0) == [m for m in ranked if abs(m.left_out) > 0.2]
+
+
+def test_diagnoses_are_of_records_that_ship() -> None:
+    known = {record.id for record in shipped_records()}
+    assert set(diagnoses()) <= known
+    assert {each.cause for each in diagnoses().values()} <= {"record", "model", "coverage"}
+    assert not any(doubted(runs_of(h100())))
+
+
+def test_a_miss_says_in_what() -> None:
+    errors = errors_of(np.log([1.1, 1.2]))
+    assert Aim(0.06, 0.5).verdict(errors) == "**missed** (mean)"
+    assert Aim(0.5, 0.5).verdict(errors) == "met"
+    assert Aim(0.06, 0.12).words() == "mean ≤ 6 %, p90 ≤ 12 %"
+    assert table(("a",), [("x|y",)]).splitlines()[-1] == "| x\\|y |"
+
+
+def test_the_page_diagnoses_every_record_it_lists() -> None:
+    text = (DOCS / "accuracy.md").read_text(encoding="utf-8")
+    assert "No diagnosis yet" not in text
+    for word in ("family left out", "CloudMatrix 384", "Kendall tau", "nan"):
+        assert (word in text) is (word != "nan")
+
+
+def test_the_plot_is_drawn_without_scripts_and_always_the_same() -> None:
+    points = [Point("a <1>", "A", 100.0, 110.0), Point("b", "B", 2000.0, 1500.0)]
+    text = predicted_against_measured_svg(points, "Plot")
+    assert text == predicted_against_measured_svg(points, "Plot")
+    circles = [e for e in ElementTree.fromstring(text).iter() if e.tag.endswith("circle")]
+    assert len(circles) == 4  # two runs and two in the legend
+    with pytest.raises(ValueError, match="at least one point"):
+        predicted_against_measured_svg([], "Plot")
+
+
+def test_the_figure_has_a_trace_a_group_and_the_diagonal() -> None:
+    figure = predicted_against_measured([Point("a", "A", 100.0, 110.0), Point("b", "B", 2000.0, 1500.0)])
+    assert [trace.name for trace in figure.data] == [None, "A", "B"]
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+
+
+def test_the_html_report_stands_alone() -> None:
+    records = [r for r in shipped_records() if r.cluster.profile == H100]
+    report = validate(records)
+    text = report_html(report, records)
+    assert text == report_html(report, records)
+    before, _, scripts = text.partition("<script")
+    assert "plotly.js v" in scripts
+    assert "<svg" in before
+    assert all(record.id in before for record in records)
+    assert not any(f'{name}="http' in before for name in ("src", "href"))
+    assert math.isfinite(report.summary.time.mape if report.summary.time else math.nan)
+
+
+def test_the_html_report_of_memory_alone_has_no_plot() -> None:
+    records = [r for r in shipped_records() if r.id == "mbridge_moonlight_none"]
+    text = report_html(validate(records), records)
+    assert "<svg" not in text
+    assert "<script" not in text
+    assert "moonlight" in text
