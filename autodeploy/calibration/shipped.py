@@ -23,6 +23,7 @@ from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.predict import predict_record
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
+UNMEASURED_MEMORY = 0.15  # log standard deviation of a peak where fewer than three were measured
 REPEAT_NOISE = 0.035  # of one configuration measured twice
 RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")
 FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100")
@@ -67,10 +68,11 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
                 classes[f"{calibration.family}/{kind}"] = {"log_sigma": spread, "n": int(inside.sum())}
         pairs += _pair_differences(calibration)
     # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
+    memory = _memory_residuals(records)
     classes["uncalibrated"] = {"log_sigma": max([0.15, *(c["log_sigma"] for c in classes.values())]), "n": 0}
     return {
         "classes": classes,
-        "memory_log_sigma": _log_sigma(_memory_residuals(records)),
+        "memory_log_sigma": _log_sigma(memory) if len(memory) >= 3 else UNMEASURED_MEMORY,
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
         "records": [_row(record) for record in records if counts_for_time(record)],
     }
