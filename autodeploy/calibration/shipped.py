@@ -67,8 +67,8 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
                 spread = _log_sigma(calibration.left_out[inside])
                 classes[f"{calibration.family}/{kind}"] = {"log_sigma": spread, "n": int(inside.sum())}
         pairs += _pair_differences(calibration)
-    # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
     memory = _memory_residuals(records)
+    # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
     classes["uncalibrated"] = {"log_sigma": max([0.15, *(c["log_sigma"] for c in classes.values())]), "n": 0}
     return {
         "classes": classes,
