@@ -44,7 +44,10 @@ def spec_hash(spec: Spec) -> str:
 
 
 def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Spec:
-    """Validate a spec whose `model` is a preset's name, an inline model, {preset: name, ...changes} or {hf_config}.
+    """Validate a spec.
+
+    Its `model` is a preset's name, an inline model, {preset: name, ...changes}, {hf_config: ...} or a raw Hugging Face
+    config.json.
 
     Parameters
     ----------
@@ -80,6 +83,8 @@ def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:
     """A preset's name or a reference becomes an inline model."""
     if isinstance(value, str):
         return load_preset(value)
+    if isinstance(value, Mapping) and ("architectures" in value or "model_type" in value):
+        value = {"hf_config": value}  # a raw config.json
     if isinstance(value, Mapping) and "hf_config" in value:
         if read_hf_model is None:
             raise SpecError("hf_config can't be read here", path="/hf_config", hint="inline the model")
