@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.evaluation.build_context import build_context, healthy_npus, profile_of
+from autodeploy.evaluation.build_context import profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.planset import Counts, Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.strategies.candidates import Candidates
     from hardware_profiles.profile import Profile
 
 __all__ = ["Progress", "WhyNot", "describe_hashes", "estimate", "plan", "why_not"]
@@ -76,16 +77,7 @@ def prepare(spec: Spec) -> Prepared:
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
     choice = choose_features(spec.search, spec.model, profile.name)
-    context = build_context(
-        spec.model,
-        spec.cluster,
-        spec.training,
-        features=choice.on,
-        target=spec.search.target,
-        profile=profile,
-        memory_limit_gib=spec.search.memory_limit_gib,
-        host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
-    )
+    context = spec_context(spec, profile, choice.on)
     return Prepared(spec, profile, choice, context, Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION))
 
 
@@ -115,7 +107,7 @@ def plan(
     enumerated_s = time.monotonic() - started
     report = _Reporter(progress, started, searched)
     report.enumerated()
-    stop = _deadline(should_cancel, started, spec.search.time_limit_s)
+    stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
     frontier = best_first(
         searched.candidates,
         searched.swept,
@@ -170,10 +162,6 @@ class _Deadline:
             self.out_of_time = True
             return True
         return self._should_cancel() if self._should_cancel is not None else False
-
-
-def _deadline(should_cancel: Callable[[], bool] | None, started: float, limit_s: float) -> _Deadline:
-    return _Deadline(should_cancel, started, limit_s)
 
 
 class _Reporter:
@@ -264,22 +252,11 @@ def _context_for(prepared: Prepared, strategy: Strategy) -> Context:
     """The context of a strategy that states its own features: exactly those are on, where it states any."""
     if not strategy.features:
         return prepared.context
-    spec = prepared.spec
-    return build_context(
-        spec.model,
-        spec.cluster,
-        spec.training,
-        features=frozenset(strategy.features),
-        target=spec.search.target,
-        profile=prepared.profile,
-        num_npus=healthy_npus(prepared.profile, spec.cluster),
-        memory_limit_gib=spec.search.memory_limit_gib,
-        host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
-        distributed_optimizer=strategy.distributed_optimizer,
-    )
+    on = frozenset(strategy.features)
+    return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)
 
 
-def _candidate_for(context: Context, strategy: Strategy):  # type: ignore[no-untyped-def]
+def _candidate_for(context: Context, strategy: Strategy) -> Candidates:
     used = strategy.tp * strategy.pp * strategy.cp
     if used > context.world:
         raise SpecError(

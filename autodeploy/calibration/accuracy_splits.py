@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.calibration.accuracy_errors import Errors, Runs, errors_of, residuals_at, runs_of
 from autodeploy.calibration.calibrate import calibrate
-from autodeploy.calibration.coverage import AXES, PER_DOUBLING, PER_UNSEEN, Z80, coverage
+from autodeploy.calibration.coverage import Z80, coverage, widened
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import counts_for_time
@@ -96,10 +96,4 @@ def log_sigma(run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_o
     seen = [row for row, mark in zip(basis, same, strict=True) if mark or not enough]
     sigma = float(np.percentile(np.abs(left_out[same] if enough else left_out), 80)) / Z80
     variance = (sigma if enough else max(LEAST_UNCALIBRATED, sigma)) ** 2
-    for axis in AXES:
-        values = [row[axis] for row in seen]
-        beyond = max(math.log2(run[axis] / max(values)), math.log2(min(values) / run[axis]))
-        if beyond > 0.5:
-            variance += (PER_DOUBLING[axis] * beyond) ** 2
-    unseen = set(run["features"]) - {name for row in seen for name in row["features"]}
-    return math.sqrt(variance + len(unseen) * PER_UNSEEN**2)
+    return math.sqrt(widened(variance, run, seen)[0])

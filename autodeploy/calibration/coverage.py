@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # Half-widths of normal 80 % and 90 % intervals in standard deviations.
 Z80 = 1.2816
@@ -75,6 +75,15 @@ def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
     if own or origin != family or not records:
         variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")
+    variance, beyond = widened(variance, run, records)
+    extrapolated += beyond
+    basis = f"{entry['n']} records of {key}" if measured else f"no record of {family}; spread of uncalibrated devices"
+    return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
+
+
+def widened(variance: float, run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> tuple[float, list[str]]:
+    """The variance with what lies between a run and the records in quadrature, and the axes and features that do."""
+    extrapolated = []
     for axis in AXES:
         seen = [r[axis] for r in records] or [1]
         beyond = max(0.0, math.log2(run[axis] / max(seen)), math.log2(min(seen) / run[axis]))
@@ -85,8 +94,7 @@ def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
     for name in sorted(set(run["features"]) - known):
         variance += PER_UNSEEN**2
         extrapolated.append(name)
-    basis = f"{entry['n']} records of {key}" if measured else f"no record of {family}; spread of uncalibrated devices"
-    return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
+    return variance, extrapolated
 
 
 def memory_interval() -> float:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.spec import Spec
     from autodeploy.specs.training import TrainingSpec
     from cost_models.collectives import Number
     from hardware_profiles.profile import Device, Profile
@@ -119,6 +120,31 @@ def _accumulation_bytes(training: TrainingSpec) -> float:
     product's epilogue. FP16 runs of 2021 added 16-bit sums in an operator of its own: read 2 + 2, write 2.
     """
     return 6.0 if training.precision == "fp16" else 0.0
+
+
+def spec_context(
+    spec: Spec,
+    profile: Profile,
+    features: frozenset[str],
+    *,
+    num_npus: int | None = None,
+    global_batch: int | None = None,
+    distributed_optimizer: bool = True,
+) -> Context:
+    """The context of a spec, on its own cards and batch unless others are given."""
+    return build_context(
+        spec.model,
+        spec.cluster,
+        spec.training,
+        features=features,
+        target=spec.search.target,
+        profile=profile,
+        num_npus=num_npus,
+        memory_limit_gib=spec.search.memory_limit_gib,
+        host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
+        distributed_optimizer=distributed_optimizer,
+        global_batch=global_batch,
+    )
 
 
 def build_context(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.options import ExchangeFeatures
-from autodeploy.strategies.candidates import DISPATCHERS, PAIRED, Candidates
+from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures
+from autodeploy.strategies.candidates import PAIRED, Candidates
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
@@ -62,7 +62,7 @@ class Context:
         """Communication switches of each candidate, where they are legal together."""
         on, n = self.features, len(candidates)
         paired = np.isin(candidates.schedule, PAIRED)
-        flat = np.isin(candidates.moe_dispatcher, [DISPATCHERS.index("alltoall"), DISPATCHERS.index("alltoall_seq")])
+        flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL])
         fused = (candidates.tp > 1) & (not self.model.is_moe)
         chunks = np.ones(n)
         if "mc2" in on:

@@ -22,6 +22,7 @@ from autodeploy.evaluation.inner_problem import (
 )
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
+from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import operation_order, simulate
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _memory(
     activations = activation_bytes(problem, layers, applied)[0]
     allocator = static_bytes(problem, layers)[0] + activations + buffers.workspace_bytes
     kept = activations + buffers.workspace_bytes
-    first_step = np.maximum(static("total"), static("total") - static("adam") + kept)
+    first_step = first_step_peak_bytes(static("total"), static("adam"), kept)
     spread = buffers.fragmentation * allocator
     memory = {
         "weights": static("weights"),

@@ -188,7 +188,7 @@ def _exposed_once(
         work = beside.input_gradient_s if back else beside.forward_s
         fused = overlapped_s(work, seconds, features.tp_fusion) - work
         return np.asarray(np.where(features.tp_fusion > 1, fused, seconds))
-    if exchange.kind == "ring" and features.hidden_ring:
+    if exchange.kind == "ring":
         core = operators.get("core_attention")
         if core is not None:
             # Each pass of the ring runs beside the attention of the block that arrived before.

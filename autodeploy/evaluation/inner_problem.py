@@ -11,7 +11,7 @@ turn them into chunk times and stage memory, for one layout or for a batch of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -95,7 +95,6 @@ class InnerProblem:
     uniform_options: bool = False  # the target can launch only all-or-nothing options, the same on every stage
     equal_chunks: bool = False  # the target can launch only layer counts that differ by a declared pattern
     min_layers_per_chunk: int = 0
-    names: tuple[str, ...] = field(default=())
 
     @property
     def total_layers(self) -> int:

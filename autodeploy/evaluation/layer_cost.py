@@ -11,6 +11,7 @@ from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, MemoryChoice
 from cost_models import compute
 from cost_models.host_bound import exposed_host_s, issue_s
+from cost_models.load_balance import rank_imbalance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.options import ExchangeFeatures
     from autodeploy.workload.operators import Floats, LayerTable, Operator, Sharding
-
-# Operator classes reported apart; every operator belongs to one.
-CLASSES = ("gemm", "grouped_gemm", "attention", "vector", "movement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,6 @@ class LayerCost:
     cp_total_s: Floats
     activation_bytes: Floats
     balanced_activation_bytes: Floats  # the same with evenly loaded experts
-    largest_workspace_bytes: Floats  # activations of one whole layer: what full recompute brings back
     dense_params: Floats
     expert_params: Floats
     choices: dict[str, ChoiceCost]
@@ -124,7 +121,7 @@ def layer_cost(
 
     Imbalance is priced as the difference between the busiest and the mean rank: compute_s is the balanced work.
     """
-    ep_imbalance = np.where(shard.ep > 1, np.minimum(features.imbalance, shard.ep), 1.0)
+    ep_imbalance = rank_imbalance(features.imbalance, shard.ep)
     balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
     busiest = {
         op.name: operator_time(op, machine, ep_imbalance) if op.per_expert else balanced[op.name]
@@ -133,7 +130,7 @@ def layer_cost(
     exchanged = exchange_times(table, shard, machine, features, busiest, ep_imbalance)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
-    peak = np.where(shard.ep > 1, np.minimum(peak_imbalance, shard.ep), 1.0)
+    peak = rank_imbalance(peak_imbalance, shard.ep)
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + np.zeros_like(shard.tp))
     return LayerCost(
@@ -146,7 +143,6 @@ def layer_cost(
         cp_total_s=exchanged.cp_total_s,
         activation_bytes=activation,
         balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + np.zeros_like(shard.tp)),
-        largest_workspace_bytes=activation,
         dense_params=table.dense_params,
         expert_params=table.expert_params,
         choices=_choices(table, kept, busiest, exchanged, shard),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.strategies.candidates import DISPATCHERS
+
 Bools = npt.NDArray[np.bool_]
-DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")
-FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(4)
+FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,6 @@ class ExchangeFeatures:
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
     deduplicate: bool = False
-    mutual_routing: bool = False
     sync_free: bool = False
     imbalance: float = 1.0
     groups_limit: float | None = None
-    hidden_ring: bool = True
-
-
-Phase = Literal["forward", "backward"]

@@ -91,9 +91,7 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     repaired = np.where(recomputed > room, UNLIKELY * repaired, repaired)
     repaired = np.where(least > room, np.inf, repaired)
     bound = _bound(classes, candidates, context, n)
-    machine = context.machine
-    beside = communicator_counts(candidates) * machine.communicator_bytes + machine.runtime_bytes
-    on_card = recomputed * (1.0 + machine.fragmentation) + beside
+    on_card = recomputed * (1.0 + context.machine.fragmentation) + _beside_allocator(candidates, context)
     return Sweep(step, bound, memory, least, on_card, repaired, parts)
 
 
@@ -255,6 +253,12 @@ def _parts(
     return parts
 
 
+def _beside_allocator(candidates: Candidates, context: Context) -> Floats:
+    """Bytes on the card outside the framework's allocator [n]: communication buffers and runtime."""
+    machine = context.machine
+    return communicator_counts(candidates) * machine.communicator_bytes + machine.runtime_bytes
+
+
 def _memory(
     classes: StepClasses, template: _Template, candidates: Candidates, context: Context, n: int
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
@@ -296,9 +300,7 @@ def _memory(
     for bytes_ in (stage, least_stage):
         bytes_[candidates.pp <= 2, 1] = 0.0
         bytes_[one, 0] = 0.0
-    machine = context.machine
-    buffers = communicator_counts(candidates) * machine.communicator_bytes + machine.runtime_bytes
-    room = (context.limit_bytes - buffers) / (1.0 + machine.fragmentation)
+    room = (context.limit_bytes - _beside_allocator(candidates, context)) / (1.0 + context.machine.fragmentation)
     return stage.max(axis=1), everything / candidates.pp + workspace, room, in_flight, least_stage.max(axis=1)
 
 

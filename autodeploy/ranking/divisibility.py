@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.sweep import sweep
-from autodeploy.solver.search_space import Searched, enumerate_candidates, variant
+from autodeploy.solver.search_space import Searched, legal_candidates, variant
 from autodeploy.strategies.feature_choice import choose_features
-from autodeploy.strategies.rules import judge
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -53,8 +52,7 @@ def _best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float
     """The rate of the fastest swept candidate of another batch or card count."""
     choice = choose_features(spec.search, spec.model, profile.name)
     near = variant(spec, profile, choice, num_npus, batch)
-    found = enumerate_candidates(spec.search, near, profile, choice)
-    legal = found.take(np.flatnonzero(judge(found, near.facts, spec.search.target).legal))
+    legal, _ = legal_candidates(spec.search, near, profile, choice)
     return _rate(sweep(legal, near).repaired_s, near) if len(legal) else 0.0
 
 

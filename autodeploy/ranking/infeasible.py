@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.sweep import sweep
-from autodeploy.solver.search_space import Searched, enumerate_candidates, variant
+from autodeploy.solver.search_space import Searched, legal_candidates, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
 from autodeploy.strategies.feature_choice import choose_features
-from autodeploy.strategies.rules import judge, load_rules
+from autodeploy.strategies.rules import load_rules
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
     changed = spec if search is None else spec.model_copy(update={"search": search})
     choice = choose_features(changed.search, spec.model, profile.name)
     near = variant(changed, profile, choice, num_npus, batch)
-    found = enumerate_candidates(changed.search, near, profile, choice)
-    legal = found.take(np.flatnonzero(judge(found, near.facts, changed.search.target).legal))
+    legal, _ = legal_candidates(changed.search, near, profile, choice)
     if not len(legal):
         return None
     seconds = sweep(legal, near).repaired_s
@@ -69,8 +68,7 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
 
 def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
     choice = choose_features(spec.search, spec.model, profile.name)
-    found = enumerate_candidates(spec.search, context, profile, choice)
-    legal = found.take(np.flatnonzero(judge(found, context.facts, spec.search.target).legal))
+    legal, _ = legal_candidates(spec.search, context, profile, choice)
     return float(np.min(sweep(legal, context).recomputed_bytes)) / GIB if len(legal) else float("nan")
 
 

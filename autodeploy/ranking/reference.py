@@ -11,11 +11,10 @@ from autodeploy.evaluation.strategy_layout import layout_of
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.plans import Identity, plan_of
-from autodeploy.solver.search_space import enumerate_candidates
+from autodeploy.solver.search_space import legal_candidates
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.feature_choice import choose_features
-from autodeploy.strategies.rules import judge
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -44,8 +43,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         features=FEATURES,
     )
     choice = choose_features(search, spec.model, profile.name)
-    found = enumerate_candidates(search, context, profile, choice)
-    legal = found.take(np.flatnonzero(judge(found, context.facts, spec.search.target).legal))
+    legal, _ = legal_candidates(search, context, profile, choice)
     order = _preference(legal, context)
     swept = sweep(legal, context) if len(legal) else None
     for index in order[:60]:

@@ -90,35 +90,31 @@ def solve_candidate(
     candidate: Candidates,
     context: Context,
     index: int,
-    effort: Effort,
-    upper_bound_s: float | None,
     should_cancel: Callable[[], bool] | None,
 ) -> Solved:
     """Solve one candidate: without recomputing whole layers if that fits, else with it."""
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     choices = memory_choices(candidate, context)
     problem = build_problem(classes, candidate, context, 0, choices=choices - {"full"})
-    solution = _solve_quickly(problem, effort, upper_bound_s, should_cancel)
+    solution = _solve_quickly(problem, should_cancel)
     if solution.status == "infeasible" and "full" in choices:
         problem = build_problem(classes, candidate, context, 0, choices=choices)
-        solution = _solve_quickly(problem, effort, upper_bound_s, should_cancel)
+        solution = _solve_quickly(problem, should_cancel)
     return Solved(index, candidate, classes, context, problem, solution)
 
 
-def _solve_quickly(
-    problem: InnerProblem, effort: Effort, upper_bound_s: float | None, should_cancel: Callable[[], bool] | None
-) -> InnerSolution:
+def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | None) -> InnerSolution:
     """A plan with the same memory options on every stage: legal for every target, and far fewer to look at.
 
     Where the options may differ between stages the bound is that of the freer problem.
     """
     even = replace(problem, uniform_options=True)
-    solution = solve(even, effort=effort, upper_bound_s=upper_bound_s, should_cancel=should_cancel)
+    solution = solve(even, effort=QUICK, should_cancel=should_cancel)
     if problem.uniform_options:
         return solution
     free = relax_bound(problem)
     if solution.layout is None and np.isfinite(free):
-        return solve(problem, effort=effort, upper_bound_s=upper_bound_s, should_cancel=should_cancel)
+        return solve(problem, effort=QUICK, should_cancel=should_cancel)
     return replace(solution, bound_s=min(solution.bound_s, free))
 
 
@@ -165,7 +161,7 @@ def best_first(
             continue
         tried += 1
         one = candidates.take(slice(int(index), int(index) + 1))
-        solved = solve_candidate(one, contexts(int(index)), int(index), QUICK, None, should_cancel)
+        solved = solve_candidate(one, contexts(int(index)), int(index), should_cancel)
         slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
         _enter(frontier, solved, outer)
         if solved.solution.applied is not None and not solved.solution.applied.any():

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import build_context
+from autodeploy.evaluation.build_context import spec_context
 from autodeploy.evaluation.sweep import Sweep, sweep
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
@@ -56,12 +56,10 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
     enumerated, too_big = 0, 0
     rejected: dict[str, int] = {}
     for number, context in enumerate(contexts):
-        candidates = enumerate_candidates(spec.search, context, profile, choice)
-        enumerated += len(candidates)
-        verdict = judge(candidates, context.facts, spec.search.target)
-        for name, count in verdict.rejected.items():
+        legal, dead = legal_candidates(spec.search, context, profile, choice)
+        enumerated += len(legal) + sum(dead.values())
+        for name, count in dead.items():
             rejected[name] = rejected.get(name, 0) + count
-        legal = candidates.take(np.flatnonzero(verdict.legal))
         table = sweep(legal, context)
         fits = np.flatnonzero(np.isfinite(table.repaired_s)) if len(legal) else np.zeros(0, dtype=np.int64)
         too_big += len(legal) - len(fits)
@@ -72,6 +70,15 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
         enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big
     )
     return Searched(concatenate(parts), _join(swept), np.concatenate(variants), contexts, counts)
+
+
+def legal_candidates(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
+) -> tuple[Candidates, dict[str, int]]:
+    """Candidates of one context that obey every rule of the target, and how many each rule rejected."""
+    found = enumerate_candidates(search, context, profile, choice)
+    verdict = judge(found, context.facts, search.target)
+    return found.take(np.flatnonzero(verdict.legal)), verdict.rejected
 
 
 def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Candidates:
@@ -102,40 +109,20 @@ def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile,
 
 
 def _variants(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> list[Context]:
-    """The nominal context and, where the spec allows, other card counts and batches near it."""
-    cards = (
-        _card_counts(nominal.num_npus, profile.npus_per_node) if spec.cluster.use == "at_most" else [nominal.num_npus]
-    )
-    batches = _batches(spec.training.global_batch_size.value, spec.training.global_batch_size.tolerance_pct)
-    found = []
-    for count in cards:
-        for batch in batches:
-            if (count, batch) == (nominal.num_npus, nominal.global_batch):
-                found.append(nominal)
-            else:
-                found.append(variant(spec, profile, choice, count, batch))
-    return found
+    """The nominal context and, where cards may stay idle, those of fewer cards."""
+    if spec.cluster.use != "at_most":
+        return [nominal]
+    counts = _card_counts(nominal.num_npus, profile.npus_per_node)
+    fewer = [variant(spec, profile, choice, n, nominal.global_batch) for n in counts if n != nominal.num_npus]
+    return [nominal, *fewer]
 
 
 def variant(spec: Spec, profile: Profile, choice: FeatureChoice, num_npus: int, batch: int) -> Context:
-    """The context of the same spec on another number of cards or with another batch."""
-    return build_context(
-        spec.model,
-        spec.cluster if spec.cluster.blocks is not None else replace_cards(spec, num_npus),
-        spec.training,
-        features=choice.on,
-        target=spec.search.target,
-        profile=profile,
-        num_npus=num_npus,
-        memory_limit_gib=spec.search.memory_limit_gib,
-        host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
-        global_batch=batch,
-    )
-
-
-def replace_cards(spec: Spec, num_npus: int):  # type: ignore[no-untyped-def]
-    """The cluster with another number of cards, none spare."""
-    return spec.cluster.model_copy(update={"num_npus": num_npus, "spare_npus": 0})
+    """The context of the same spec on another number of cards or with another batch; no card is spare then."""
+    if spec.cluster.blocks is None:
+        cluster = spec.cluster.model_copy(update={"num_npus": num_npus, "spare_npus": 0})
+        spec = spec.model_copy(update={"cluster": cluster})
+    return spec_context(spec, profile, choice.on, num_npus=num_npus, global_batch=batch)
 
 
 def _card_counts(most: int, per_node: int) -> list[int]:
@@ -144,15 +131,6 @@ def _card_counts(most: int, per_node: int) -> list[int]:
     counts = [n for n in range(nodes, max(0, int(nodes * 0.85) - 1), -1) if n > 0]
     ranked = sorted(counts, key=lambda n: (-_smoothness(n), -n))[:3]
     return sorted({most, *(n * per_node for n in ranked)}, reverse=True)
-
-
-def _batches(value: int, tolerance_pct: float) -> list[int]:
-    """The batch, and those near it within tolerance that divide by most."""
-    if tolerance_pct <= 0.0:
-        return [value]
-    low, high = int(np.ceil(value * (1 - tolerance_pct / 100))), int(value * (1 + tolerance_pct / 100))
-    near = sorted(range(low, high + 1), key=lambda b: (-_smoothness(b), abs(b - value)))[:3]
-    return sorted({value, *near}, key=lambda b: (b != value, b))
 
 
 def _smoothness(number: int) -> int:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.search import SearchSpec
 
-MAX_CANDIDATES = 40_000_000
 LEAST_TOKENS = 4096  # of a sequence on a context-parallel rank; MindSpeed auto-settings prunes below 4K (A3) or 8K (A2)
 
 

@@ -130,7 +130,6 @@ class OperatorFeatures:
     flash_attention: bool = True
     fused_swiglu: bool = True
     fused_rmsnorm: bool = True
-    fused_rope: bool = True
     grouped_gemm: bool = True
     rect_fa: bool = False
     fused_operators: bool = False

@@ -201,22 +201,11 @@ def test_the_file_is_named_when_it_is_broken(tmp_path):
 
 
 def test_a_raw_hugging_face_configuration_is_a_model() -> None:
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-        "hidden_act": "silu",
-    }
     document = {
-        "model": config,
+        "model": LLAMA,
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
         "training": {"seq_length": 8192, "global_batch_size": 64},
     }
     spec = read_spec_document(document)
     assert spec.model.num_key_value_heads == 8
-    assert spec == read_spec_document(document | {"model": {"hf_config": config}})
+    assert spec == read_spec_document(document | {"model": {"hf_config": LLAMA}})
