@@ -11,33 +11,11 @@ from autodeploy.workload.attention import score_columns
 from autodeploy.workload.flops import forward_flops_per_token, mfu
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.mlp import activation_bytes_per_element
-from autodeploy.workload.operators import LayerTable, OperatorFeatures, Sharding
+from autodeploy.workload.operators import LayerTable, OperatorFeatures
+from tests.support.sharding import shard
 
 FUSED = OperatorFeatures(rect_fa=True)
 MODELS = ["llama2-7b", "llama2-70b", "qwen3-32b", "deepseek-v3", "mixtral-8x7b", "pangu-ultra-moe-718b", "gpt3-175b"]
-
-
-def shard(
-    *,
-    tp: int = 1,
-    cp: int = 1,
-    ulysses: int = 1,
-    ep: int = 1,
-    etp: int = 1,
-    mbs: int = 1,
-    seq: int = 4096,
-    sp: bool = True,
-    gathers: bool = False,
-) -> Sharding:
-    """The cut of one candidate; sequence parallel where tp > 1 unless `sp` is off."""
-    degrees = {"tp": tp, "cp": cp, "ulysses": ulysses, "ep": ep, "etp": etp, "micro_batch_size": mbs}
-    arrays = {name: np.array([float(degree)]) for name, degree in degrees.items()}
-    return Sharding(
-        **arrays,
-        sequence_parallel=np.array([sp and tp > 1]),
-        gathers_tokens=np.array([gathers]),
-        seq_length=float(seq),
-    )
 
 
 def matrix_flops(table: LayerTable) -> float:
