@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.estimate import Layout
+    from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.specs.planset import Counts, Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
     from autodeploy.strategies.candidates import Candidates
     from hardware_profiles.profile import Profile
 
-__all__ = ["Progress", "WhyNot", "describe_hashes", "estimate", "plan", "why_not"]
+__all__ = ["Predicted", "Progress", "WhyNot", "describe_hashes", "estimate", "plan", "predict", "why_not"]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
@@ -222,8 +224,12 @@ class _Reporter:
         )
 
 
-def estimate(spec: Spec) -> Plan:
+def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     """Predict the one strategy in the spec, legal or not, fitting or not.
+
+    Parameters
+    ----------
+    features : exactly the features that are on; None: those of the strategy, or of the spec where it names none.
 
     Raises
     ------
@@ -232,27 +238,37 @@ def estimate(spec: Spec) -> Plan:
     """
     if spec.strategy is None:
         raise SpecError("estimate needs a strategy", path="/strategy", hint="give tp, pp, ep, micro_batch_size ...")
-    prepared = prepare(spec)
-    return _estimate(prepared, spec.strategy)
+    return predict(prepare(spec), spec.strategy, features).plan
 
 
-def _estimate(prepared: Prepared, strategy: Strategy) -> Plan:
-    context = _context_for(prepared, strategy)
+@dataclass(frozen=True)
+class Predicted:
+    """A strategy's prediction and what it was computed from."""
+
+    plan: Plan
+    context: Context
+    candidate: Candidates
+    classes: StepClasses
+    layout: Layout
+
+
+def predict(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None = None) -> Predicted:
+    """Predict a strategy of a prepared spec; `features` as in `estimate`."""
+    context = _context_for(prepared, strategy, features)
     candidate = _candidate_for(context, strategy)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     predicted = estimate_layout(classes, candidate, context, 0, layout)
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
-    return plan_of_estimate(predicted, full, candidate, context, layout, prepared.spec, prepared.identity).model_copy(
-        update={"rank": 1}
-    )
+    found = plan_of_estimate(predicted, full, candidate, context, layout, prepared.spec, prepared.identity)
+    return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
 
 
-def _context_for(prepared: Prepared, strategy: Strategy) -> Context:
+def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:
     """The context of a strategy that states its own features: exactly those are on, where it states any."""
-    if not strategy.features:
+    if features is None and not strategy.features:
         return prepared.context
-    on = frozenset(strategy.features)
+    on = frozenset(strategy.features) if features is None else features
     return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)
 
 
@@ -279,5 +295,5 @@ def why_not(spec: Spec, strategy: Strategy) -> WhyNot:
     context = prepared.context
     candidate = _candidate_for(context, strategy)
     return explain_rejection(
-        candidate, context, spec, estimated=lambda: _estimate(prepared, strategy), best=lambda: plan(spec)
+        candidate, context, spec, estimated=lambda: predict(prepared, strategy).plan, best=lambda: plan(spec)
     )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from autodeploy.cli import (
+    ablate,
     calibrate,
     database,
     doctor,
@@ -29,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, export, why_not, import_file, serve, doctor):
+for module in (plan, validate, calibrate, export, why_not, ablate, import_file, serve, doctor):
     app.add_typer(module.app)
 app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")

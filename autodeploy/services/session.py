@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.ablation.ablate import ablate
 from autodeploy.errors import SpecError
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
@@ -14,10 +15,11 @@ from autodeploy.store.database import Database
 from autodeploy.store.migrate import is_current, require_current, upgrade
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from autodeploy.jobs.runner import JobRunner
     from autodeploy.settings import Settings
+    from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
@@ -45,6 +47,16 @@ class Services:
                 "an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
         return self.planner.estimate(spec)
+
+    def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
+        """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when no plan fits, or `order` names a feature that the strategy does not use.
+        """
+        return ablate(spec, order=order)
 
     def is_ready(self) -> dict[str, bool]:
         """What has to be true for requests to be answered: the database, its revision, the runner."""

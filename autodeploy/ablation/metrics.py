@@ -1,0 +1,113 @@
+"""What is read off a published comparison: each metric takes the baseline's and the variant's run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.specs.planset import StageMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.ablation.runs import Run
+    from autodeploy.specs.planset import Plan
+
+STATE_KINDS = ("weights", "gradients", "optimizer")
+MODEL_KINDS = (*STATE_KINDS, "activations")
+GIB = 2.0**30
+
+
+def _throughput_gain_pct(baseline: Run, variant: Run) -> float:
+    """Tokens per second and card, variant against baseline."""
+    return 100.0 * (variant.plan.tokens_per_s_per_npu / baseline.plan.tokens_per_s_per_npu - 1.0)
+
+
+def _mfu_gain_pct(baseline: Run, variant: Run) -> float:
+    return 100.0 * (variant.plan.mfu / baseline.plan.mfu - 1.0)
+
+
+def _step_time_added_pct(baseline: Run, variant: Run) -> float:
+    return 100.0 * (variant.plan.step_time_s / baseline.plan.step_time_s - 1.0)
+
+
+def _ep_hidden_steady_pct(_: Run, variant: Run) -> float:
+    """Expert communication hidden inside the steady one-forward-one-backward phase."""
+    return 100.0 * variant.plan.hidden.ep_share_steady
+
+
+def _ep_hidden_step_pct(_: Run, variant: Run) -> float:
+    """Expert communication hidden over the whole step, warm-up and cool-down included."""
+    return 100.0 * variant.plan.hidden.ep_share_step
+
+
+def _ep_hidden_added_points(baseline: Run, variant: Run) -> float:
+    """Points of the step's expert communication that the variant hides beyond the baseline."""
+    return 100.0 * (variant.plan.hidden.ep_share_step - baseline.plan.hidden.ep_share_step)
+
+
+def _waiting_share_pct(baseline: Run, _: Run) -> float:
+    """Share of the baseline's step that is not useful computation: waiting, or work done twice."""
+    parts = baseline.plan.breakdown
+    return 100.0 * (1.0 - parts.compute_s / baseline.plan.step_time_s)
+
+
+def _free_share_pct(_: Run, variant: Run) -> float:
+    """Share of the step in which the device waits for the host."""
+    return 100.0 * variant.plan.breakdown.host_bound_s / variant.plan.step_time_s
+
+
+def _host_time_change_pct(baseline: Run, variant: Run) -> float:
+    return 100.0 * (variant.plan.breakdown.host_bound_s / baseline.plan.breakdown.host_bound_s - 1.0)
+
+
+def _bubble_share_pct(_: Run, variant: Run) -> float:
+    return 100.0 * variant.plan.breakdown.pipeline_bubble_s / variant.plan.step_time_s
+
+
+def _model_memory_ratio(baseline: Run, variant: Run) -> float:
+    """Weights, gradients, optimizer states and activations of the worst stage, variant over baseline."""
+    return _worst_gib(variant.plan, MODEL_KINDS) / _worst_gib(baseline.plan, MODEL_KINDS)
+
+
+def _activations_saved_pct(baseline: Run, variant: Run) -> float:
+    """Activation memory of the worst stage that the variant does without."""
+    return 100.0 * (1.0 - _worst_gib(variant.plan, ("activations",)) / _worst_gib(baseline.plan, ("activations",)))
+
+
+def _state_saved_gb(baseline: Run, variant: Run) -> float:
+    """Decimal gigabytes of weights, gradients and optimizer states saved on the worst stage of a card."""
+    saved = _worst_gib(baseline.plan, STATE_KINDS) - _worst_gib(variant.plan, STATE_KINDS)
+    return saved * GIB / 1e9
+
+
+def _activations_saved_gib(baseline: Run, variant: Run) -> float:
+    return _worst_gib(baseline.plan, ("activations",)) - _worst_gib(variant.plan, ("activations",))
+
+
+def _peak_saved_gib(baseline: Run, variant: Run) -> float:
+    return baseline.plan.peak_memory_gib - variant.plan.peak_memory_gib
+
+
+def _worst_gib(plan: Plan, kinds: tuple[str, ...]) -> float:
+    """GiB of these kinds on the stage that holds most of them."""
+    assert set(kinds) <= set(StageMemory.model_fields)
+    return max(sum(float(getattr(stage.memory_gib, kind)) for kind in kinds) for stage in plan.stages)
+
+
+METRICS: dict[str, Callable[[Run, Run], float]] = {
+    "throughput_gain_pct": _throughput_gain_pct,
+    "mfu_gain_pct": _mfu_gain_pct,
+    "step_time_added_pct": _step_time_added_pct,
+    "ep_hidden_steady_pct": _ep_hidden_steady_pct,
+    "ep_hidden_step_pct": _ep_hidden_step_pct,
+    "ep_hidden_added_points": _ep_hidden_added_points,
+    "waiting_share_pct": _waiting_share_pct,
+    "free_share_pct": _free_share_pct,
+    "host_time_change_pct": _host_time_change_pct,
+    "bubble_share_pct": _bubble_share_pct,
+    "model_memory_ratio": _model_memory_ratio,
+    "activations_saved_pct": _activations_saved_pct,
+    "activations_saved_gib": _activations_saved_gib,
+    "state_saved_gb": _state_saved_gb,
+    "peak_saved_gib": _peak_saved_gib,
+}

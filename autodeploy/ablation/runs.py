@@ -1,0 +1,77 @@
+"""One side of a published comparison, run: a strategy estimated, or the best plan of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.ablation.cases import laid_over
+from autodeploy.errors import SpecError
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import plan, predict, prepare
+from autodeploy.specs.features import FEATURES
+
+if TYPE_CHECKING:
+    from autodeploy.planner import Predicted
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.published_case import Case, Effect, Side
+    from autodeploy.specs.spec import Spec
+
+
+@dataclass(frozen=True)
+class Run:
+    """A prediction, its spec and the features that are on."""
+
+    spec: Spec
+    features: frozenset[str]
+    predicted: Predicted
+
+    @property
+    def plan(self) -> Plan:
+        """Time, memory and their parts."""
+        return self.predicted.plan
+
+
+class Runs:
+    """Runs each side once, however many figures are read off it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Run] = {}
+
+    def of(self, case: Case, side: Side) -> Run:
+        """The run of one side of an effect.
+
+        Raises
+        ------
+        SpecError
+            if the case's spec or strategy is not valid, or its search finds no plan.
+        """
+        document = laid_over(case.spec, side.spec)
+        strategy = laid_over(case.strategy, side.strategy)
+        features = frozenset((*case.features, *side.features))
+        key = repr((document, strategy, sorted(features), side.search))
+        if key not in self._known:
+            self._known[key] = _run(document, strategy, features, side.search)
+        return self._known[key]
+
+    def both(self, case: Case, effect: Effect) -> tuple[Run, Run]:
+        """Baseline and variant of an effect."""
+        return self.of(case, effect.baseline), self.of(case, effect.variant)
+
+
+def _run(
+    document: dict[str, Any], strategy: dict[str, Any], features: frozenset[str], search: dict[str, Any] | None
+) -> Run:
+    """The estimate of `strategy`, or of the best plan of a search with these features on and all others off."""
+    base = laid_over({"search": {"target": "any"}}, document)
+    if search is None:
+        spec = read_spec_document(base | {"strategy": strategy})
+        assert spec.strategy is not None
+        return Run(spec, features, predict(prepare(spec), spec.strategy, features))
+    switches = {name: "auto" if name in features else "off" for name in FEATURES}
+    spec = read_spec_document(laid_over(base, {"search": laid_over({"features": switches, "top_k": 1}, search)}))
+    found = plan(spec)
+    if not found.plans:
+        raise SpecError("the search of a published case finds no plan that fits", path="/search")
+    best = found.plans[0].strategy
+    return Run(spec, features, predict(prepare(spec), best))

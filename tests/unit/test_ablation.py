@@ -1,0 +1,122 @@
+"""Ablation: switches, rows, and the published cases as documents."""
+
+from __future__ import annotations
+
+import pytest
+
+from autodeploy.ablation.ablate import ablate
+from autodeploy.ablation.cases import laid_over, read_cases
+from autodeploy.ablation.metrics import METRICS
+from autodeploy.ablation.published import ablate_published
+from autodeploy.ablation.switches import active_features, without
+from autodeploy.errors import SpecError
+from autodeploy.planner import estimate
+from autodeploy.specs.published_case import Tolerance
+from autodeploy.specs.spec import parse_spec
+from autodeploy.specs.strategy import Strategy
+
+SPEC = parse_spec(
+    {
+        "model": "deepseek-v2-lite",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+        "training": {"seq_length": 4096, "global_batch_size": 256},
+        "search": {"target": "any"},
+        "strategy": {
+            "tp": 2,
+            "pp": 2,
+            "vpp": 2,
+            "ep": 8,
+            "etp": 1,
+            "schedule": "adaptive_pipe",
+            "features": ["flash_attention", "grouped_gemm", "fused_rmsnorm"],
+        },
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return ablate(SPEC)
+
+
+def test_every_feature_of_the_strategy_is_switched_each_way(report):
+    modes = {mode: [row.feature for row in report.rows if row.mode == mode] for mode in ("alone", "cumulative")}
+    left_out = [row.feature for row in report.rows if row.mode == "leave_one_out"]
+    assert set(modes["alone"]) == {
+        *("adaptive_pipe", "flash_attention", "grouped_gemm", "fused_rmsnorm", "tp_extend_ep")
+    }
+    assert modes["alone"] == modes["cumulative"] == left_out
+    assert report.rows[0].mode == "baseline"
+
+
+def test_the_last_cumulative_row_is_the_strategy_with_all_its_features(report):
+    whole = estimate(SPEC, features=frozenset(SPEC.strategy.features) | {"adaptive_pipe", "tp_extend_ep"})
+    last = [row for row in report.rows if row.mode == "cumulative"][-1]
+    assert last.step_time_s == whole.step_time_s
+    assert last.peak_memory_gib == whole.peak_memory_gib
+
+
+def test_the_cumulative_gains_multiply_to_the_whole_gain(report):
+    gain = 1.0
+    for row in report.rows:
+        if row.mode == "cumulative":
+            gain *= 1.0 + row.predicted / 100.0
+    last = [row for row in report.rows if row.mode == "cumulative"][-1]
+    assert gain == pytest.approx(report.rows[0].step_time_s / last.step_time_s)
+
+
+def test_what_moved_explains_the_difference(report):
+    for row in report.rows:
+        if row.mode == "alone":
+            difference = row.step_time_s - report.rows[0].step_time_s
+            assert sum(row.moved.values()) == pytest.approx(difference, abs=0.02 * row.step_time_s)
+
+
+def test_an_order_is_kept_and_an_unused_feature_refused():
+    rows = ablate(SPEC, order=["grouped_gemm", "adaptive_pipe"]).rows
+    assert [r.feature for r in rows if r.mode == "cumulative"][:2] == ["grouped_gemm", "adaptive_pipe"]
+    with pytest.raises(SpecError, match="does not use coc"):
+        ablate(SPEC, order=["coc"])
+
+
+def test_switching_off_says_what_stands_instead():
+    strategy = Strategy(
+        tp=4, pp=2, vpp=2, ep=16, etp=1, schedule="adaptive_pipe", swap=("attention",), swap_optimizer=True
+    )
+    active = active_features(strategy, frozenset({"selective_swap", "swap_attention"}))
+    assert active == ("adaptive_pipe", "swap_attention", "swap_optimizer", "tp_extend_ep")
+    plain = without(strategy, frozenset(active))
+    assert (plain.schedule, plain.etp, plain.ep, plain.swap, plain.swap_optimizer) == ("interleaved", 4, 4, (), False)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "inside", "outside"),
+    [
+        (Tolerance(points=8), 33.0, 33.6),
+        (Tolerance(relative_pct=10), 27.5, 27.6),
+        (Tolerance(at_least=24), 24.0, 23.9),
+        (Tolerance(at_most=26), 26.0, 26.1),
+    ],
+)
+def test_a_tolerance_has_an_edge(tolerance, inside, outside):
+    assert tolerance.holds(inside, 25.0)
+    assert not tolerance.holds(outside, 25.0)
+
+
+def test_published_cases_name_metrics_and_sources():
+    for case in read_cases():
+        assert case.source
+        for effect in case.effects:
+            assert {effect.metric, *effect.beside} <= set(METRICS), case.case
+
+
+def test_a_case_that_is_none_is_refused_with_its_file(tmp_path):
+    (tmp_path / "bad.yaml").write_text("case: x\ntitle: y\nsource: z\neffects: [{feature: f}]\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"bad\.yaml"):
+        ablate_published(tmp_path)
+    with pytest.raises(SpecError, match="no published cases"):
+        read_cases(tmp_path / "empty")
+
+
+def test_mappings_are_laid_over_key_by_key():
+    assert laid_over({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}, "d": [4]}) == {"a": {"b": 1, "c": 3}, "d": [4]}
