@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.ablation.mechanisms import ideal_bubble, rewritten_share
 from autodeploy.specs.planset import StageMemory
 
 if TYPE_CHECKING:
@@ -64,6 +65,33 @@ def _bubble_share_pct(_: Run, variant: Run) -> float:
     return 100.0 * variant.plan.breakdown.pipeline_bubble_s / variant.plan.step_time_s
 
 
+def _ideal_bubble_pct(_: Run, variant: Run) -> float:
+    """Idle share of the pipeline if all chunks were equal."""
+    return 100.0 * ideal_bubble(variant.predicted)
+
+
+def _operator_share_pct(_: Run, variant: Run) -> float:
+    """Share of computation in attention, matrix products and the permute and sort class."""
+    return 100.0 * rewritten_share(variant.predicted)
+
+
+def _micro_batches(_: Run, variant: Run) -> float:
+    return float(variant.plan.micro_batches)
+
+
+def _mfu_pct(_: Run, variant: Run) -> float:
+    return 100.0 * variant.plan.mfu
+
+
+def _million_tokens_per_s(_: Run, variant: Run) -> float:
+    return variant.plan.tokens_per_s / 1e6
+
+
+def _state_memory_ratio(baseline: Run, variant: Run) -> float:
+    """Weights, gradients and optimizer states of the worst stage, variant over baseline."""
+    return _worst_gib(variant.plan, STATE_KINDS) / _worst_gib(baseline.plan, STATE_KINDS)
+
+
 def _model_memory_ratio(baseline: Run, variant: Run) -> float:
     """Weights, gradients, optimizer states and activations of the worst stage, variant over baseline."""
     return _worst_gib(variant.plan, MODEL_KINDS) / _worst_gib(baseline.plan, MODEL_KINDS)
@@ -105,6 +133,12 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "free_share_pct": _free_share_pct,
     "host_time_change_pct": _host_time_change_pct,
     "bubble_share_pct": _bubble_share_pct,
+    "ideal_bubble_pct": _ideal_bubble_pct,
+    "operator_share_pct": _operator_share_pct,
+    "micro_batches": _micro_batches,
+    "mfu_pct": _mfu_pct,
+    "million_tokens_per_s": _million_tokens_per_s,
+    "state_memory_ratio": _state_memory_ratio,
     "model_memory_ratio": _model_memory_ratio,
     "activations_saved_pct": _activations_saved_pct,
     "activations_saved_gib": _activations_saved_gib,
