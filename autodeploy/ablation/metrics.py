@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.ablation.mechanisms import ideal_bubble, rewritten_share
 from autodeploy.specs.planset import StageMemory
+from autodeploy.workload.flops import mfu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,18 @@ def _mfu_pct(_: Run, variant: Run) -> float:
     return 100.0 * variant.plan.mfu
 
 
+def _mfu_full_attention_pct(_: Run, variant: Run) -> float:
+    """MFU with every query counted against the whole sequence: the convention that the Pangu articles' figures fit."""
+    context, plan = variant.predicted.context, variant.plan
+    per_rank = plan.tokens_per_s / context.world
+    return 100.0 * mfu(context.model, context.seq_length, per_rank, context.machine.peak_flops, causal=False)
+
+
+def _throughput_ratio(baseline: Run, variant: Run) -> float:
+    """Tokens per second and card, variant over baseline."""
+    return variant.plan.tokens_per_s_per_npu / baseline.plan.tokens_per_s_per_npu
+
+
 def _million_tokens_per_s(_: Run, variant: Run) -> float:
     return variant.plan.tokens_per_s / 1e6
 
@@ -137,6 +150,8 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "operator_share_pct": _operator_share_pct,
     "micro_batches": _micro_batches,
     "mfu_pct": _mfu_pct,
+    "mfu_full_attention_pct": _mfu_full_attention_pct,
+    "throughput_ratio": _throughput_ratio,
     "million_tokens_per_s": _million_tokens_per_s,
     "state_memory_ratio": _state_memory_ratio,
     "model_memory_ratio": _model_memory_ratio,
