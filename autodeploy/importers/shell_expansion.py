@@ -86,7 +86,7 @@ class Variables:
             self.refused.append((offset, f"(({expression[:50]}))"))
             return None
         except ExpressionError as error:
-            raise self.source.error(offset, f"arithmetic: {error}")
+            raise self.source.error(offset, f"arithmetic: {error}") from error
 
     def _expand(self, part: Part, builder: WordBuilder) -> None:
         if isinstance(part, Text):
