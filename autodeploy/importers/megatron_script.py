@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.exporters.flag_table import launch_flags
 from autodeploy.importers.flag_reader import FlagReader
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.launch_script import read_launch_script
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from autodeploy.importers.launch_script import LaunchScript
 
-ASCEND_ENVIRONMENT = frozenset({"CPU_AFFINITY_CONF", "TASK_QUEUE_ENABLE", "PYTORCH_NPU_ALLOC_CONF"})
 
 
 def import_launch_script(text: str, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
@@ -62,10 +62,9 @@ def import_launch_script(text: str, variables: Mapping[str, str] | None = None, 
 
 
 def _is_mindspeed(script: LaunchScript) -> bool:
-    from autodeploy.exporters.flag_table import launch_flags
-
+    """Whether it has a flag that Megatron-LM alone does not understand."""
     own = launch_flags("mindspeed-llm").keys() - launch_flags("megatron").keys()
-    return bool(script.flags.keys() & own or script.environment.keys() & ASCEND_ENVIRONMENT)
+    return bool(script.flags.keys() & own)
 
 
 def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:
