@@ -38,6 +38,7 @@ NOT_MODELLED = {
     "--mamba-state-dim": "state-space layers",
     "--full-attention-interval": "linear attention",
     "--enable-dsa-indexer": "sparse attention with an indexer",
+    "--num-zero-experts": "experts that compute nothing",
     "--encoder-num-layers": "encoder and decoder",
     "--language-model-type": "a vision or audio encoder",
 }

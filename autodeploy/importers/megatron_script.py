@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import LaunchScript
 
 
-
 def import_launch_script(text: str, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
     """The spec that a launch script runs.
 

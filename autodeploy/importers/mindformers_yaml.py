@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autodeploy.errors import SpecError
+from autodeploy.exporters.flag_table import configuration_keys
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import marked_cluster, plan_id_of
@@ -66,7 +67,8 @@ def import_mindformers(document: Mapping[str, Any], text: str = "", name: str | 
     spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
     ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
     reader.log.take("/parallel_config", "/cluster/num_npus", ranks, "product of the degrees")
-    kept = reader.note_rest(REASONS, "not modelled: kept as it is")
+    understood = dict.fromkeys(configuration_keys(), "understood, not modelled")
+    kept = reader.note_rest(REASONS | understood, "not in the flag table: kept as it is")
     return Imported(
         "mindformers-yaml",
         spec,

@@ -15,6 +15,7 @@ from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-]")
 _OPERATOR = re.compile(r":?[-=?+]")
+MAX_CHARACTERS, MAX_WORDS = 200_000, 20_000
 _ENDS = frozenset(" \t\r\n;&|<>()")
 _PLAIN = re.compile(r"[^\s;&|<>()\\'\"$`]+")
 _IN_QUOTES = re.compile(r'[^"\\$`]+')
@@ -25,9 +26,12 @@ class WordReader:
     """Reads words of one text, from `position` on."""
 
     def __init__(self, text: str) -> None:
+        if len(text) > MAX_CHARACTERS:
+            raise SpecError(f"the script is larger than {MAX_CHARACTERS:,} characters")
         self.text = text
         self.position = 0
         self._depth = 0
+        self._words = 0
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def place(self, offset: int) -> tuple[int, int]:
@@ -58,6 +62,9 @@ class WordReader:
     def word(self) -> Word:
         """The word at the position; it has at least one character."""
         start, parts = self.position, list[Part]()
+        self._words += 1
+        if self._words > MAX_WORDS:
+            raise self.error(start, f"more than {MAX_WORDS:,} words")
         while self.position < len(self.text):
             character = self.text[self.position]
             if character in _ENDS:
