@@ -63,14 +63,19 @@ def section(repo: str, commit: str, reads: Iterable[Read]) -> str:
     """The Markdown of one repository."""
     reads = list(reads)
     good = [read for read in reads if not read.refused]
-    rows = [(code(read.path), str(read.understood), str(read.taken), str(len(read.kept))) for read in good]
+    address = f"https://github.com/{repo}/blob/{commit}"
+
+    def named(read: Read) -> str:
+        return f"[{read.path}]({address}/{read.path})"
+
+    rows = [(named(read), str(read.understood), str(read.taken), str(len(read.kept))) for read in good]
     kept = Counter(name for read in good for name in read.kept)
     text = f"## {repo}\n\nCommit `{commit}`: {len(good)} of {len(reads)} files are read.\n\n"
     text += table(("file", "understood", "taken", "kept"), rows)
     if kept:
         most = ", ".join(f"{code(name)} ({count})" for name, count in sorted(kept.items(), key=lambda n: (-n[1], n[0])))
         text += f"\nKept, with the number of files: {most}\n"
-    refused = [(code(read.path), read.refused) for read in reads if read.refused]
+    refused = [(named(read), read.refused) for read in reads if read.refused]
     if refused:
         text += "\nRefused by name, not guessed:\n\n" + table(("file", "why"), refused)
     return text

@@ -58,6 +58,7 @@ def launched(text, tmp_path, **environment):
     path = f"{tmp_path}:{os.environ['PATH']}"
     run = subprocess.run(
         ["bash", str(script)],
+        cwd=tmp_path,
         env={"PATH": path, "CAUGHT": str(tmp_path / "caught"), **environment},
         capture_output=True,
         text=True,
