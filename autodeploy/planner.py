@@ -12,6 +12,7 @@ from autodeploy.evaluation.build_context import profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
+from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.plans import Identity, plan_of_estimate
 from autodeploy.ranking.search_result import finish
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.specs.planset import Counts, Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.strategies.candidates import Candidates
     from hardware_profiles.profile import Profile
 
-__all__ = ["Predicted", "Progress", "WhyNot", "describe_hashes", "estimate", "plan", "predict", "why_not"]
+__all__ = ["Predicted", "Progress", "WhyNot", "describe_hashes", "estimate", "plan", "predict", "timeline", "why_not"]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
@@ -262,6 +264,20 @@ def predict(prepared: Prepared, strategy: Strategy, features: frozenset[str] | N
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
     found = plan_of_estimate(predicted, full, candidate, context, layout, prepared.spec, prepared.identity)
     return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
+
+
+def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
+    """The simulated pipeline of a strategy, slot by slot.
+
+    Raises
+    ------
+    SpecError
+        if the strategy's degrees contradict the cluster, or its schedule is not modelled.
+    """
+    if errors := strategy_errors(strategy):
+        raise UnsupportedError(errors=tuple(errors))
+    found = predict(prepare(spec), strategy)
+    return pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
 
 
 def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
 from autodeploy.specs.spec import spec_hash
+from autodeploy.specs.timeline import PipelineTimeline, Slot
 from tests import factories
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
 
 SLOW = "slow"  # runs until it is cancelled, at most SLOW_S
 CRASHES = "crashes"  # kills its own process
@@ -84,6 +86,19 @@ def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool])
 def estimate(spec: Spec) -> Plan:
     """The best plan's figures with the spec's own strategy."""
     return factories.plan(1, spec=spec, strategy=spec.strategy)
+
+
+def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
+    """One micro batch forward and backward on every stage."""
+    slots = []
+    for stage in range(strategy.pp):
+        for kind, start_s in (("forward", 1.0 * stage), ("backward", 2.0 * strategy.pp - stage - 1.0)):
+            micro_batch = {f"{kind}_micro_batch": 0, f"{kind}_chunk": 0}
+            slots.append(Slot(stage=stage, kind=kind, start_s=start_s, end_s=start_s + 1.0, **micro_batch))
+    makespan_s = 2.0 * strategy.pp
+    return PipelineTimeline(
+        pp=strategy.pp, vpp=1, micro_batches=1, makespan_s=makespan_s, step_time_s=makespan_s + 1.0, slots=tuple(slots)
+    )
 
 
 def prepare(spec: Spec) -> object:

@@ -10,7 +10,6 @@ from api.dependencies import PlanId, SearchesDep, ServicesDep
 from api.documents import PlanDocument
 from api.openapi import spec_request_body
 from api.problems import responses
-from autodeploy import exporters
 from autodeploy.services.intake import read_network_spec
 from autodeploy.specs.planset import Plan
 
@@ -35,13 +34,12 @@ def get_plan(searches: SearchesDep, plan_id: PlanId) -> PlanDocument:
     },
 )
 def export_plan(
-    searches: SearchesDep,
+    services: ServicesDep,
     plan_id: PlanId,
     to: Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])],
 ) -> Response:
     """Review a generated file before you launch it."""
-    view = searches.plan(plan_id)
-    artefact = exporters.export(view.plan_set, view.plan, to)
+    artefact = services.export(services.searches.plan(plan_id), to)
     disposition = f'attachment; filename="{artefact.filename}"'
     return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
 

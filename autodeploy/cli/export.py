@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,10 +10,14 @@ import typer
 from autodeploy.cli.options import Output, Server  # noqa: TC001 - typer reads annotations while the program runs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.services.session import Services
+    from autodeploy.services.views import PlanView
     from autodeploy.specs.planset import Plan, PlanSet
 
 app = typer.Typer()
-FORMATS = "mindspeed-llm, megatron, json, csv, markdown"
+FORMATS = "mindspeed-llm, megatron, mindformers, ascendjob, chrome-trace, json, csv, markdown, html"
 
 
 @app.command(epilog="Example: autodeploy export p_7kq2abcd --to mindspeed-llm -o pretrain.sh")
@@ -24,7 +29,6 @@ def export(
 ) -> None:
     """Write a plan as something another program reads."""
     from autodeploy.cli.output import talk, write_report
-    from autodeploy.exporters import export as make
 
     if server is not None:
         from autodeploy.cli.remote import connect
@@ -32,15 +36,16 @@ def export(
         with connect(server) as client:
             write_report(client.export(plan_id, to), output)
         return
-    plan_set, plan = stored_plan(plan_id)
-    artefact = make(plan_set, plan, to)
+    with stored(plan_id) as (services, view):
+        artefact = services.export(view, to)
     for note in artefact.notes:
         talk(f"note: {note}")
     write_report(artefact.text, output)
 
 
-def stored_plan(plan_id: str) -> tuple[PlanSet, Plan]:
-    """The plan of that id and the search that found it.
+@contextmanager
+def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
+    """The services of this process and, among what they hold, the plan of that id.
 
     Raises
     ------
@@ -53,7 +58,13 @@ def stored_plan(plan_id: str) -> tuple[PlanSet, Plan]:
 
     with open_services(load_settings()) as services:
         try:
-            found = services.searches.plan(plan_id)
+            view = services.searches.plan(plan_id)
         except NotFoundError as error:
             raise NotFoundError(str(error), hint="`autodeploy plan SPEC` stores plans and prints their ids") from error
-    return found.plan_set, found.plan
+        yield services, view
+
+
+def stored_plan(plan_id: str) -> tuple[PlanSet, Plan]:
+    """The plan of that id and the search that found it; as `stored`."""
+    with stored(plan_id) as (_, view):
+        return view.plan_set, view.plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,37 +11,82 @@ from autodeploy.cli.options import Output  # noqa: TC001 - typer reads annotatio
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
+    from autodeploy.importers.imported import Imported
 
 app = typer.Typer()
+EXAMPLE = "Example: autodeploy import pretrain.sh --cluster cloudmatrix-384 -o spec.yaml"
+
+Cluster = Annotated[str | None, typer.Option("--cluster", metavar="PROFILE", help="hardware profile the run is for")]
+Device = Annotated[str | None, typer.Option("--device", metavar="GRADE", help="chip grade of the profile, as 910B3")]
+NumNpus = Annotated[int | None, typer.Option("--num-npus", min=1, help="cards, where the file names no number")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="a variable that a launch script expects; may be repeated"),
+]
 
 
-@app.command("import", epilog="Example: autodeploy import config.json --show")
+@app.command("import", epilog=EXAMPLE)
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a Hugging Face config.json")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="config.json, MindSpeed-LLM or Megatron-LM .sh, MindFormers YAML, spec"),
+    ],
     show: Annotated[
         bool, typer.Option("--show", help="show what was taken, defaulted, ignored and contradicted")
     ] = False,
     name: Annotated[str | None, typer.Option("--name", help="the model's name in the spec")] = None,
+    cluster: Cluster = None,
+    device: Device = None,
+    num_npus: NumNpus = None,
+    settings: Settings = None,
     output: Output = None,
 ) -> None:
-    """Turn a model's config.json into the `model` of a spec."""
+    """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
     from autodeploy.cli.output import talk, write_report, yaml_text
-    from autodeploy.importers.documents import read_document
-    from autodeploy.importers.hf_config import read_hf_config
 
-    model, diagnostics = read_hf_config(read_document(file), name or _model_name(file))
-    for note in diagnostics.contradicted:
+    imported = read_foreign(file, settings, name)
+    for note in imported.diagnostics.contradicted:
         talk(f"contradiction: {note.source} = {note.value}: {note.reason}")
     if show:
-        write_report(diagnostics_text(diagnostics), output)
+        write_report(diagnostics_text(imported.diagnostics), output)
         return
-    write_report(yaml_text({"model": model.model_dump(mode="json", exclude_unset=True)}), output)
+    write_report(yaml_text(_document(imported, cluster, device, num_npus)), output)
 
 
-def _model_name(file: Path) -> str | None:
-    """The directory's name, which is how checkpoints are told apart; None where it says nothing."""
-    directory = file.resolve().parent.name
-    return directory if file.name == "config.json" and directory else None
+def read_foreign(file: Path, settings: list[str] | None = None, name: str | None = None) -> Imported:
+    """The file as `importers.import_document` reads it, with variables given as NAME=VALUE.
+
+    Raises
+    ------
+    SpecError
+        when the file can't be read, or a setting isn't NAME=VALUE.
+    """
+    from autodeploy.errors import SpecError
+    from autodeploy.importers import import_document
+
+    variables = {}
+    for setting in settings or ():
+        variable, equals, value = setting.partition("=")
+        if not equals or not variable.isidentifier():
+            raise SpecError(f"{setting[:100]!r} is not NAME=VALUE", path="--set", hint="--set TP=8")
+        variables[variable] = value
+    return import_document.import_file(file, variables=variables, name=name)
+
+
+def _document(imported: Imported, cluster: str | None, device: str | None, num_npus: int | None) -> dict[str, Any]:
+    """A whole spec, checked; of a model alone its part, and of a script without chips what it says."""
+    from autodeploy.cli.output import talk
+
+    named = cluster is not None or "cluster" in imported.document
+    if imported.kind == "hf-config" and not named:
+        return dict(imported.document)
+    if not named:
+        talk("no cluster: the file does not name its chips; give --cluster PROFILE for a whole spec")
+        return dict(imported.document)
+    document = imported.spec_document(cluster, device, num_npus)
+    if "training" in document:
+        imported.spec(cluster, device, num_npus)
+    return document
 
 
 def diagnostics_text(diagnostics: Diagnostics) -> str:

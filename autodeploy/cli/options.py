@@ -20,6 +20,7 @@ class ReportFormat(StrEnum):
     JSON = "json"
     MARKDOWN = "markdown"
     CSV = "csv"
+    HTML = "html"
 
 
 class ListFormat(StrEnum):

@@ -86,6 +86,10 @@ def show(plan_set: PlanSet, output_format: ReportFormat, output: Path | None, la
         from autodeploy.exporters.csv_table import plans_csv
 
         write_report(plans_csv(plan_set), output)
+    elif output_format is ReportFormat.HTML:
+        from autodeploy.exporters.html_report import render_html
+
+        write_report(render_html(plan_set, language(lang)), output)
     else:
         from autodeploy.reports.plan_report import render_plan_set
 

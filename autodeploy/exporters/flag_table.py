@@ -46,3 +46,9 @@ def launch_flags(target: str) -> dict[str, FlagEntry]:
 def environment_variables() -> dict[str, FlagEntry]:
     """Environment variables of torch_npu and CANN, by name."""
     return {entry.name: entry for entry in flag_table() if entry.kind == "env"}
+
+
+@cache
+def configuration_keys() -> dict[str, FlagEntry]:
+    """Keys of MindFormers' configurations, by dotted path."""
+    return {entry.name: entry for entry in flag_table() if entry.kind == "yaml" and entry.framework == "MindFormers"}

@@ -53,11 +53,19 @@ def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     variables |= {"MBS": strategy.micro_batch_size, "GBS": batch, "SEQ_LENGTH": spec.training.seq_length}
     if target == "mindspeed-llm" and extends_ep(strategy):
         arguments.note(f"EP {flag_ep} with --moe-tp-extend-ep spreads the experts over {strategy.ep} ranks")
-    if spec.model.norm_layout == "sandwich":
+    if spec.model.norm_layout == "sandwich" and target == "mindspeed-llm":
+        arguments.add("GPT_ARGS", "--post-norm")
+    elif spec.model.norm_layout == "sandwich":
         arguments.note(
             "the model has four norms a layer (sandwich): the layer specification of your code has to say so"
         )
     return Launch(spec, plan, arguments, variables, _ranks(strategy, plan))
+
+
+def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
+    """The plan as a launch of a framework that is configured by a file: no flags, notes to be added."""
+    spec = Spec.model_validate(plan_set.search.spec)
+    return Launch(spec, plan, LaunchArguments(target), {}, _ranks(plan.strategy, plan))
 
 
 def _add_fsdp(arguments: LaunchArguments, strategy: Strategy) -> None:
@@ -74,4 +82,4 @@ def _ranks(strategy: Strategy, plan: Plan) -> int:
     return strategy.tp * strategy.pp * strategy.cp * strategy.dp
 
 
-__all__ = ["Launch", "ShellVariable", "launch_of"]
+__all__ = ["Launch", "ShellVariable", "launch_of", "plain_launch"]

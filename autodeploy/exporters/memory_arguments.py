@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from autodeploy.exporters.arguments import LaunchArguments
     from autodeploy.exporters.layer_placement import Placement
     from autodeploy.specs.strategy import Strategy
@@ -32,8 +34,7 @@ def recomputed_layers(strategy: Strategy, most: int) -> dict[str, tuple[int, boo
     if recompute.granularity == "none":
         return {}
     if recompute.per_stage is not None:
-        names = dict.fromkeys(name for stage in recompute.per_stage for name in stage)
-        counts = {name: [stage.get(name, 0) for stage in recompute.per_stage] for name in names}
+        counts = by_stage(recompute.per_stage)
         return {name: (min(most, max(given)), len(set(given)) == 1) for name, given in counts.items() if max(given) > 0}
     layers = recompute.num_layers if recompute.num_layers is not None else most
     agree = True
@@ -41,6 +42,15 @@ def recomputed_layers(strategy: Strategy, most: int) -> dict[str, tuple[int, boo
         layers, agree = max(recompute.num_layers_per_stage), len(set(recompute.num_layers_per_stage)) == 1
     names_chosen = ("full",) if recompute.granularity == "full" else recompute.modules
     return {name: (min(most, layers), agree) for name in names_chosen if layers > 0}
+
+
+def by_stage(stages: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
+    """Choice -> layers of each stage. A plan counts layers of each class ("full@moe"); the flags know only layers."""
+    names = dict.fromkeys(key.partition("@")[0] for stage in stages for key in stage)
+    return {
+        name: [sum(count for key, count in stage.items() if key.partition("@")[0] == name) for stage in stages]
+        for name in names
+    }
 
 
 def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placement) -> None:
@@ -122,7 +132,9 @@ def _add_mindspeed_modules(arguments: LaunchArguments, strategy: Strategy, modul
         elif name not in SAME_IN_MINDSPEED:
             arguments.note(f"no public flag recomputes {name} alone")
     same = [name for name in modules if name in SAME_IN_MINDSPEED]
-    if same and not arguments.has("--recompute-granularity"):
+    if same and arguments.has("--recompute-granularity"):
+        arguments.note(f"full recompute leaves no room for {'+'.join(same)} on the other layers")
+    elif same:
         arguments.add(BLOCK, "--recompute-granularity", "selective")
         arguments.add(BLOCK, "--recompute-modules", *same)
     if same and any(name in modules for name in ("activation", "norm")):
@@ -131,7 +143,8 @@ def _add_mindspeed_modules(arguments: LaunchArguments, strategy: Strategy, modul
 
 def add_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
     """Swapped activations and where the optimizer's states are."""
-    swapped = dict.fromkeys([*strategy.swap, *(name for stage in strategy.swap_per_stage or () for name in stage)])
+    counts = by_stage(strategy.swap_per_stage or ())
+    swapped = dict.fromkeys([*strategy.swap, *counts])
     if "swap_attention" in strategy.features:
         swapped["attention"] = None
     optimizer = "OPTIMIZE_ARGS"
@@ -150,7 +163,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
             arguments.add("SWAP_ARGS", "--swap-layer-input")
         else:
             arguments.note(f"no public flag swaps {name}")
-    if strategy.swap_per_stage is not None and len({tuple(sorted(s.items())) for s in strategy.swap_per_stage}) > 1:
+    if any(len(set(found)) > 1 for found in counts.values()):
         arguments.note("the plan swaps another number of layers on each stage; the flags swap on every layer")
     if strategy.swap_optimizer:
         arguments.add(optimizer, "--swap-optimizer")

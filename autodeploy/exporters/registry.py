@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from autodeploy.errors import SpecError
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.specs.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -13,26 +14,55 @@ if TYPE_CHECKING:
 
     from autodeploy.exporters.artefact import Artefact
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.timeline import PipelineTimeline
 
-# Name -> module with a function `export(plan_set, plan) -> Artefact`.
-FORMATS: dict[str, str] = {
-    "mindspeed-llm": "autodeploy.exporters.mindspeed_llm",
-    "megatron": "autodeploy.exporters.megatron",
-    "json": "autodeploy.exporters.json_document",
-    "csv": "autodeploy.exporters.csv_table",
-    "markdown": "autodeploy.exporters.markdown_report",
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Where an exporter is: its module, its function, and whether it is of the simulated pipeline."""
+
+    module: str
+    function: str = "export"
+    of_timeline: bool = False
+
+
+FORMATS: dict[str, Format] = {
+    "mindspeed-llm": Format("mindspeed_llm"),
+    "mindspeed-llm-flags": Format("mindspeed_llm", "export_flags"),
+    "megatron": Format("megatron"),
+    "megatron-flags": Format("megatron", "export_flags"),
+    "mindformers": Format("mindformers"),
+    "ascendjob": Format("ascend_job"),
+    "chrome-trace": Format("chrome_trace", of_timeline=True),
+    "json": Format("json_document"),
+    "csv": Format("csv_table"),
+    "markdown": Format("markdown_report"),
+    "html": Format("html_report"),
 }
 
 
-def export(plan_set: PlanSet, plan: Plan, to: str) -> Artefact:
+def export(
+    plan_set: PlanSet, plan: Plan, to: str, *, timeline: Callable[[], PipelineTimeline] | None = None
+) -> Artefact:
     """The plan in the format of that name.
+
+    Parameters
+    ----------
+    timeline : simulates the plan's pipeline; only formats of the pipeline call it.
 
     Raises
     ------
     SpecError
         when there is no such format; the hint names close ones.
+    UnsupportedError
+        when the framework can't launch the plan, or the format needs a timeline and there is none.
     """
     if to not in FORMATS:
         raise SpecError(f"unknown format {to[:100]!r}", path="/to", hint=did_you_mean(to, FORMATS))
-    exporter = cast("Callable[[PlanSet, Plan], Artefact]", import_module(FORMATS[to]).export)
-    return exporter(plan_set, plan)
+    chosen = FORMATS[to]
+    function = getattr(import_module(f"autodeploy.exporters.{chosen.module}"), chosen.function)
+    if not chosen.of_timeline:
+        return cast("Callable[[PlanSet, Plan], Artefact]", function)(plan_set, plan)
+    if timeline is None:
+        raise UnsupportedError(f"{to} needs the simulated pipeline", path="/to", hint="export through the service")
+    return cast("Callable[[PlanSet, Plan, PipelineTimeline], Artefact]", function)(plan_set, plan, timeline())

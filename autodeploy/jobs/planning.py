@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from autodeploy.planner import Progress
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.timeline import PipelineTimeline
 
 PLANNER = "autodeploy.planner"
 
@@ -29,6 +31,8 @@ class Planner(Protocol):
     ) -> PlanSet: ...
 
     def estimate(self, spec: Spec) -> Plan: ...
+
+    def timeline(self, spec: Spec, strategy: Strategy) -> PipelineTimeline: ...
 
     def prepare(self, spec: Spec) -> object:
         """Raises SpecError where the spec asks for something that can't be planned with."""

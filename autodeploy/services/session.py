@@ -6,22 +6,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy import exporters
 from autodeploy.ablation.ablate import ablate
 from autodeploy.errors import SpecError
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
 from autodeploy.services.searches import SearchService
+from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import is_current, require_current, upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
+    from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.planset import Plan
-    from autodeploy.specs.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,18 @@ class Services:
             when no plan fits, or `order` names a feature that the strategy does not use.
         """
         return ablate(spec, order=order)
+
+    def export(self, view: PlanView, to: str) -> Artefact:
+        """A stored plan in a format of `exporters`; the pipeline is simulated where the format shows it.
+
+        Raises
+        ------
+        SpecError
+            when there is no such format, or the framework can't launch the plan.
+        """
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        strategy = view.plan.strategy
+        return exporters.export(view.plan_set, view.plan, to, timeline=lambda: self.planner.timeline(spec, strategy))
 
     def is_ready(self) -> dict[str, bool]:
         """What has to be true for requests to be answered: the database, its revision, the runner."""

@@ -9,7 +9,7 @@ import pytest
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.planner import plan
-from autodeploy.specs.planset import PlanSet, Timing
+from autodeploy.specs.planset import Plan, PlanSet, Timing
 from tests.integration.conftest import quick_settings, running_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
@@ -29,6 +29,7 @@ async def test_the_api_answers_as_the_library(sqlite_url):
         served = PlanSet.model_validate(response.json())
         plan_id = served.plans[0].plan_id
         exported = await client.get(f"/v1/plans/{plan_id}/export", params={"to": "megatron"})
+        trace = await client.get(f"/v1/plans/{plan_id}/export", params={"to": "chrome-trace"})
         strategy = served.plans[0].strategy.model_dump(mode="json", exclude_defaults=True)
         estimate = await client.post("/v1/estimates", json={**SPEC, "strategy": strategy})
     planned = plan(read_spec_document(SPEC), search_id=served.search.id, created_at=served.search.created_at)
@@ -36,6 +37,7 @@ async def test_the_api_answers_as_the_library(sqlite_url):
     assert served.model_copy(update=no_time) == planned.model_copy(update=no_time)
     assert served.status in {"optimal", "feasible"}
     assert plan_id in exported.text
+    assert_trace_is_of(trace.json(), served.plans[0])
     assert estimate.status_code == 200
     assert estimate.json()["step_time_s"] > 0
 
@@ -50,3 +52,13 @@ async def test_what_is_not_modelled_is_refused_by_name(sqlite_url):
     assert "rl_post_training" in message or "/training/kind" in message
     assert [page.status_code for page in pages] == [200, 200, 200, 404]
     assert all(page.headers["content-type"].startswith("text/html") for page in pages)
+
+
+def assert_trace_is_of(trace: dict[str, Any], plan: Plan) -> None:
+    """Every stage computes each micro batch once each way, and the step is as long as the plan says."""
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    names = [event["name"] for event in spans if event["pid"] == 0 and event["tid"] == 0]
+    assert sorted(names) == sorted(f"{way}{n}.0" for way in "FB" for n in range(plan.micro_batches))
+    assert {event["pid"] for event in spans} == set(range(plan.strategy.pp))
+    end_s = max(event["ts"] + event["dur"] for event in spans) / 1e6
+    assert end_s == pytest.approx(plan.step_time_s, rel=1e-9)

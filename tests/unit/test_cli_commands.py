@@ -229,6 +229,52 @@ def test_import_gives_a_model_and_says_what_it_did(command, tmp_path):
     assert "num_key_value_heads" in out
 
 
+def test_import_reads_a_launch_script(command, tmp_path):
+    from pathlib import Path
+
+    from autodeploy.importers.spec_file import read_spec_file
+
+    script = Path(__file__).parent.parent / "launch_files" / "mindspeed_moe.sh"
+    code, out, err = command("import", str(script))
+    assert (code, "cluster:" in out) == (0, False)
+    assert "--cluster" in err
+    spec_path = tmp_path / "spec.yaml"
+    assert command("import", str(script), "--cluster", "cloudmatrix-384", "-o", str(spec_path))[0] == 0
+    assert read_spec_file(spec_path).strategy.pp == 4
+    code, out, _ = command("import", str(script), "--show")
+    assert code == 0
+    assert "line 60" in out
+    assert max(map(width, out.splitlines())) <= 100
+
+
+def test_import_of_a_broken_script_names_line_and_column(command, tmp_path):
+    path = tmp_path / "broken.sh"
+    path.write_text('TP=8\nGPT_ARGS="\n  --num-layers 8\n')
+    code, _, err = command("import", str(path))
+    assert code == 2
+    assert "broken.sh: line 2, column 10: the quote" in err
+
+
+def test_import_takes_variables(command, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
+        "--global-batch-size 8 --tensor-model-parallel-size $TP\n"
+    )
+    assert "--set TP=VALUE" in command("import", str(path))[2]
+    code, out, _ = command("import", str(path), "--set", "TP=2", "--set", "VOCAB_SIZE=1000")
+    assert code == 0
+    assert "tp: 2" in out
+    assert command("import", str(path), "--set", "TP")[0] == 2
+
+
+def test_html_is_a_report_format(command, planned, spec_path):
+    planned(factories.plan_set(2))
+    code, out, _ = command("plan", spec_path, "-f", "html")
+    assert code == 0
+    assert out.startswith("<!doctype html>")
+
+
 def test_database_upgrade_and_doctor(command):
     code, out, err = command("db", "upgrade")
     assert (code, out) == (0, "")

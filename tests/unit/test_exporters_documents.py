@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+from itertools import pairwise
 
 import pytest
+from ruamel.yaml import YAML
 
-from autodeploy.errors import SpecError
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.exporters import FORMATS, export
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable, shell_array
-from autodeploy.exporters.flag_table import flag_table, launch_flags
+from autodeploy.exporters.flag_table import configuration_keys, flag_table, launch_flags
+from autodeploy.exporters.html_report import render_html
 from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
 from autodeploy.specs.planset import PARTS, PlanSet
-from tests import factories
+from autodeploy.specs.spec import Spec
+from tests import factories, quick_planner
 
 
 def test_json_is_a_plan_set_with_this_plan_alone():
@@ -48,11 +53,92 @@ def test_an_unknown_format_names_close_ones():
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_every_format_has_a_file_name_and_a_media_type(to):
-    plan_set = factories.plan_set(1)
-    artefact = export(plan_set, plan_set.plans[0], to)
-    assert re.fullmatch(r"[a-z0-9_]+\.(sh|json|csv|md)", artefact.filename)
+    plan_set = factories.plan_set(5)
+    artefact = exported(plan_set, plan_set.plans[4], to)
+    assert re.fullmatch(r"[a-z0-9_]+\.(sh|json|csv|md|yaml|html)", artefact.filename)
+    assert plan_set.plans[4].plan_id in artefact.filename
     assert "/" in artefact.media_type
     assert artefact.text.endswith("\n")
+    assert plan_set.plans[4].plan_id in artefact.text
+    assert factories.ENGINE_VERSION in artefact.text
+
+
+def test_a_format_of_the_pipeline_needs_a_timeline():
+    plan_set = factories.plan_set(1)
+    with pytest.raises(UnsupportedError):
+        export(plan_set, plan_set.plans[0], "chrome-trace")
+
+
+def exported(plan_set, plan, to):
+    return export(plan_set, plan, to, timeline=lambda: quick_planner.timeline(factories.spec(), plan.strategy))
+
+
+def test_a_trace_has_a_process_a_stage_and_no_overlap():
+    plan_set = factories.plan_set(4)
+    trace = json.loads(exported(plan_set, plan_set.plans[3], "chrome-trace").text)
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert {event["pid"] for event in spans} == set(range(16))
+    for thread in {(event["pid"], event["tid"]) for event in spans}:
+        mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if (e["pid"], e["tid"]) == thread)
+        assert all(end <= start for (_, end), (start, _) in pairwise(mine))
+    assert trace["otherData"]["plan_id"] == plan_set.plans[3].plan_id
+    named = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert "stage 0 (4 layers)" in named
+
+
+def test_html_is_one_file_that_asks_for_nothing():
+    spec = factories.spec(model=factories.DEEPSEEK_V3 | {"name": "<script>alert(1)</script>"})
+    plan_set = factories.plan_set(3, spec=spec)
+    text = exported(plan_set, plan_set.plans[1], "html").text
+    assert "<script" not in text
+    assert not re.search(r"(src|href)=|url\(|@import", text)
+    assert text.count('class="bar"') == 1 + plan_set.plans[1].strategy.pp
+    assert "&lt;script&gt;" in text
+    zh = render_html(plan_set, "zh")
+    assert 'lang="zh"' in zh
+    assert "方案排名" in zh
+    assert render_html(factories.infeasible_plan_set()).count("<li>") >= 1
+
+
+def test_an_ascend_job_brings_its_script_and_asks_for_whole_nodes():
+    plan_set = factories.plan_set(1)
+    config, job = YAML(typ="safe").load_all(exported(plan_set, plan_set.plans[0], "ascendjob").text)
+    assert config["data"]["pretrain.sh"] == exported(plan_set, plan_set.plans[0], "mindspeed-llm").text
+    replicas = job["spec"]["replicaSpecs"]
+    assert (job["kind"], replicas["Master"]["replicas"], replicas["Worker"]["replicas"]) == ("AscendJob", 1, 47)
+    assert job["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"] == 48
+    pod = replicas["Worker"]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["requests"] == {"huawei.com/Ascend910": 16}
+    assert pod["nodeSelector"]["accelerator-type"] == "module-a3-16-super-pod"
+    assert job["metadata"]["annotations"]["sp-block"] == "768"
+    assert pod["volumes"][0]["configMap"]["name"] == config["metadata"]["name"]
+
+
+def test_an_ascend_job_is_for_ascend():
+    spec = Spec.model_validate(factories.spec_document() | {"cluster": {"profile": "nvidia-h100", "num_npus": 768}})
+    plan_set = factories.plan_set(1, spec=spec)
+    with pytest.raises(UnsupportedError):
+        exported(plan_set, plan_set.plans[0], "ascendjob")
+
+
+def test_mindformers_places_layers_by_offsets():
+    plan_set = factories.plan_set(5)
+    document = YAML(typ="safe").load(exported(plan_set, plan_set.plans[3], "mindformers").text)
+    offset = document["model"]["model_config"]["offset"]
+    assert [61 // 16 + extra for extra in offset] == list(plan_set.plans[3].strategy.layers_per_stage)
+    assert document["parallel_config"]["micro_batch_num"] == 1280
+    assert document["recompute_config"] == {
+        "recompute": False,
+        "select_recompute": True,
+        "parallel_optimizer_comm_recompute": False,
+        "mp_comm_recompute": False,
+    }
+
+
+def test_mindformers_refuses_a_schedule_it_does_not_have():
+    plan_set = factories.plan_set(1)
+    with pytest.raises(UnsupportedError, match="adaptive_pipe"):
+        exported(plan_set, plan_set.plans[0], "mindformers")
 
 
 def test_every_flag_has_its_source():
@@ -66,6 +152,7 @@ def test_every_flag_has_its_source():
             assert re.fullmatch(r"--[a-z0-9-]+", entry.name)
     assert {"--moe-fb-overlap", "--num-layers"} <= launch_flags("mindspeed-llm").keys()
     assert "--moe-fb-overlap" not in launch_flags("megatron")
+    assert "parallel_config.pipeline_stage" in configuration_keys()
 
 
 def test_a_flag_outside_the_table_is_refused():

@@ -11,6 +11,7 @@ import pytest
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters import export
 from autodeploy.exporters.flag_table import environment_variables, launch_flags
+from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
 from tests import factories
 
@@ -57,6 +58,7 @@ def launched(text, tmp_path, **environment):
     path = f"{tmp_path}:{os.environ['PATH']}"
     run = subprocess.run(
         ["bash", str(script)],
+        cwd=tmp_path,
         env={"PATH": path, "CAUGHT": str(tmp_path / "caught"), **environment},
         capture_output=True,
         text=True,
@@ -322,3 +324,40 @@ def test_megatron_says_adaptive_pipe_in_its_own_words():
 def test_dualpipe_is_refused():
     with pytest.raises(UnsupportedError):
         export(*a_plan(schedule="dualpipe"), "mindspeed-llm")
+
+
+def test_megatron_on_ascend_brings_the_adaptor(tmp_path):
+    plan_set, plan = a_plan()
+    text = export(plan_set, plan, "megatron").text
+    run, arguments, seen = launched(text, tmp_path, **RECIPE)
+    assert run.returncode == 0, run.stderr
+    assert "pretrain_gpt_ascend.py" in arguments
+    assert value(arguments, "--tokenizer-type") == "HuggingFaceTokenizer"
+    assert seen["TASK_QUEUE_ENABLE"] == "2"
+
+
+def test_megatron_elsewhere_needs_none(tmp_path):
+    document = factories.spec_document() | {"cluster": {"profile": "nvidia-h100", "num_npus": 768}}
+    plan_set, plan = a_plan(spec=Spec.model_validate(document))
+    run, arguments, seen = launched(export(plan_set, plan, "megatron").text, tmp_path, **RECIPE)
+    assert run.returncode == 0, run.stderr
+    assert "pretrain_gpt.py" in arguments
+    assert "CPU_AFFINITY_CONF" not in seen
+    assert seen["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+
+
+def test_recompute_counted_by_class_is_layers_to_the_flags():
+    by_class = {"activation@dense": 2, "activation@moe": 1}
+    recompute = Recompute(granularity="selective", per_stage=(by_class, *({"activation@moe": 3},) * 15))
+    text = export(*a_plan(rank=4, recompute=recompute, layers_per_stage=(4,) * 13 + (3,) * 3), "mindspeed-llm").text
+    assert "--recompute-activation-function-num-layers 3" in text
+
+
+def test_the_flags_block_has_the_flags_of_the_script():
+    for target in ("mindspeed-llm", "megatron"):
+        block = export(*a_plan(), f"{target}-flags").text
+        script = export(*a_plan(), target).text
+        flags = re.findall(r"^    (--.*)$", block, re.MULTILINE)
+        assert len(flags) > 30
+        assert [line for line in flags if f"    {line}\n" not in script] == []
+        assert "torchrun" not in block

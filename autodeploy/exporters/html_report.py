@@ -1,0 +1,100 @@
+"""The plan report as one HTML file: no script, no other file, readable without a network and by a screen reader."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.exporters.artefact import REVIEW, Artefact
+from autodeploy.reports.best_plan import header, plan_lines
+from autodeploy.reports.plan_report import counts_lines, no_plan_lines, note_lines
+from autodeploy.reports.rows import plan_rows
+from autodeploy.reports.texts import Language, part_name, say
+from autodeploy.specs.planset import PARTS, StageMemory
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from autodeploy.specs.planset import Plan, PlanSet
+
+UNWRAPPED = 10_000
+
+
+def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The plan in detail and the ranking it comes from."""
+    return Artefact(render_html(plan_set, plan=plan), "text/html", f"{plan.plan_id}.html")
+
+
+def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
+    """The report of a search: the best plan in detail unless another is given, or why there is none."""
+    spec = Spec.model_validate(plan_set.search.spec)
+    best = plan_set.plans[0] if plan_set.plans else None
+    shown = plan or best
+    notes = counts_lines(plan_set, lang, columns=UNWRAPPED) + note_lines(plan_set, spec, lang, columns=UNWRAPPED)
+    facts = [] if shown is None else plan_lines(spec, shown, lang, name=say(lang, "plan"), columns=UNWRAPPED)
+    keys = ("plan_column", "layout", "schedule", "step_column", "card_column", "gib_column")
+    return _template().render(
+        lang=lang,
+        title=" ".join(header(spec, shown, lang, columns=UNWRAPPED)),
+        facts=[line.strip(" -") for line in facts],
+        no_plan=[] if shown is not None else no_plan_lines(plan_set, lang, columns=UNWRAPPED),
+        columns=["#", *(say(lang, key) for key in keys), say(lang, "versus_best"), ""],
+        rows=plan_rows(plan_set, lang),
+        shown=shown,
+        parts=[] if shown is None else _parts(shown, lang),
+        stages=[] if shown is None else _stages(shown),
+        memory_kinds=list(StageMemory.model_fields),
+        strategy=[] if shown is None else _strategy(shown),
+        notes=[line.strip() for line in notes],
+        search=plan_set.search,
+        review=REVIEW,
+    )
+
+
+def _parts(plan: Plan, lang: Language) -> list[dict[str, Any]]:
+    """Parts of the step that occur, with their share of it."""
+    seconds = {part: getattr(plan.breakdown, part) for part in PARTS}
+    total = sum(seconds.values()) or 1.0
+    return [
+        {"name": part_name(lang, part), "seconds": value, "percent": 100 * value / total, "colour": index}
+        for index, (part, value) in enumerate(seconds.items())
+        if value > 0
+    ]
+
+
+def _stages(plan: Plan) -> list[dict[str, Any]]:
+    """Memory of each stage by kind, as a share of the card's limit."""
+    top = max([plan.memory_limit_gib, *(stage.total_gib for stage in plan.stages)], default=1.0)
+    found = []
+    for index, stage in enumerate(plan.stages):
+        kinds = stage.memory_gib.model_dump()
+        bars = [{"gib": gib, "percent": 100 * gib / top, "colour": n} for n, gib in enumerate(kinds.values())]
+        found.append({"index": index, "stage": stage, "bars": bars, "layers": " + ".join(map(str, stage.layers))})
+    return found
+
+
+def _strategy(plan: Plan) -> list[tuple[str, str]]:
+    """Every field of the strategy that says something."""
+    document = plan.strategy.model_dump(mode="json", exclude_defaults=True)
+    return [(name, _shown(value)) for name, value in document.items()]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return " ".join(f"[{_shown(item)}]" if isinstance(item, list | dict) else str(item) for item in value)
+    return str(value)
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    source = (files("autodeploy.exporters") / "report.html.jinja").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.from_string(source)

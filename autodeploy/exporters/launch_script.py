@@ -1,0 +1,219 @@
+"""A plan as a bash script that starts it on every node: environment, the user's variables, arguments, torchrun.
+
+What the plan can't know is a variable that the script asks for and stops without.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from autodeploy.exporters.arguments import ShellVariable, shell_array
+from autodeploy.exporters.artefact import provenance_line
+from autodeploy.exporters.flag_table import environment_variables
+from hardware_profiles import ProfileError, load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.exporters.launch_arguments import Launch
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.spec import Spec
+    from hardware_profiles import Profile
+
+REQUIRED = (
+    ("DATA_PATH", "prefix of the preprocessed data set"),
+    ("TOKENIZER_PATH", "directory of the Hugging Face tokenizer"),
+    ("CKPT_SAVE_DIR", "directory for checkpoints"),
+    ("MASTER_ADDR", "address of the first node"),
+    ("NODE_RANK", "number of this node, from 0"),
+    ("LR", "peak learning rate"),
+    ("MIN_LR", "final learning rate"),
+    ("WARMUP_ITERS", "iterations of learning-rate warm-up"),
+)
+_MARKABLE = re.compile(r"[\w./+-]+")
+# The trainer of Megatron-LM knows no Ascend device; MindSpeed adapts it when it is imported first.
+ADAPTED_TRAINER = "pretrain_gpt_ascend.py"
+_ADAPTED = f"""cat > {ADAPTED_TRAINER} <<'PYTHON'
+import mindspeed.megatron_adaptor  # noqa: F401 - has to be imported before Megatron
+
+import runpy
+
+runpy.run_path("pretrain_gpt.py", run_name="__main__")
+PYTHON
+"""
+
+
+def add_run_arguments(launch: Launch, tokenizer: tuple[tuple[str, str | ShellVariable], ...]) -> None:
+    """Data, checkpoints and logging, which every launch needs and no plan knows."""
+    arguments = launch.arguments
+    for flag, value in tokenizer:
+        arguments.add("GPT_ARGS", flag, value)
+    arguments.add("TRAIN_ARGS", "--manual-gc")
+    arguments.add("TRAIN_ARGS", "--manual-gc-interval", 50)
+    arguments.add("TRAIN_ARGS", "--distributed-backend", "nccl")
+    arguments.add("TRAIN_ARGS", "--distributed-timeout-minutes", 120)
+    arguments.add("DATA_ARGS", "--data-path", ShellVariable("DATA_PATH"))
+    arguments.add("DATA_ARGS", "--split", "100,0,0")
+    arguments.add("OUTPUT_ARGS", "--save", ShellVariable("CKPT_SAVE_DIR"))
+    arguments.add("OUTPUT_ARGS", "--save-interval", ShellVariable("SAVE_INTERVAL"))
+    arguments.add("OUTPUT_ARGS", "--log-interval", 1)
+    arguments.add("OUTPUT_ARGS", "--eval-interval", ShellVariable("SAVE_INTERVAL"))
+    arguments.add("OUTPUT_ARGS", "--eval-iters", 0)
+
+
+def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bool) -> str:
+    """The whole script.
+
+    Parameters
+    ----------
+    directory : the checkout that it is started in.
+    adapts : whether the trainer has to import MindSpeed's adaptor first, because it doesn't itself.
+    """
+    blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
+    parts = [
+        _head(plan_set, launch, directory),
+        environment_block(launch),
+        _required(launch),
+        _variables(launch),
+        _cluster(launch),
+        *(shell_array(name, lines) for name, lines in blocks.items()),
+        *([_ADAPTED] if adapts else []),
+        _command(list(blocks), ADAPTED_TRAINER if adapts else "pretrain_gpt.py"),
+    ]
+    return "\n".join(parts)
+
+
+def flags_text(plan_set: PlanSet, launch: Launch) -> str:
+    """The argument blocks alone, for one's own script."""
+    blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
+    head = [f"# {provenance_line(plan_set, launch.plan)}", f"# For {launch.ranks} ranks.", *cluster_mark(launch)]
+    head += [f"# Note: {note}" for note in launch.arguments.notes]
+    variables = [f"{name}={value}" for name, value in launch.variables.items()]
+    return (
+        "\n\n".join(["\n".join(head), "\n".join(variables), *(shell_array(*block) for block in blocks.items())]) + "\n"
+    )
+
+
+def cluster_mark(launch: Launch) -> list[str]:
+    """The comment that names the cluster to whoever reads the file back; no flag can. A path is no name."""
+    cluster = launch.spec.cluster
+    values = {"cluster": cluster.profile, "device": cluster.device, "num_npus": str(launch.plan.num_npus_used)}
+    if not _MARKABLE.fullmatch(cluster.profile) or (cluster.device and not _MARKABLE.fullmatch(cluster.device)):
+        return []
+    return ["# autodeploy: " + " ".join(f"{name}={value}" for name, value in values.items() if value)]
+
+
+def profile_of(spec: Spec) -> Profile | None:
+    """The spec's hardware profile; None where it can't be found any more."""
+    try:
+        return load_profile(spec.cluster.profile)
+    except ProfileError:
+        return None
+
+
+def is_ascend(spec: Spec) -> bool:
+    """Whether the plan is for Ascend devices."""
+    profile = profile_of(spec)
+    return profile is None or profile.vendor.lower() == "huawei"
+
+
+def environment(launch: Launch) -> dict[str, str]:
+    """Host and communication settings that the prediction assumes (24 cores a device, two-level task queue)."""
+    values = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    if launch.plan.strategy.fsdp:
+        del values["CUDA_DEVICE_MAX_CONNECTIONS"]
+    if is_ascend(launch.spec):
+        values |= {
+            "CPU_AFFINITY_CONF": "1",
+            "TASK_QUEUE_ENABLE": "2",
+            "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
+            "STREAMS_PER_DEVICE": "32",
+            "HCCL_CONNECT_TIMEOUT": "3600",
+            "HCCL_EXEC_TIMEOUT": "3600",
+        }
+    if launch.spec.cluster.profile == "ascend-800t-a2":
+        values["HCCL_OP_BASE_FFTS_MODE"] = "TRUE"
+        if launch.plan.strategy.ep > 1:
+            values["HCCL_ALGO"] = "alltoall=level0:NA;level1:pipeline"
+    unknown = values.keys() - environment_variables().keys()
+    if unknown:
+        raise KeyError(f"{sorted(unknown)} are not in the flag table")
+    return values
+
+
+def environment_block(launch: Launch) -> str:
+    """The environment as exports."""
+    return "".join(f'export {name}="{value}"\n' for name, value in environment(launch).items())
+
+
+def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
+    spec, plan = launch.spec, launch.plan
+    notes = "".join(f"# Note: {note}\n" for note in launch.arguments.notes)
+    name = " ".join(spec.model.name.split())
+    mark = "".join(f"{line}\n" for line in cluster_mark(launch))
+    return (
+        "#!/usr/bin/env bash\n"
+        f"# {provenance_line(plan_set, plan)}\n"
+        f"# {name} on {plan.num_npus_used} cards ({launch.ranks} ranks), predicted step {plan.step_time_s:.4g} s, "
+        f"peak memory {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB\n"
+        f"{mark}# Start it in the {directory} directory on every node.\n"
+        f"{notes}set -euo pipefail\n"
+    )
+
+
+def _required(launch: Launch) -> str:
+    """Variables without a sensible default: the script stops with a message where one is missing."""
+    required = list(REQUIRED)
+    if not launch.spec.model.learned_position_embeddings:
+        required.append(("ROTARY_BASE", "rope_theta of the model configuration"))
+    if launch.spec.training.tokens is None:
+        required.append(("TRAIN_ITERS", "iterations to train"))
+    lines = [f': "${{{name}:?set {name}: {meaning}}}"\n' for name, meaning in required]
+    return "# Set these before the start.\n" + "".join(lines)
+
+
+def _variables(launch: Launch) -> str:
+    lines = [f"{name}={value}\n" for name, value in launch.variables.items()]
+    tokens = launch.spec.training.tokens
+    if tokens is not None:
+        iterations = math.ceil(tokens / (launch.variables["GBS"] * launch.spec.training.seq_length))
+        lines.append(f'TRAIN_ITERS="${{TRAIN_ITERS:-{iterations}}}"  # {tokens:.4g} tokens\n')
+    if launch.spec.model.is_moe:
+        lines.append('ROUTER_BALANCING="${ROUTER_BALANCING:-aux_loss}"\n')
+    lines.append('SAVE_INTERVAL="${SAVE_INTERVAL:-1000}"\n')
+    return "# The plan.\n" + "".join(lines)
+
+
+def _cluster(launch: Launch) -> str:
+    """Nodes and processes, and a stop where they are not the plan's."""
+    profile = profile_of(launch.spec)
+    if profile is None:
+        given = ': "${NPUS_PER_NODE:?set NPUS_PER_NODE: processes a node}"\n'
+    else:
+        given = f'NPUS_PER_NODE="${{NPUS_PER_NODE:-{min(profile.ranks_per_node, launch.ranks)}}}"\n'
+    return (
+        f'WORLD_SIZE={launch.ranks}\n{given}NNODES="${{NNODES:-$((WORLD_SIZE / NPUS_PER_NODE))}}"\n'
+        'MASTER_PORT="${MASTER_PORT:-6000}"\n'
+        "if ((NNODES * NPUS_PER_NODE != WORLD_SIZE)); then\n"
+        '    echo "the plan is for ${WORLD_SIZE} ranks, not ${NNODES} nodes of ${NPUS_PER_NODE}" >&2\n'
+        "    exit 2\n"
+        "fi\n"
+        "DISTRIBUTED_ARGS=(\n"
+        '    --nproc_per_node "${NPUS_PER_NODE}"\n'
+        '    --nnodes "${NNODES}"\n'
+        '    --node_rank "${NODE_RANK}"\n'
+        '    --master_addr "${MASTER_ADDR}"\n'
+        '    --master_port "${MASTER_PORT}"\n'
+        ")\n"
+    )
+
+
+def _command(blocks: list[str], trainer: str) -> str:
+    lines = [f'    "${{{name}[@]}}" \\\n' for name in blocks]
+    return (
+        'read -r -a EXTRA <<< "${EXTRA_ARGS:-}"\n'
+        f'torchrun "${{DISTRIBUTED_ARGS[@]}}" {trainer} \\\n'
+        + "".join(lines)
+        + '    ${CKPT_LOAD_DIR:+--load "${CKPT_LOAD_DIR}"} \\\n'
+        + '    ${EXTRA[@]+"${EXTRA[@]}"}\n'
+    )

@@ -1,0 +1,95 @@
+"""The model in the keys of MindFormers' `model.model_config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autodeploy.exporters.launch_arguments import Launch
+    from autodeploy.specs.model import ModelSpec
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "bfloat16"}
+DISPATCHERS = {"hierarchical": "alltoall_deredundency"}
+ACTIVATIONS = {"silu": "swiglu", "geglu": "geglu", "gelu": "gelu"}
+# Features that have a key of their own; the rest is in NO_KEY or said by another part of the configuration.
+SWITCHES = {
+    "flash_attention": "use_flash_attention",
+    "fused_swiglu": "bias_swiglu_fusion",
+    "fused_rmsnorm": "fused_norm",
+}
+EXPERT_SWITCHES = {
+    "grouped_gemm": "moe_grouped_gemm",
+    "fused_operators": "moe_permute_fusion",
+    "shared_expert_overlap": "moe_shared_expert_overlap",
+}
+SAID_ELSEWHERE = frozenset(
+    {
+        *("selective_recompute", "selective_swap", "swap_attention", "virtual_pipeline_balance", "capacity_drop"),
+        *("hierarchical_a2a", "ulysses", "ring", "hybrid_cp", "tp_extend_ep"),
+        *("reuse_fp32_param", "swap_optimizer", "adaptive_pipe", "dualpipev"),
+    }
+)
+
+
+def model_config(launch: Launch) -> dict[str, Any]:
+    """Shape, number formats and features; the layers' placement is the caller's."""
+    model, strategy = launch.spec.model, launch.plan.strategy
+    found: dict[str, Any] = {
+        "seq_length": launch.spec.training.seq_length,
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "hidden_act": ACTIVATIONS[model.hidden_act],
+        "gated_linear_unit": model.is_gated,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "compute_dtype": DTYPES[launch.spec.training.precision],
+        "num_nextn_predict_layers": model.num_nextn_predict_layers,
+    }
+    found["intermediate_size"] = model.intermediate_size or model.moe_intermediate_size
+    found |= _attention(model)
+    if model.norm_layout == "sandwich":
+        found["sandwich_norm"] = True
+    if model.is_moe:
+        found |= _experts(launch)
+    switches = SWITCHES | (EXPERT_SWITCHES if model.is_moe else {})
+    found |= {key: name in strategy.features for name, key in switches.items()}
+    for name in strategy.features:
+        if name not in switches and name not in SAID_ELSEWHERE:
+            launch.arguments.note(f"{name} has no key of its own in MindFormers")
+    if launch.spec.training.precision == "fp8":
+        launch.arguments.note("MindFormers computes in bfloat16 here: fp8 has no key")
+    if model.sliding_window is not None or model.learned_position_embeddings or model.mlp_only_layers:
+        launch.arguments.note("sliding windows, learned positions and single dense layers are the model code's")
+    return found
+
+
+def _attention(model: ModelSpec) -> dict[str, Any]:
+    if not model.is_mla:
+        found: dict[str, Any] = {"num_key_value_heads": model.num_key_value_heads, "head_dim": model.head_dim}
+        return found | ({"qk_layernorm": True} if model.qk_norm else {})
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    ranks = {name: getattr(model, name) for name in names if getattr(model, name) is not None}
+    return {"multi_latent_attention": True, **ranks, "qk_layernorm": True}
+
+
+def _experts(launch: Launch) -> dict[str, Any]:
+    model, strategy = launch.spec.model, launch.plan.strategy
+    found: dict[str, Any] = {
+        "n_routed_experts": model.n_routed_experts,
+        "num_experts_per_tok": model.num_experts_per_tok,
+        "moe_intermediate_size": model.moe_intermediate_size,
+        "n_shared_experts": model.n_shared_experts,
+        "first_k_dense_replace": model.first_k_dense_replace,
+        "moe_token_dispatcher_type": DISPATCHERS.get(strategy.moe_dispatcher or "alltoall", "alltoall"),
+    }
+    if model.shared_expert_intermediate_size is not None:
+        found["moe_shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
+    if model.n_group is not None and model.topk_group is not None:
+        found |= {"n_group": model.n_group, "topk_group": model.topk_group}
+    if strategy.moe_dispatcher == "hierarchical":
+        from autodeploy.exporters.launch_script import profile_of
+
+        profile = profile_of(launch.spec)
+        found["npu_nums_per_device"] = min(strategy.ep, profile.ranks_per_node if profile else 8)
+    return found

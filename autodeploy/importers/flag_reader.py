@@ -1,0 +1,132 @@
+"""Takes values out of a launch's flags, remembers which were read and says so in the diagnostics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from autodeploy.errors import SpecError
+from autodeploy.exporters.flag_table import flag_table
+from autodeploy.importers.diagnostics import DiagnosticsLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autodeploy.importers.launch_script import GivenFlag, LaunchScript
+
+NOT_IN_TABLE = "not in the flag table: kept as it is"
+LARGEST = 10**12
+REASONS = {
+    "recipe": "the recipe of the training: no effect on time or memory that is modelled",
+    "output": "logging and checkpoints: not part of a step",
+    "data": "data and tokenizer: not part of a step",
+    "launch": "the launcher's business",
+    "host": "the host's business",
+    "environment": "read, no field of a spec",
+}
+
+
+class FlagReader:
+    """The flags of one launch.
+
+    Every method that takes a flag notes the field of the spec that it became, and marks the flag as read.
+    """
+
+    def __init__(self, script: LaunchScript) -> None:
+        self.script = script
+        self.log = DiagnosticsLog()
+        self._read: set[str] = set()
+
+    def has(self, flag: str) -> bool:
+        """Whether the flag is given; marks it as read."""
+        self._read.add(flag)
+        return flag in self.script.flags
+
+    def switch(self, flag: str, field: str) -> bool:
+        """A flag without a value that sets a field."""
+        found = self.has(flag)
+        if found:
+            self.log.take(self.script.flags[flag].place, field, "on")
+        return found
+
+    def number(self, flag: str, field: str) -> int | None:
+        """The whole number after the flag; None where the flag isn't given.
+
+        Raises
+        ------
+        SpecError
+            with line and column where it is no whole number or its value isn't known.
+        """
+        text = self.text(flag, field)
+        if text is None:
+            return None
+        sign = text.removeprefix("-")
+        if not sign.isdigit() or len(sign) > 13 or int(sign) > LARGEST:
+            self.fail(flag, f"{text[:40]!r} is not a whole number of usable size")
+        return int(text)
+
+    def decimal(self, flag: str, field: str) -> float | None:
+        """The decimal number after the flag; as `number`."""
+        text = self.text(flag, field)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            self.fail(flag, f"{text[:40]!r} is not a number")
+        if not abs(value) <= LARGEST:
+            self.fail(flag, f"{text[:40]!r} is not a number of usable size")
+        return value
+
+    def text(self, flag: str, field: str) -> str | None:
+        """The one value after the flag, as it stands there."""
+        if not self.has(flag):
+            return None
+        given = self.script.flags[flag]
+        if given.unknown:
+            name = given.unknown.lstrip("$")
+            self.fail(flag, f"{given.unknown[:60]} has no value in the script", f"set it: --set {name[:40]}=VALUE")
+        if not given.values:
+            self.fail(flag, "no value after it")
+        self.log.take(given.place, field, given.text)
+        return given.text.strip()
+
+    def words(self, flag: str, field: str) -> tuple[str, ...]:
+        """All values after the flag, also those joined by commas."""
+        text = self.text(flag, field)
+        return tuple(text.replace(",", " ").split()) if text is not None else ()
+
+    def fail(self, flag: str, message: str, hint: str = "") -> NoReturn:
+        """Refuses the script at the flag's place."""
+        given = self.script.flags[flag]
+        raise SpecError(f"line {given.line}, column {given.column}: {flag}: {message}", hint=hint)
+
+    def ignore(self, flags: Iterable[str], reason: str) -> None:
+        """Flags that are understood and change nothing here."""
+        for flag in flags:
+            if self.has(flag):
+                given = self.script.flags[flag]
+                self.log.ignore(given.place, _shown(given), reason)
+
+    def note_rest(self) -> tuple[GivenFlag, ...]:
+        """Says of every flag not read why; returns those that the flag table doesn't know."""
+        table = {entry.name: entry for entry in flag_table()}
+        kept = []
+        for name, given in self.script.flags.items():
+            if name in self._read:
+                continue
+            entry = table.get(name)
+            if entry is None:
+                kept.append(given)
+            reason = NOT_IN_TABLE if entry is None else REASONS.get(entry.feature, "understood, not modelled")
+            self.log.ignore(given.place, _shown(given), reason)
+        for given in self.script.repeated:
+            last = self.script.flags[given.name]
+            if given.text != last.text:
+                self.log.contradict(given.place, given.name, _shown(given), f"line {last.line} says {_shown(last)}")
+        for line, note in self.script.notes:
+            self.log.ignore(f"line {line}", "", note)
+        return tuple(kept)
+
+
+def _shown(given: GivenFlag) -> str:
+    return given.text or "on"

@@ -1,0 +1,112 @@
+"""One entry for every file that AutoDeploy understands: it looks at the content, then at the name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.documents import MAX_BYTES, load_json, load_yaml, read_text
+from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.importers.imported import Imported
+from autodeploy.importers.megatron_script import import_launch_script
+from autodeploy.importers.mindformers_yaml import import_mindformers, is_mindformers
+
+if TYPE_CHECKING:
+    from autodeploy.importers.diagnostics import Diagnostics
+
+SCRIPT_SUFFIXES = (".sh", ".bash")
+SCRIPT_SIGNS = ("#!/", "torchrun", "--tensor-model-parallel-size", "--num-layers ")
+
+
+def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
+    """The spec in a file; files that it names are looked for next to it. As `import_document`."""
+    text = read_text(path)
+    if path.name == "config.json" and name is None:
+        name = path.resolve().parent.name or None
+    try:
+        return import_document(text, path.name, variables=variables, name=name, base_dir=path.parent)
+    except SpecError as error:
+        if any(field.path for field in error.errors):
+            raise
+        raise type(error)(f"{path.name}: {error}", hint=error.hint) from error
+
+
+def import_document(
+    text: str,
+    filename: str | None = None,
+    *,
+    variables: Mapping[str, str] | None = None,
+    name: str | None = None,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec in a text: an own spec or PlanSet, a Hugging Face config.json, a launch script, a MindFormers YAML.
+
+    Parameters
+    ----------
+    text : at most 1 MB.
+    filename : helps where the content alone doesn't tell, by its suffix.
+    variables : variables of a launch script, as its environment would set them.
+    name : the model's name where the file has none.
+    base_dir : where files are looked for that the text names; absent, it may name none.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or with every bad field.
+    """
+    if len(text) > MAX_BYTES:
+        raise SpecError(f"the file is larger than {MAX_BYTES:,} characters")
+    suffix = Path(filename or "").suffix.lower()
+    if suffix in SCRIPT_SUFFIXES or (suffix not in {".json", ".yaml", ".yml"} and _looks_like_script(text)):
+        return import_launch_script(text, variables, name)
+    document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
+    if not isinstance(document, Mapping):
+        raise SpecError(
+            "the file is neither a spec nor a configuration that is understood",
+            hint="a spec, a config.json, a launch script (.sh) or a MindFormers YAML",
+        )
+    return _of_mapping(document, text, name, base_dir)
+
+
+def _looks_like_script(text: str) -> bool:
+    return any(sign in text for sign in SCRIPT_SIGNS)
+
+
+def _of_mapping(document: Mapping[str, Any], text: str, name: str | None, base_dir: Path | None) -> Imported:
+    if "search" in document and "plans" in document:
+        return _of_plan_set(document)
+    if is_mindformers(document):
+        return import_mindformers(document, text, name)
+    if "model" not in document and {"architectures", "model_type", "hidden_size"} & document.keys():
+        model, diagnostics = read_hf_config(document, name)
+        return Imported("hf-config", {"model": model.model_dump(mode="json", exclude_unset=True)}, diagnostics)
+    return Imported("spec", document, _all_taken(document), base_dir=base_dir)
+
+
+def _of_plan_set(document: Mapping[str, Any]) -> Imported:
+    """The spec of a PlanSet, with the strategy of its first plan."""
+    from pydantic import ValidationError
+
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.validation import field_errors
+
+    try:
+        plan_set = PlanSet.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=PlanSet)) from error
+    spec = dict(plan_set.search.spec)
+    plan = plan_set.plans[0] if plan_set.plans else None
+    if plan is not None:
+        spec["strategy"] = plan.strategy.model_dump(mode="json")
+    return Imported("plan-set", spec, _all_taken(spec), plan_id=plan.plan_id if plan else None)
+
+
+def _all_taken(document: Mapping[str, Any]) -> Diagnostics:
+    from autodeploy.importers.diagnostics import DiagnosticsLog
+
+    log = DiagnosticsLog()
+    for key, value in document.items():
+        log.take(f"/{key}", f"/{key}", value)
+    return log.finish()

@@ -1,0 +1,105 @@
+"""What an importer hands back: (part of) a spec, what it was taken from, and what is still missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.diagnostics import Diagnostics
+from hardware_profiles import list_profiles, load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autodeploy.specs.spec import Spec
+
+Kind = Literal["spec", "plan-set", "hf-config", "launch-script", "mindformers-yaml"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFlag:
+    """A flag or key that the flag table doesn't know, kept as it stands, with its line."""
+
+    name: str
+    value: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A foreign file as a spec document.
+
+    `document` has the keys of a spec that the file says something of; a launch file names a number of ranks
+    (processes, one a die) and seldom the chips, so that `cluster` is often missing. `target` is the framework whose
+    file it is. `plan_id` is that of the plan the file was exported from.
+    """
+
+    kind: Kind
+    document: Mapping[str, Any]
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    ranks: int | None = None
+    target: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[KeptFlag, ...] = ()
+    plan_id: str | None = None
+    base_dir: Path | None = None
+
+    def spec_document(
+        self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
+    ) -> dict[str, Any]:
+        """The document with a cluster: the one named here, else the file's own.
+
+        Raises
+        ------
+        SpecError
+            when the file names no chip and `cluster` none either, or no number of cards follows from anything.
+        """
+        document = dict(self.document)
+        own = document.get("cluster")
+        if own is not None and cluster is None and device is None and num_npus is None:
+            return document
+        own = dict(own or {})
+        profile = cluster or own.get("profile")
+        if profile is None:
+            known = ", ".join(list_profiles())
+            hint = f"--cluster PROFILE [--device GRADE] [--num-npus N]; profiles: {known}"
+            raise SpecError("the file does not name the chips it is for", path="/cluster/profile", hint=hint)
+        if cluster is not None and cluster != own.get("profile"):
+            own = {key: value for key, value in own.items() if key in {"num_npus", "use", "spare_npus"}}
+        own["profile"] = profile
+        if device is not None:
+            own["device"] = device
+        if num_npus is not None:
+            own.pop("blocks", None)
+            own["num_npus"] = num_npus
+        elif "num_npus" not in own and "blocks" not in own:
+            own["num_npus"] = self._cards(profile)
+        return document | {"cluster": own}
+
+    def spec(self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None) -> Spec:
+        """The validated spec; as `spec_document`.
+
+        Raises
+        ------
+        SpecError
+            with every bad or missing field: JSON pointer, message and hint.
+        """
+        from autodeploy.importers.spec_file import read_spec_document
+
+        return read_spec_document(self.spec_document(cluster, device, num_npus), base_dir=self.base_dir)
+
+    def _cards(self, profile: str) -> int:
+        if self.ranks is None:
+            raise SpecError(
+                "the file does not say how many cards it runs on", path="/cluster/num_npus", hint="--num-npus N"
+            )
+        per_card = load_profile(profile).devices_per_npu
+        if self.ranks % per_card:
+            raise SpecError(
+                f"{self.ranks} ranks are no whole number of cards with {per_card} dies",
+                path="/cluster/num_npus",
+                hint="--num-npus N, or another --cluster",
+            )
+        return self.ranks // per_card

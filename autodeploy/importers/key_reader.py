@@ -1,0 +1,97 @@
+"""Takes values out of a nested mapping by dotted path, remembers which were read and says so in the diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.diagnostics import DiagnosticsLog, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGEST = 10**9
+
+
+class KeyReader:
+    """The keys of one document. Every method that takes a value notes the field of the spec that it became."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document = document
+        self.log = DiagnosticsLog()
+        self._read: set[str] = set()
+
+    def raw(self, path: str) -> Any:
+        """The value at the path, marked as read; None where there is none."""
+        self._read.add(path)
+        found: Any = self.document
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+    def take(self, field: str, *paths: str) -> Any:
+        """The value under the first of the names that the file has; the others are compared with it."""
+        value, source = None, ""
+        for path in paths:
+            found = self.raw(path)
+            if found is None:
+                continue
+            if not source:
+                value, source = found, path
+                self.log.take(pointer_of(path), field, found)
+            elif found != value:
+                self.log.contradict(pointer_of(path), field, found, f"{source} says {shown(value)}")
+        return value
+
+    def number(self, field: str, *paths: str, least: int = 0) -> int | None:
+        """A whole number from `least` on; None where the file has none.
+
+        Raises
+        ------
+        SpecError
+            with the JSON pointer of a value that is none.
+        """
+        found = self.take(field, *paths)
+        if found is None:
+            return None
+        if isinstance(found, float) and found.is_integer():
+            found = int(found)
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= LARGEST:
+            path = next(path for path in paths if self.raw(path) is not None)
+            self.fail(path, f"{shown(found)} is not a whole number from {least} to {LARGEST:,}")
+        return found
+
+    def switch(self, field: str, *paths: str) -> bool:
+        """A truth value; absent is false."""
+        return self.take(field, *paths) is True
+
+    def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
+        """Refuses the document at the path."""
+        raise SpecError(message, path=pointer_of(path), hint=hint)
+
+    def note_rest(self, reasons: Mapping[str, str], otherwise: str) -> tuple[tuple[str, str], ...]:
+        """Says of every key not read why, by the first part of its path; returns those without a reason."""
+        kept = []
+        for path, value in _leaves(self.document):
+            if path in self._read:
+                continue
+            reason = reasons.get(path) or reasons.get(path.partition(".")[0])
+            if reason is None:
+                kept.append((path, shown(value)))
+            self.log.ignore(pointer_of(path), value, reason or otherwise)
+        return tuple(kept)
+
+
+def pointer_of(path: str) -> str:
+    """A dotted path as a JSON pointer."""
+    return "/" + path.replace(".", "/")
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, path + ".")
+        else:
+            yield path, value

@@ -1,0 +1,32 @@
+"""What the comments of an exported file name and no flag or key can: the plan, and the cluster it is for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_CLUSTER = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)
+_PLAN = re.compile(r"^#.*\bplan (p_[a-z2-7]{8})\b", re.MULTILINE)
+_USES = frozenset({"exactly", "at_most"})
+
+
+def marked_cluster(text: str) -> dict[str, Any] | None:
+    """The `cluster` of a line `# autodeploy: cluster=PROFILE device=GRADE num_npus=N use=exactly`, if there is one."""
+    found = _CLUSTER.search(text)
+    marks = dict(pair.split("=", 1) for pair in found[1].split()) if found else {}
+    if "cluster" not in marks:
+        return None
+    cluster: dict[str, Any] = {"profile": marks["cluster"]}
+    if "device" in marks:
+        cluster["device"] = marks["device"]
+    if marks.get("num_npus", "").isdigit() and len(marks["num_npus"]) < 10:
+        cluster["num_npus"] = int(marks["num_npus"])
+    if marks.get("use") in _USES:
+        cluster["use"] = marks["use"]
+    return cluster
+
+
+def plan_id_of(text: str) -> str | None:
+    """The id of the plan that the file was exported from, as its first comment names it."""
+    found = _PLAN.search(text)
+    return found[1] if found else None

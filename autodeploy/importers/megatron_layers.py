@@ -1,0 +1,125 @@
+"""Layers on stages as launch flags state them: layouts, lists, padding with layers that do nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from autodeploy.specs.model import MAX_LAYERS
+
+if TYPE_CHECKING:
+    from autodeploy.importers.flag_reader import FlagReader
+
+FIELD = "/strategy/layers_per_stage"
+_GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d{1,4}))?|([EtmL|])\*(\d{1,4})")
+_SYMBOLS = frozenset("EtmL|")
+_MAX_LAYOUT = 20_000
+
+Chunks = list[int]
+"""Layers of the chunks in the order a token meets them."""
+
+
+def read_chunks(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> tuple[int, Chunks | None]:
+    """Layers of the model without padding, and of each chunk; None where they are spread evenly.
+
+    Parameters
+    ----------
+    layers : what `--num-layers` says, padding counted.
+    chunks_per_stage : virtual stages; 2 for DualPipeV, whose chunks go down the stages and back up.
+    """
+    noops = _noop_layers(reader, layers)
+    real = layers - len(noops)
+    if (text := reader.text("--pipeline-model-parallel-layout", FIELD)) is not None:
+        return real, layout_chunks(reader, text)
+    if given := reader.words("--num-layer-list", FIELD):
+        return real, _numbers(reader, "--num-layer-list", given)
+    if (text := reader.text("--pipeline-num-transformer-layers", FIELD)) is not None:
+        return real, _rows(reader, text, pp)
+    if (ends := _ends(reader, pp, layers)) is not None:
+        return real, ends
+    count = pp * chunks_per_stage
+    if layers % count:
+        flag = "--num-layers"
+        reader.log.contradict(reader.script.flags[flag].place, FIELD, layers, f"{count} chunks don't divide it")
+        return real, None
+    each = layers // count
+    padded = [each - sum(chunk * each <= noop < (chunk + 1) * each for noop in noops) for chunk in range(count)]
+    return real, padded if noops else None
+
+
+def rows_of_stages(chunks: Chunks, pp: int, *, v_shape: bool) -> list[list[int]]:
+    """Chunks by stage: chunk c is on stage c % pp; in a V the second half comes back up."""
+    rows: list[list[int]] = [[] for _ in range(pp)]
+    for index, layers in enumerate(chunks):
+        turn, place = divmod(index, pp)
+        rows[pp - 1 - place if v_shape and turn % 2 else place].append(layers)
+    return rows
+
+
+def layout_chunks(reader: FlagReader, text: str) -> Chunks:
+    """Layers of each entry of a layout such as `Et*3|(tt|)*29,m|L`."""
+    flag = "--pipeline-model-parallel-layout"
+    plain = text.strip("\"'").replace(",", "")
+    for _ in range(8):
+        expanded = _GROUP.sub(_repeat, plain)
+        if len(expanded) > _MAX_LAYOUT:
+            reader.fail(flag, f"the layout has more than {_MAX_LAYOUT:,} entries")
+        if expanded == plain:
+            break
+        plain = expanded
+    unknown = set(plain) - _SYMBOLS
+    if unknown:
+        reader.fail(flag, f"{min(unknown)!r} is not one of E, t, m, L and |")
+    return [entry.count("t") for entry in plain.split("|")]
+
+
+def _repeat(match: re.Match[str]) -> str:
+    return (match[1] or "") * int(match[2] or 1) if match[3] is None else match[3] * int(match[4])
+
+
+def _noop_layers(reader: FlagReader, layers: int) -> list[int]:
+    given = reader.words("--noop-layers", "/model/num_hidden_layers")
+    found = sorted(set(_numbers(reader, "--noop-layers", given))) if given else []
+    if found and found[-1] >= layers:
+        reader.fail("--noop-layers", f"{found[-1]} is not below --num-layers {layers}")
+    return found
+
+
+def _numbers(reader: FlagReader, flag: str, given: tuple[str, ...]) -> list[int]:
+    for word in given:
+        if not word.isdigit() or len(word) > 5:
+            reader.fail(flag, f"{word[:40]!r} is not a number of layers")
+    if len(given) > MAX_LAYERS:
+        reader.fail(flag, f"more than {MAX_LAYERS} entries")
+    return [int(word) for word in given]
+
+
+def _rows(reader: FlagReader, text: str, pp: int) -> Chunks:
+    """A list of stages, each a list of its virtual stages."""
+    flag = "--pipeline-num-transformer-layers"
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError):
+        reader.fail(flag, f"{text[:40]!r} is not a list of lists")
+    if not isinstance(rows, list) or len(rows) != pp:
+        reader.fail(flag, f"not a list of {pp} stages")
+    rows = [row if isinstance(row, list) else [row] for row in rows]
+    flat = [layers for row in rows for layers in row]
+    if len({len(row) for row in rows}) != 1 or not all(type(n) is int and 0 <= n <= MAX_LAYERS for n in flat):
+        reader.fail(flag, "every stage needs as many numbers of layers")
+    return [row[turn] for turn in range(len(rows[0])) for row in rows]
+
+
+def _ends(reader: FlagReader, pp: int, layers: int) -> Chunks | None:
+    """First and last stage as given, the rest evenly between them."""
+    first = reader.number("--decoder-first-pipeline-num-layers", FIELD)
+    last = reader.number("--decoder-last-pipeline-num-layers", FIELD)
+    if first is None and last is None:
+        return None
+    middle, rest = pp - (first is not None) - (last is not None), layers - (first or 0) - (last or 0)
+    if middle <= 0 or rest < 0 or rest % middle:
+        flag = "--decoder-first-pipeline-num-layers" if first is not None else "--decoder-last-pipeline-num-layers"
+        reader.fail(flag, f"{rest} layers can't be spread over the other {max(0, middle)} stages")
+    start, end = ([] if n is None else [n] for n in (first, last))
+    return [*start, *([rest // middle] * middle), *end]

@@ -1,0 +1,242 @@
+"""The model that a launch's flags describe. Defaults are Megatron-LM's (`megatron/training/arguments.py`)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.specs.model import MAX_LAYERS
+from autodeploy.specs.presets import preset_names, read_preset
+
+if TYPE_CHECKING:
+    from autodeploy.importers.flag_reader import FlagReader
+
+SIZES = {
+    "--hidden-size": "hidden_size",
+    "--num-attention-heads": "num_attention_heads",
+}
+LATENT = {
+    "--q-lora-rank": "q_lora_rank",
+    "--kv-lora-rank": "kv_lora_rank",
+    "--qk-head-dim": "qk_nope_head_dim",
+    "--qk-nope-head-dim": "qk_nope_head_dim",
+    "--qk-pos-emb-head-dim": "qk_rope_head_dim",
+    "--qk-rope-head-dim": "qk_rope_head_dim",
+    "--v-head-dim": "v_head_dim",
+}
+LATENT_DEFAULTS = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+NOT_MODELLED = {
+    "--hybrid-layer-pattern": "layers of another kind than attention",
+    "--hybrid-override-pattern": "layers of another kind than attention",
+    "--mamba-num-heads": "state-space layers",
+    "--mamba-state-dim": "state-space layers",
+    "--full-attention-interval": "linear attention",
+    "--enable-dsa-indexer": "sparse attention with an indexer",
+    "--num-zero-experts": "experts that compute nothing",
+    "--encoder-num-layers": "encoder and decoder",
+    "--language-model-type": "a vision or audio encoder",
+}
+VOCABULARIES = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}
+_RUNS = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
+
+
+def read_model(reader: FlagReader, layers: int, name: str | None) -> dict[str, Any]:
+    """The `model` of a spec, with `layers` layers without padding."""
+    for flag, mechanism in NOT_MODELLED.items():
+        if reader.has(flag):
+            given = reader.script.flags[flag]
+            raise UnsupportedError(
+                f"line {given.line}, column {given.column}: {mechanism} ({flag}) can't be planned yet",
+                path="/model",
+                hint="plan a model of the same size without it",
+            )
+    model: dict[str, Any] = {"num_hidden_layers": layers}
+    for flag, field in SIZES.items():
+        model[field] = _required(reader, flag, f"/model/{field}")
+    model["hidden_act"] = _activation(reader)
+    model |= _attention(reader, model)
+    model |= _ends(reader)
+    ffn = reader.number("--ffn-hidden-size", "/model/intermediate_size")
+    if ffn is None:
+        wide = 4 * model["hidden_size"]
+        ffn = wide if model["hidden_act"] == "gelu" else int(wide * 2 / 3 / 64) * 64
+        reader.log.default("/model/intermediate_size", ffn, "Megatron's default")
+    model |= _experts(reader, layers, ffn)
+    if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
+        model["num_nextn_predict_layers"] = mtp
+    model["vocab_size"] = _vocabulary(reader, model)
+    return {"name": name or _preset_name(model) or "imported model", **model}
+
+
+def _required(reader: FlagReader, flag: str, field: str) -> int:
+    found = reader.number(flag, field)
+    if found is None:
+        raise SpecError(f"the script has no {flag}", path=field, hint=f"add {flag} to the launch")
+    if found < 1:
+        reader.fail(flag, f"{found} is below 1")
+    return found
+
+
+def _activation(reader: FlagReader) -> str:
+    for flag, name in (("--swiglu", "silu"), ("--geglu", "geglu"), ("--quick-geglu", "geglu")):
+        if reader.switch(flag, "/model/hidden_act"):
+            return name
+    reader.log.default("/model/hidden_act", "gelu", "Megatron's default: neither --swiglu nor --geglu")
+    return "gelu"
+
+
+def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    grouped = reader.switch("--group-query-attention", "/model/num_key_value_heads")
+    groups = reader.number("--num-query-groups", "/model/num_key_value_heads")
+    channels = reader.number("--kv-channels", "/model/head_dim")
+    norm = reader.has("--qk-layernorm")
+    if reader.switch("--multi-latent-attention", "/model/kv_lora_rank"):
+        for flag, field in LATENT.items():
+            if (value := reader.number(flag, f"/model/{field}")) is not None:
+                found[field] = value
+        for field, value in LATENT_DEFAULTS.items():
+            if field not in found:
+                found[field] = value
+                reader.log.default(f"/model/{field}", value, "Megatron's default")
+    else:
+        if groups is not None and (grouped or groups == model["num_attention_heads"]):
+            found["num_key_value_heads"] = groups
+        if channels is not None:
+            found["head_dim"] = channels
+        if norm:
+            found["qk_norm"] = reader.switch("--qk-layernorm", "/model/qk_norm")
+    if reader.switch("--post-norm", "/model/norm_layout") or reader.switch("--sandwich-norm", "/model/norm_layout"):
+        found["norm_layout"] = "sandwich"
+    return found | _windows(reader)
+
+
+def _windows(reader: FlagReader) -> dict[str, Any]:
+    alternating = reader.number("--interleave-sliding-window", "/model/sliding_window")
+    if alternating is not None:
+        return {"sliding_window": alternating, "layer_types": "alternating sliding and full attention"}
+    window = reader.number("--sliding-window", "/model/sliding_window")
+    if (size := reader.text("--window-size", "/model/sliding_window")) is not None:
+        left = size.strip("()\"' ").partition(",")[0]
+        if not left.removeprefix("-").isdigit() or len(left) > 9:
+            reader.fail("--window-size", f"{size[:40]!r} is not a pair of numbers")
+        window = int(left) + 1
+    if window is None or window < 1:
+        return {}
+    if reader.number("--window-attn-skip-freq", "/model/layer_types") == 2:
+        return {"sliding_window": window, "layer_types": "alternating sliding and full attention"}
+    return {"sliding_window": window}
+
+
+def _ends(reader: FlagReader) -> dict[str, Any]:
+    """Embedding, head and positions."""
+    untied = reader.switch("--untie-embeddings-and-output-weights", "/model/tie_word_embeddings")
+    if not untied:
+        reader.log.default("/model/tie_word_embeddings", True, "Megatron's default")
+    rotary = reader.has("--use-rotary-position-embeddings")
+    kind = reader.text("--position-embedding-type", "/model/learned_position_embeddings")
+    rows = reader.number("--max-position-embeddings", "/model/learned_position_embeddings")
+    absent = reader.has("--no-position-embedding")
+    learned = (kind or "learned_absolute") == "learned_absolute" and not rotary and not absent
+    found: dict[str, Any] = {"tie_word_embeddings": not untied}
+    if learned and rows is not None:
+        found["learned_position_embeddings"] = rows
+    return found
+
+
+def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
+    experts = reader.number("--num-experts", "/model/n_routed_experts")
+    if not experts:
+        return {"intermediate_size": ffn}
+    width = reader.number("--moe-ffn-hidden-size", "/model/moe_intermediate_size") or reader.number(
+        "--moe-intermediate-size", "/model/moe_intermediate_size"
+    )
+    if width is None:
+        width = ffn
+        reader.log.default("/model/moe_intermediate_size", ffn, "Megatron's default: the dense width")
+    topk = reader.number("--moe-router-topk", "/model/num_experts_per_tok")
+    if topk is None:
+        topk = 2
+        reader.log.default("/model/num_experts_per_tok", topk, "Megatron's default")
+    found: dict[str, Any] = {"n_routed_experts": experts, "num_experts_per_tok": topk, "moe_intermediate_size": width}
+    shared = reader.number("--moe-shared-expert-intermediate-size", "/model/shared_expert_intermediate_size")
+    count = reader.number("--n-shared-experts", "/model/n_shared_experts")
+    if shared:
+        whole = width and shared % width == 0
+        found["n_shared_experts"] = count or (shared // width if whole else 1)
+        if found["n_shared_experts"] * width != shared:
+            found["shared_expert_intermediate_size"] = shared
+    elif count:
+        found["n_shared_experts"] = count
+    groups = reader.number("--moe-router-num-groups", "/model/n_group")
+    reached = reader.number("--moe-router-group-topk", "/model/topk_group")
+    if groups and reached:
+        found |= {"n_group": groups, "topk_group": reached}
+    capacity = reader.decimal("--moe-expert-capacity-factor", "/model/capacity_factor")
+    if capacity is not None and capacity > 0:
+        found["capacity_factor"] = capacity
+        reader.has("--moe-pad-expert-input-to-capacity")
+    dense = _dense_layers(reader, layers)
+    lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
+    found |= {"first_k_dense_replace": lead, "mlp_only_layers": dense[lead:]}
+    if dense:
+        found["intermediate_size"] = ffn
+    return found
+
+
+def _dense_layers(reader: FlagReader, layers: int) -> list[int]:
+    """Layers without experts. -1 is MindSpeed-LLM's word for none; a pattern is one number a layer."""
+    first = reader.number("--first-k-dense-replace", "/model/first_k_dense_replace") or 0
+    text = reader.text("--moe-layer-freq", "/model/mlp_only_layers") or "1"
+    plain = text.strip("\"' ").replace(" ", "")
+    if plain.removeprefix("-").isdigit() and len(plain) <= 6:
+        every = max(1, int(plain))
+        return [i for i in range(layers) if i < first or i % every]
+    body = plain.removeprefix("(").removesuffix(")")
+    pattern: list[int] = []
+    for part in re.split(r"\+(?=\[)", body):
+        match = _RUNS.fullmatch(part)
+        if match is None or len(pattern) > MAX_LAYERS:
+            reader.fail("--moe-layer-freq", f"{text[:40]!r} is neither a number nor a pattern such as ([0]*3+[1]*58)")
+        pattern += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
+    return [i for i in range(layers) if i < first or not (pattern[i] if i < len(pattern) else 1)]
+
+
+def _vocabulary(reader: FlagReader, model: dict[str, Any]) -> int:
+    exact = reader.number("--vocab-size", "/model/vocab_size")
+    padded = reader.number("--padded-vocab-size", "/model/vocab_size")
+    if exact or padded:
+        return exact or padded or 0
+    tokenizer = reader.text("--tokenizer-type", "/model/vocab_size") if reader.has("--tokenizer-type") else None
+    if tokenizer is None and reader.has("--merge-file"):
+        tokenizer = "GPT2BPETokenizer"
+    if tokenizer in VOCABULARIES:
+        reader.log.default("/model/vocab_size", VOCABULARIES[tokenizer], f"the vocabulary of {tokenizer}")
+        return VOCABULARIES[tokenizer]
+    preset = _preset_name(model, field="vocab_size")
+    if preset is not None:
+        reader.log.default("/model/vocab_size", preset, "the script has none: that of the preset with these layers")
+        return int(preset)
+    given = reader.script.given.get("VOCAB_SIZE", "")
+    if given.isdigit() and int(given[:9]) > 0:
+        reader.log.take("VOCAB_SIZE", "/model/vocab_size", given)
+        return int(given[:9])
+    hint = "add --vocab-size to the launch, or set it: --set VOCAB_SIZE=N"
+    raise SpecError("the script has no vocabulary size", path="/model/vocab_size", hint=hint)
+
+
+def _preset_name(model: dict[str, Any], field: str = "name") -> Any:
+    """What the one preset with the same width, depth and heads says of the field."""
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    found = {
+        getattr(shape, field)
+        for shape in (read_preset(name).model for name in preset_names())
+        if all(getattr(shape, key) == model[key] for key in same)
+    }
+    return found.pop() if len(found) == 1 else None

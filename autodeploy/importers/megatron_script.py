@@ -1,0 +1,108 @@
+"""Launch scripts of MindSpeed-LLM and Megatron-LM: read, never run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.exporters.flag_table import launch_flags
+from autodeploy.importers.flag_reader import FlagReader
+from autodeploy.importers.imported import Imported, KeptFlag
+from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.importers.marks import marked_cluster, plan_id_of
+from autodeploy.importers.megatron_model import read_model
+from autodeploy.importers.megatron_strategy import read_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.importers.launch_script import LaunchScript
+
+
+def import_launch_script(text: str, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
+    """The spec that a launch script runs.
+
+    Parameters
+    ----------
+    text : the script.
+    variables : values of variables that the script expects from its environment, by name.
+    name : the model's name; absent, that of the preset with the same shape.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or the field of the spec that the script leaves open.
+    """
+    script = read_launch_script(text, variables)
+    reader = FlagReader(script)
+    strategy, layers = read_strategy(reader)
+    model = read_model(reader, layers, name)
+    ranks = _ranks(reader, strategy)
+    document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
+    cluster = marked_cluster(text)
+    if cluster is not None:
+        reader.log.take("# autodeploy:", "/cluster", cluster["profile"])
+        document["cluster"] = cluster
+    target = "mindspeed-llm" if _is_mindspeed(script) else "megatron"
+    document |= {"search": {"target": target}, "strategy": strategy}
+    for variable, value in script.environment.items():
+        if variable != "CPU_AFFINITY_CONF" or value[:1] == "0":
+            reader.log.ignore(variable, value, "read, no field of a spec")
+    kept = tuple(KeptFlag(flag.name, flag.text, flag.line) for flag in reader.note_rest())
+    return Imported(
+        "launch-script",
+        document,
+        reader.log.finish(),
+        ranks=ranks,
+        target=target,
+        environment=script.environment,
+        kept=kept,
+        plan_id=plan_id_of(text),
+    )
+
+
+def _is_mindspeed(script: LaunchScript) -> bool:
+    """Whether it has a flag that Megatron-LM alone does not understand."""
+    own = launch_flags("mindspeed-llm").keys() - launch_flags("megatron").keys()
+    return bool(script.flags.keys() & own)
+
+
+def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:
+    """Processes of the launch; None where it has fewer than the degrees need, as scripts to be completed have."""
+    ranks = reader.script.ranks
+    if ranks is None:
+        return None
+    reader.log.take("launcher", "/cluster/num_npus", ranks, "processes of all nodes")
+    needed = strategy["tp"] * strategy["pp"] * strategy["cp"]
+    if ranks % needed:
+        reason = f"tp x pp x cp = {needed} does not divide it"
+        reader.log.contradict("launcher", "/cluster/num_npus", ranks, reason)
+        return None
+    return ranks
+
+
+def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -> dict[str, Any]:
+    sequence = reader.number("--seq-length", "/training/seq_length")
+    training: dict[str, Any] = {} if sequence is None else {"seq_length": sequence}
+    batch = reader.number("--global-batch-size", "/training/global_batch_size")
+    if batch is None and ranks is not None:
+        degrees = strategy["tp"] * strategy["pp"] * strategy["cp"]
+        batch = strategy["micro_batch_size"] * (ranks // degrees)
+        reader.log.default("/training/global_batch_size", batch, "Megatron's default: one micro batch a replica")
+    training |= {} if batch is None else {"global_batch_size": batch}
+    half = reader.switch("--bf16", "/training/precision")
+    single = not reader.switch("--fp16", "/training/precision") and not half
+    eight = reader.text("--fp8-format", "/training/precision")
+    training["precision"] = "fp8" if eight else "bf16" if half else "fp32" if single else "fp16"
+    if single and not eight:
+        reader.log.default("/training/precision", "fp32", "neither --bf16 nor --fp16")
+    steps = reader.number("--train-iters", "/training/tokens") if _is_known(reader, "--train-iters") else None
+    samples = reader.number("--train-samples", "/training/tokens") if _is_known(reader, "--train-samples") else None
+    total = samples if samples is not None else (steps * batch if steps and batch else None)
+    if total and sequence:
+        training["tokens"] = float(total * sequence)
+    return training
+
+
+def _is_known(reader: FlagReader, flag: str) -> bool:
+    """How long to train is often left to the environment, and a plan needs no answer."""
+    return flag in reader.script.flags and not reader.script.flags[flag].unknown

@@ -1,0 +1,191 @@
+"""The strategy that a launch's flags describe: degrees, schedule, placement, dispatch. The inverse of the exporters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError
+from autodeploy.exporters.feature_arguments import BOTH, MINDSPEED
+from autodeploy.exporters.parallel_arguments import CP_ALGORITHMS, CP_COMM_TYPES
+from autodeploy.importers.megatron_layers import read_chunks, rows_of_stages
+from autodeploy.importers.megatron_memory import read_memory
+
+if TYPE_CHECKING:
+    from autodeploy.importers.flag_reader import FlagReader
+
+DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
+MAX_DEGREE = 131_072
+# The flags of these features turn on other features, too; they are read where that is known.
+READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm"})
+
+
+def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
+    """The `strategy` of a spec, and the model's layers without padding."""
+    strategy: dict[str, Any] = {
+        "tp": _degree(reader, "--tensor-model-parallel-size", "tp"),
+        "pp": _degree(reader, "--pipeline-model-parallel-size", "pp"),
+        "cp": _degree(reader, "--context-parallel-size", "cp"),
+        "ep": _degree(reader, "--expert-model-parallel-size", "ep"),
+        "micro_batch_size": _degree(reader, "--micro-batch-size", "micro_batch_size"),
+        "sequence_parallel": reader.switch("--sequence-parallel", "/strategy/sequence_parallel"),
+        "distributed_optimizer": reader.switch("--use-distributed-optimizer", "/strategy/distributed_optimizer"),
+    }
+    sharded = [reader.switch(flag, "/strategy/fsdp") for flag in ("--use-custom-fsdp", "--use-megatron-fsdp")]
+    strategy["fsdp"] = any(sharded)
+    reader.ignore(["--data-parallel-sharding-strategy"], "read with the sharding flag")
+    _read_context(reader, strategy)
+    features = _read_experts(reader, strategy) if reader.has("--num-experts") else set[str]()
+    layers = _read_schedule(reader, strategy)
+    strategy |= read_memory(reader, strategy, layers)
+    features |= _read_features(reader)
+    features |= {name for name in ("reuse_fp32_param", "swap_optimizer") if strategy.get(name)}
+    features |= {"adaptive_pipe"} if strategy["schedule"] == "adaptive_pipe" else set()
+    return strategy | {"features": sorted(features)}, layers
+
+
+def _degree(reader: FlagReader, flag: str, name: str) -> int:
+    found = reader.number(flag, f"/strategy/{name}")
+    if found is None:
+        reader.log.default(f"/strategy/{name}", 1, "the framework's default")
+        return 1
+    if not 1 <= found <= MAX_DEGREE:
+        reader.fail(flag, f"{found} is not from 1 to {MAX_DEGREE:,}")
+    return found
+
+
+def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
+    field = "/strategy/cp_algo"
+    algorithms = {flag: name for name, flag in CP_ALGORITHMS.items()} | {"kvallgather_cp_algo": "ring"}
+    comm_types = {flag: name for name, flag in CP_COMM_TYPES.items()} | {"all_gather": "ring", "allgather": "ring"}
+    algorithm = reader.text("--context-parallel-algo", field)
+    if algorithm is None and (comm := reader.words("--cp-comm-type", field)):
+        found = comm_types.get(comm[0])
+    else:
+        found = algorithms.get(algorithm or "megatron_cp_algo")
+    ulysses = reader.number("--ulysses-degree-in-cp", "/strategy/ulysses_degree")
+    sizes = reader.words("--hierarchical-context-parallel-sizes", "/strategy/ulysses_degree")
+    reader.ignore(["--use-cp-send-recv-overlap"], "part of ring context parallelism")
+    if strategy["cp"] == 1:
+        return
+    if found is None:
+        flag = "--context-parallel-algo" if algorithm is not None else "--cp-comm-type"
+        reader.fail(flag, "this algorithm is not modelled", f"one of {', '.join(CP_ALGORITHMS.values())}")
+    strategy["cp_algo"] = found
+    if found == "hybrid":
+        degree = ulysses or (int(sizes[0]) if sizes and sizes[0].isdigit() and len(sizes[0]) < 7 else None)
+        strategy |= {"ulysses_degree": degree} if degree else {}
+
+
+def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
+    """Dispatcher, expert tensor parallelism, and what of the experts' features hangs on them."""
+    features: set[str] = set()
+    given = reader.text("--moe-token-dispatcher-type", "/strategy/moe_dispatcher")
+    if given is None:
+        given = "allgather"
+        reader.log.default("/strategy/moe_dispatcher", given, "Megatron's default")
+    if given not in DISPATCHERS:
+        reader.fail("--moe-token-dispatcher-type", f"{given[:40]!r} is not a dispatcher", ", ".join(DISPATCHERS))
+    strategy["moe_dispatcher"] = DISPATCHERS[given]
+    if reader.switch("--moe-hierarchical-alltoallv", "/strategy/moe_dispatcher"):
+        strategy["moe_dispatcher"] = "hierarchical"
+        features.add("hierarchical_a2a")
+    etp = reader.number("--expert-tensor-parallel-size", "/strategy/etp")
+    if reader.switch("--moe-tp-extend-ep", "/strategy/ep"):
+        strategy["ep"] *= strategy["tp"]
+        etp = 1
+        features.add("tp_extend_ep")
+    if etp is None:
+        etp = strategy["tp"]
+        reader.log.default("/strategy/etp", etp, "the framework's default: as tp")
+    if etp < 1:
+        reader.fail("--expert-tensor-parallel-size", f"{etp} is below 1")
+    strategy["etp"] = etp
+    reader.ignore(["--moe-permutation-async-comm"], "part of the dispatcher")
+    if reader.switch("--moe-grouped-gemm", "/strategy/features"):
+        features.add("grouped_gemm")
+    reader.has("--gemm-gradient-accumulation-fusion")
+    fused = reader.switch("--moe-permute-fusion", "/strategy/features")
+    if fused or reader.switch("--use-fused-moe-token-permute-and-unpermute", "/strategy/features"):
+        features.add("fused_operators")
+    if reader.switch("--moe-allgather-overlap-comm", "/strategy/features"):
+        features.add("moe_alltoall_overlap")
+    return features
+
+
+def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
+    """Schedule, virtual stages and layers of each stage; returns the model's layers without padding."""
+    pp, layers = strategy["pp"], reader.number("--num-layers", "/model/num_hidden_layers")
+    if layers is None or not 1 <= layers <= 4096:
+        flag = "--num-layers"
+        if layers is not None:
+            reader.fail(flag, f"{layers} is not from 1 to 4096")
+        raise SpecError("the script has no --num-layers", path="/model/num_hidden_layers", hint="add --num-layers")
+    dual = reader.text("--schedules-method", "/strategy/schedule") == "dualpipev"
+    chunks_per_stage = 2 if dual else _virtual_stages(reader, pp, layers)
+    real, chunks = read_chunks(reader, pp, layers, chunks_per_stage)
+    if chunks is not None and sum(chunks) != real:
+        place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
+        reader.fail(place, f"it places {sum(chunks)} layers, the model has {real}")
+    if chunks is not None and not dual:
+        if len(chunks) % pp:
+            place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
+            reader.fail(place, f"{len(chunks)} entries can't be spread over {pp} stages")
+        chunks_per_stage = len(chunks) // pp
+    if chunks is not None:
+        rows = rows_of_stages(chunks, pp, v_shape=dual)
+        strategy["layers_per_stage"] = rows if chunks_per_stage > 1 else [row[0] for row in rows]
+    strategy["vpp"] = 1 if dual else chunks_per_stage
+    overlapped = [reader.switch(flag, "/strategy/schedule") for flag in OVERLAP_FLAGS]
+    reader.has("--delay-wgrad-compute")
+    if dual:
+        strategy["schedule"] = "dualpipev"
+    elif any(overlapped) and (chunks_per_stage > 1 or pp == 1):
+        strategy["schedule"] = "adaptive_pipe"
+    else:
+        strategy["schedule"] = "interleaved" if chunks_per_stage > 1 else "1f1b"
+    return real
+
+
+OVERLAP_FLAGS = ("--moe-fb-overlap", "--overlap-moe-expert-parallel-comm")
+PLACEMENT_FLAGS = (
+    "--pipeline-model-parallel-layout",
+    "--num-layer-list",
+    "--pipeline-num-transformer-layers",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--noop-layers",
+    "--num-layers",
+)
+
+
+def _virtual_stages(reader: FlagReader, pp: int, layers: int) -> int:
+    each = reader.number("--num-layers-per-virtual-pipeline-stage", "/strategy/vpp")
+    count = reader.number("--num-virtual-stages-per-pipeline-rank", "/strategy/vpp")
+    if count is not None:
+        if not 1 <= count <= layers:
+            reader.fail("--num-virtual-stages-per-pipeline-rank", f"{count} virtual stages of {layers} layers")
+        return count
+    if each is None or pp == 1:
+        return 1
+    if each < 1 or layers % (pp * each):
+        flag = "--num-layers-per-virtual-pipeline-stage"
+        reader.fail(flag, f"{layers} layers don't divide by {pp} stages of {each}")
+    return layers // (pp * each)
+
+
+def _read_features(reader: FlagReader) -> set[str]:
+    """Features whose first flag is given: the table that the exporters write from, the other way round."""
+    features = set()
+    for name, lines in (BOTH | MINDSPEED).items():
+        if name in READ_ELSEWHERE:
+            continue
+        first, *others = (flag for _, flag, _ in lines)
+        if reader.switch(first, "/strategy/features"):
+            features.add(name)
+            for flag in others:
+                reader.has(flag)
+    affinity = reader.script.environment.get("CPU_AFFINITY_CONF", "0")
+    if affinity[:1] in {"1", "2"}:
+        reader.log.take("CPU_AFFINITY_CONF", "/strategy/features", affinity, "host_core_binding")
+        features.add("host_core_binding")
+    return features

@@ -1,0 +1,148 @@
+"""The model of a MindFormers configuration, under its keys of both generations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from autodeploy.importers.key_reader import KeyReader
+
+CONFIG, EXPERTS = "model.model_config", "moe_config"
+WIDTHS: dict[str, tuple[str, ...]] = {
+    "hidden_size": ("hidden_size",),
+    "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "num_heads", "n_head"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+}
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "num_key_value_heads": ("num_key_value_heads", "n_kv_heads", "num_query_groups"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "intermediate_size": ("intermediate_size", "ffn_hidden_size"),
+    "num_nextn_predict_layers": ("num_nextn_predict_layers", "mtp_depth", "mtp_num_layers"),
+}
+LATENT: dict[str, tuple[str, ...]] = {
+    "kv_lora_rank": ("kv_lora_rank",),
+    "q_lora_rank": ("q_lora_rank",),
+    "qk_nope_head_dim": ("qk_nope_head_dim", "qk_head_dim"),
+    "qk_rope_head_dim": ("qk_rope_head_dim", "qk_pos_emb_head_dim"),
+    "v_head_dim": ("v_head_dim",),
+}
+MOE: dict[str, tuple[str, ...]] = {
+    "num_experts_per_tok": ("num_experts_per_tok", "num_experts_chosen", "moe_router_topk"),
+    "moe_intermediate_size": ("moe_intermediate_size", "moe_ffn_hidden_size"),
+    "n_shared_experts": ("n_shared_experts", "shared_expert_num"),
+    "first_k_dense_replace": ("first_k_dense_replace",),
+    "n_group": ("n_group", "moe_router_num_groups"),
+    "topk_group": ("topk_group", "moe_router_group_topk"),
+}
+EXPERT_COUNT = ("n_routed_experts", "num_experts", "expert_num", "num_moe_experts")
+GATED = frozenset({"silu", "swiglu", "fusedswiglu", "swish"})
+
+
+def paths(names: tuple[str, ...], *, experts: bool = False) -> list[str]:
+    """Where a value may stand: in the model's configuration and, of experts, in `moe_config`."""
+    places = [f"{CONFIG}.{name}" for name in names]
+    return places + ([f"{EXPERTS}.{name}" for name in names] if experts else [])
+
+
+def read_model(reader: KeyReader, name: str | None) -> dict[str, Any]:
+    """The `model` of a spec."""
+    model: dict[str, Any] = {}
+    for field, names in WIDTHS.items():
+        found = reader.number(f"/model/{field}", *paths(names), least=1)
+        if found is None:
+            hint = "add the keys of the model's config.json under model.model_config"
+            if reader.raw("pretrained_model_dir") is not None:
+                hint += " (pretrained_model_dir is not read)"
+            reader.fail(f"{CONFIG}.{names[0]}", f"the file has no {names[0]}", hint)
+        model[field] = found
+    for field, names in OPTIONAL.items():
+        if (found := reader.number(f"/model/{field}", *paths(names))) is not None:
+            model[field] = found
+    model |= _attention(reader, model)
+    model["hidden_act"] = _activation(reader)
+    if not model.get("intermediate_size"):
+        model["intermediate_size"] = _default_width(reader, model)
+    untied = reader.raw(f"{CONFIG}.untie_embeddings_and_output_weights")
+    tied = reader.take("/model/tie_word_embeddings", f"{CONFIG}.tie_word_embeddings")
+    model["tie_word_embeddings"] = tied is True if tied is not None else untied is False
+    if reader.switch("/model/norm_layout", f"{CONFIG}.sandwich_norm"):
+        model["norm_layout"] = "sandwich"
+    model |= _experts(reader)
+    if "n_routed_experts" in model and not _has_dense(model):
+        del model["intermediate_size"]
+    kind = reader.raw("trainer.model_name") or reader.raw(f"{CONFIG}.model_type")
+    return {"name": name or str(kind or "imported model")[:200], **model}
+
+
+def _attention(reader: KeyReader, model: dict[str, Any]) -> dict[str, Any]:
+    found = {
+        field: value
+        for field, names in LATENT.items()
+        if (value := reader.number(f"/model/{field}", *paths(names))) is not None
+    }
+    reader.raw(f"{CONFIG}.multi_latent_attention")
+    if "kv_lora_rank" in found:
+        model.pop("num_key_value_heads", None)
+        model.pop("head_dim", None)
+        return {field: value for field, value in found.items() if value}
+    if reader.switch("/model/qk_norm", f"{CONFIG}.qk_layernorm", f"{CONFIG}.use_qk_norm"):
+        return {"qk_norm": True}
+    return {}
+
+
+def _activation(reader: KeyReader) -> str:
+    value = reader.take("/model/hidden_act", f"{CONFIG}.hidden_act", f"{CONFIG}.activation_func")
+    gated = reader.raw(f"{CONFIG}.gated_linear_unit")
+    text = "silu" if value is None else str(value).lower()
+    if value is None:
+        reader.log.default("/model/hidden_act", "silu", "the file names none")
+    if text in GATED:
+        return "silu"
+    if "gelu" in text:
+        return "geglu" if gated or text == "geglu" else "gelu"
+    raise UnsupportedError(
+        f"activation {text[:40]!r} is not modelled", path="/model/model_config/hidden_act", hint="silu or gelu"
+    )
+
+
+def _default_width(reader: KeyReader, model: dict[str, Any]) -> int:
+    """Llama's rule of MindFormers: 2/3 of four times the width, scaled, rounded up to `multiple_of`."""
+    multiple = reader.number("/model/intermediate_size", f"{CONFIG}.multiple_of", least=1) or 256
+    factor = reader.raw(f"{CONFIG}.ffn_dim_multiplier")
+    width = int(8 * model["hidden_size"] / 3)
+    if isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor < 100:
+        width = int((factor + 0.01) * width)
+    width = multiple * -(-width // multiple)
+    reader.log.default("/model/intermediate_size", width, "two thirds of four times the width, rounded up")
+    return width
+
+
+def _experts(reader: KeyReader) -> dict[str, Any]:
+    count = reader.number("/model/n_routed_experts", *paths(EXPERT_COUNT, experts=True))
+    if not count or count == 1:
+        return {}
+    found: dict[str, Any] = {"n_routed_experts": count}
+    for field, names in MOE.items():
+        value = reader.number(f"/model/{field}", *paths(names, experts=True))
+        if value:
+            found[field] = value
+    if "moe_intermediate_size" not in found:
+        width = reader.raw(f"{CONFIG}.intermediate_size") or reader.raw(f"{CONFIG}.ffn_hidden_size")
+        if isinstance(width, int):
+            found["moe_intermediate_size"] = width
+            reader.log.default("/model/moe_intermediate_size", width, "as wide as the dense MLP")
+    if not ("n_group" in found and "topk_group" in found):
+        found.pop("n_group", None)
+        found.pop("topk_group", None)
+    shared = reader.number("/model/shared_expert_intermediate_size", f"{CONFIG}.moe_shared_expert_intermediate_size")
+    if shared and shared != found.get("n_shared_experts", 0) * found.get("moe_intermediate_size", 0):
+        found["shared_expert_intermediate_size"] = shared
+        found.setdefault("n_shared_experts", 1)
+    return found
+
+
+def _has_dense(model: dict[str, Any]) -> bool:
+    return bool(model.get("first_k_dense_replace"))

@@ -1,0 +1,107 @@
+"""Training configurations of MindFormers (YAML): parallel, recompute, swap and model keys.
+
+Names of both generations are read: those of the mcore models and the older ones beside them
+(`mindformers/parallel_core/transformer_config_utils.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autodeploy.errors import SpecError
+from autodeploy.exporters.flag_table import configuration_keys
+from autodeploy.importers.imported import Imported, KeptFlag
+from autodeploy.importers.key_reader import KeyReader
+from autodeploy.importers.marks import marked_cluster, plan_id_of
+from autodeploy.importers.mindformers_model import read_model
+from autodeploy.importers.mindformers_strategy import read_strategy
+
+REASONS = {
+    **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed"), "the recipe of the training"),
+    **dict.fromkeys(("train_dataset", "train_dataset_task", "eval_dataset", "eval_dataset_task"), "data"),
+    **dict.fromkeys(("processor", "metric", "infer"), "data and evaluation"),
+    **dict.fromkeys(("callbacks", "eval_callbacks", "output_dir", "load_checkpoint"), "logging and checkpoints"),
+    **dict.fromkeys(("load_ckpt_format", "auto_trans_ckpt", "resume_training"), "logging and checkpoints"),
+    **dict.fromkeys(("only_save_strategy", "src_strategy_path_or_dir", "save_ckpt_format"), "logging and checkpoints"),
+    **dict.fromkeys(("trainer", "run_mode", "use_parallel", "remote_save_url"), "the launcher's business"),
+    **dict.fromkeys(("profile", "profile_start_step", "profile_stop_step", "init_start_profile"), "profiling"),
+    **dict.fromkeys(("profile_communication", "profile_memory", "auto_tune", "filepath_prefix"), "profiling"),
+    "parallel.dataset_strategy": "follows from the degrees",
+    "context": "the host's business",
+}
+
+
+def is_mindformers(document: Mapping[str, Any]) -> bool:
+    """Whether the document is a configuration of MindFormers."""
+    return isinstance(document.get("parallel_config"), Mapping) or (
+        isinstance(document.get("model"), Mapping) and isinstance(document["model"].get("model_config"), Mapping)
+    )
+
+
+def import_mindformers(document: Mapping[str, Any], text: str = "", name: str | None = None) -> Imported:
+    """The spec that a MindFormers configuration trains.
+
+    Parameters
+    ----------
+    document : the configuration, aliases resolved.
+    text : its source, whose comments may name plan and cluster.
+    name : the model's name; absent, the trainer's.
+
+    Raises
+    ------
+    SpecError
+        with the JSON pointer of every key that can't be read.
+    """
+    reader = KeyReader(document)
+    if reader.raw("run_mode") not in (None, "train", "finetune"):
+        raise SpecError(f"run_mode {document['run_mode']!r} trains nothing", path="/run_mode", hint="run_mode: train")
+    model = read_model(reader, name)
+    strategy, degrees = read_strategy(reader, model)
+    training = _training(reader, strategy, degrees["dp"])
+    spec: dict[str, Any] = {"model": model, "training": training}
+    cluster = marked_cluster(text)
+    if cluster is not None:
+        reader.log.take("# autodeploy:", "/cluster", cluster["profile"])
+        spec["cluster"] = cluster
+    spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
+    ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
+    reader.log.take("/parallel_config", "/cluster/num_npus", ranks, "product of the degrees")
+    understood = dict.fromkeys(configuration_keys(), "understood, not modelled")
+    kept = reader.note_rest(REASONS | understood, "not in the flag table: kept as it is")
+    return Imported(
+        "mindformers-yaml",
+        spec,
+        reader.log.finish(),
+        ranks=ranks,
+        target="mindformers",
+        kept=tuple(KeptFlag(path, value, 0) for path, value in kept),
+        plan_id=plan_id_of(text),
+    )
+
+
+def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str, Any]:
+    """Batch = batch_size x data_parallel x micro batches x interleaving (`mindformers/trainer/base_trainer.py`)."""
+    data = "train_dataset.data_loader.config.seq_length"
+    sequence = reader.number("/training/seq_length", "model.model_config.seq_length", data, least=1)
+    if sequence is None:
+        reader.fail("model.model_config.seq_length", "the file has no sequence length", "seq_length: 4096")
+    field = "/training/global_batch_size"
+    factors = [strategy["micro_batch_size"], dp]
+    if strategy["pp"] > 1:
+        factors.append(reader.number(field, "parallel_config.micro_batch_num", least=1) or 1)
+    else:
+        factors.append(reader.number(field, "runner_config.gradient_accumulation_steps", least=1) or 1)
+        reader.raw("parallel_config.micro_batch_num")
+    factors.append(reader.number(field, "micro_batch_interleave_num", least=1) or 1)
+    batch = 1
+    for factor in factors:
+        batch *= factor
+    kinds = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    dtype = reader.take("/training/precision", "model.model_config.compute_dtype")
+    if dtype is None:
+        reader.log.default("/training/precision", "bf16", "the file names no compute_dtype")
+    elif dtype not in kinds:
+        reader.fail("model.model_config.compute_dtype", f"{str(dtype)[:40]!r} is not modelled", ", ".join(kinds))
+    precision = kinds.get(str(dtype), "bf16")
+    return {"seq_length": sequence, "global_batch_size": batch, "precision": precision}

@@ -1,0 +1,141 @@
+"""Whole-number expressions of `$((...))` and `((...))`: + - * / %, comparisons, && and ||, brackets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from autodeploy.importers.documents import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|\$?\{?([A-Za-z_]\w*)\}?|(\|\||&&|[<>=!]=|[-+*/%<>!()]))")
+_LEVELS: tuple[tuple[str, ...], ...] = (
+    ("||",),
+    ("&&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
+_WORD_BITS = 64
+MAX_LENGTH = 4096
+
+
+class ExpressionError(ValueError):
+    """The expression is not one of those read here."""
+
+
+class UnreadableError(ExpressionError):
+    """The expression uses more of the shell's arithmetic than is read here."""
+
+
+class UnknownOperandError(Exception):
+    """A name in the expression has no known value."""
+
+
+def evaluate(expression: str, value_of: Callable[[str], int | None]) -> int:
+    """The expression's value; names are looked up with `value_of`.
+
+    Raises
+    ------
+    UnknownOperandError
+        with the name that has no value.
+    UnreadableError
+        when it uses operators that are not followed.
+    ExpressionError
+        when it is not an expression, divides by zero or leaves 64 bits.
+    """
+    if len(expression) > MAX_LENGTH:
+        raise ExpressionError(f"the expression is longer than {MAX_LENGTH} characters")
+    parser = _Parser(_tokens(expression), value_of)
+    found = parser.level(0)
+    if parser.tokens:
+        raise ExpressionError(f"unexpected {parser.tokens[0]!r}")
+    return found
+
+
+def _tokens(expression: str) -> list[str]:
+    tokens, position = [], 0
+    text = expression.rstrip()
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise UnreadableError(f"{text[position:].strip()[:20]!r} is not followed")
+        tokens.append(match[1] or match[2] or match[3])
+        position = match.end()
+    return tokens
+
+
+class _Parser:
+    """Precedence climbing over the tokens that are left."""
+
+    def __init__(self, tokens: list[str], value_of: Callable[[str], int | None]) -> None:
+        self.tokens = tokens
+        self.value_of = value_of
+        self.depth = 0
+
+    def level(self, index: int) -> int:
+        if index == len(_LEVELS):
+            return self.operand()
+        left = self.level(index + 1)
+        while self.tokens and self.tokens[0] in _LEVELS[index]:
+            operator = self.tokens.pop(0)
+            left = _apply(operator, left, self.level(index + 1))
+        return left
+
+    def operand(self) -> int:
+        if not self.tokens:
+            raise ExpressionError("it ends where a number is expected")
+        token = self.tokens.pop(0)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ExpressionError(f"it is nested more than {MAX_DEPTH} deep")
+        try:
+            if token in {"-", "+", "!"}:
+                value = self.operand()
+                return -value if token == "-" else value if token == "+" else int(not value)
+            if token == "(":
+                value = self.level(0)
+                if not self.tokens or self.tokens.pop(0) != ")":
+                    raise ExpressionError("a bracket is never closed")
+                return value
+        finally:
+            self.depth -= 1
+        if token.isdigit():
+            return _bounded(int(token[: _WORD_BITS + 1]))
+        if not (token[0].isalpha() or token[0] == "_"):
+            raise ExpressionError(f"unexpected {token!r}")
+        found = self.value_of(token)
+        if found is None:
+            raise UnknownOperandError(token)
+        return _bounded(found)
+
+
+def _apply(operator: str, left: int, right: int) -> int:
+    if operator in {"/", "%"}:
+        if right == 0:
+            raise ExpressionError("division by zero")
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        return quotient if operator == "/" else left - quotient * right
+    results = {
+        "||": int(bool(left or right)),
+        "&&": int(bool(left and right)),
+        "==": int(left == right),
+        "!=": int(left != right),
+        "<": int(left < right),
+        "<=": int(left <= right),
+        ">": int(left > right),
+        ">=": int(left >= right),
+        "+": left + right,
+        "-": left - right,
+        "*": left * right,
+    }
+    return _bounded(results[operator])
+
+
+def _bounded(value: int) -> int:
+    if abs(value) >= 2 ** (_WORD_BITS - 1):
+        raise ExpressionError("the number is too large")
+    return value

@@ -1,0 +1,158 @@
+"""Follows a script from top to bottom without running it: which variables it sets and which commands it would start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.importers.shell_expansion import Variables
+from autodeploy.importers.shell_statements import StatementReader
+from autodeploy.importers.shell_tests import truth
+from autodeploy.importers.shell_tree import Command, Condition, Function, NotFollowed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.importers.shell_tree import Statement
+    from autodeploy.importers.shell_values import Value
+
+TESTS = frozenset({"[", "[[", "test"})
+MAX_COMMANDS = 20_000
+
+
+@dataclass(slots=True)
+class Followed:
+    """What a script does, as far as that can be said without running it.
+
+    `commands` are the words of each command in order; `notes` pairs of an offset and what was not followed there.
+    """
+
+    source: StatementReader
+    variables: Variables
+    environment: dict[str, Value] = field(default_factory=dict)
+    commands: list[tuple[int, list[Value]]] = field(default_factory=list)
+    notes: list[tuple[int, str]] = field(default_factory=list)
+
+
+def follow(text: str, given: Mapping[str, str] | None = None) -> Followed:
+    """Reads and follows a script; `given` are variables set from outside.
+
+    Raises
+    ------
+    SpecError
+        with line and column where the script is not well formed; when it is nested or expands without measure.
+    """
+    source = StatementReader(text)
+    statements = source.script()
+    variables = Variables(source, given or {})
+    follower = _Follower(Followed(source, variables), set(given or {}))
+    follower.run(statements)
+    followed = follower.followed
+    for offset, refused in variables.refused:
+        followed.notes.append((offset, f"{refused[:60]} is not carried out: its value stays unknown"))
+    followed.notes = sorted(set(followed.notes))
+    return followed
+
+
+class _Follower:
+    def __init__(self, followed: Followed, fixed: set[str]) -> None:
+        self.followed = followed
+        self.variables = followed.variables
+        self._fixed = fixed
+        self._functions: dict[str, Sequence[Statement]] = {}
+        self._depth = 0
+        self._count = 0
+
+    def run(self, statements: Sequence[Statement]) -> bool | None:
+        """Follows the statements; the last command's status: true, false, or None where it can't be known."""
+        status: bool | None = True
+        skipped = False
+        for statement in statements:
+            if isinstance(statement, Function):
+                self._functions[statement.name] = statement.body
+            elif isinstance(statement, NotFollowed):
+                self.followed.notes.append((statement.offset, f"{statement.keyword!r} is not followed"))
+            elif isinstance(statement, Condition):
+                self._branch(statement)
+                status = None
+            else:
+                skipped = self._is_skipped(statement, status, skipped=skipped)
+                if not skipped:
+                    status = self._command(statement)
+        return status
+
+    def _is_skipped(self, command: Command, status: bool | None, *, skipped: bool) -> bool:
+        """Whether `&&` or `||` keeps the command from running. What can't be known is taken to have worked."""
+        if command.link == "&&":
+            return skipped or status is False
+        if command.link == "||":
+            return status is not False
+        return False
+
+    def _branch(self, condition: Condition) -> None:
+        for test, body in condition.branches:
+            met = self.run(test)
+            if met is None:
+                self.followed.notes.append(
+                    (condition.offset, "'if': the condition can't be known, so it is not followed")
+                )
+                return
+            if met:
+                self.run(body)
+                return
+        self.run(condition.otherwise)
+
+    def _command(self, command: Command) -> bool | None:
+        self._count += 1
+        if self._count > MAX_COMMANDS:
+            raise self.followed.source.error(command.offset, f"the script follows more than {MAX_COMMANDS:,} commands")
+        if command.arithmetic is not None:
+            if "=" in command.arithmetic.replace("==", "").replace("!=", "").replace("<=", "").replace(">=", ""):
+                self.followed.notes.append((command.offset, "an assignment inside ((...)) is not followed"))
+                return None
+            number = self.variables.number(command.arithmetic, command.offset)
+            return None if number is None else number != 0
+        name = command.words[0].plain if command.words else None
+        self._assign(command, exports=name == "export")
+        if name is None and not command.words:
+            return True
+        words = [value for word in command.words for value in self.variables.words(word)]
+        if name in TESTS:
+            return truth(words)
+        if name in self._functions:
+            return self._call(name, command.offset)
+        if name == "export":
+            for word in words[1:]:
+                if (known := self.variables.known(word.text)) is not None:
+                    self.followed.environment[word.text] = known
+        elif name == "unset":
+            for word in words[1:]:
+                self.variables.scalars.pop(word.text, None)
+                self.variables.arrays.pop(word.text, None)
+                self.followed.environment.pop(word.text, None)
+        elif words:
+            self.followed.commands.append((command.offset, words))
+        return name == "true" or (False if name == "false" else None)
+
+    def _call(self, name: str, offset: int) -> bool | None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self.followed.source.error(offset, f"functions call each other more than {MAX_DEPTH} deep")
+        status = self.run(self._functions[name])
+        self._depth -= 1
+        return status
+
+    def _assign(self, command: Command, *, exports: bool) -> None:
+        """Assignments before a command are the command's environment: they are read like exports."""
+        for assignment in command.assignments:
+            if assignment.name in self._fixed:
+                continue
+            if isinstance(assignment.value, tuple):
+                values = [value for word in assignment.value for value in self.variables.words(word)]
+                self.variables.assign_array(assignment.name, values, appends=assignment.appends)
+                continue
+            value = self.variables.value(assignment.value)
+            self.variables.assign(assignment.name, value, appends=assignment.appends)
+            if exports or command.words or assignment.name in self.followed.environment:
+                self.followed.environment[assignment.name] = self.variables.scalars[assignment.name]

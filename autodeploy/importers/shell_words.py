@@ -1,0 +1,228 @@
+"""Words of a shell script: quotes, escapes, `$` substitutions. Nothing is carried out.
+
+A bad script is refused with line and column. Nesting is bounded, and every character is read a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-]")
+_OPERATOR = re.compile(r":?[-=?+]")
+MAX_CHARACTERS, MAX_WORDS = 200_000, 20_000
+_ENDS = frozenset(" \t\r\n;&|<>()")
+_PLAIN = re.compile(r"[^\s;&|<>()\\'\"$`]+")
+_IN_QUOTES = re.compile(r'[^"\\$`]+')
+_IN_OPERAND = re.compile(r"[^}\\'\"$`]+")
+
+
+class WordReader:
+    """Reads words of one text, from `position` on."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_CHARACTERS:
+            raise SpecError(f"the script is larger than {MAX_CHARACTERS:,} characters")
+        self.text = text
+        self.position = 0
+        self._depth = 0
+        self._words = 0
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and column, both from 1."""
+        line = bisect_right(self._starts, offset)
+        return line, offset - self._starts[line - 1] + 1
+
+    def error(self, offset: int, message: str, hint: str = "") -> SpecError:
+        """What is wrong at that place."""
+        line, column = self.place(offset)
+        return SpecError(f"line {line}, column {column}: {message}", hint=hint)
+
+    def peek(self, length: int = 1) -> str:
+        """The next characters, without taking them."""
+        return self.text[self.position : self.position + length]
+
+    def skip_blanks(self) -> None:
+        """Blanks and continued lines."""
+        while True:
+            character = self.peek()
+            if character and character in " \t\r":
+                self.position += 1
+            elif (joined := self._continuation()) > 0:
+                self.position += joined
+            else:
+                return
+
+    def word(self) -> Word:
+        """The word at the position; it has at least one character."""
+        start, parts = self.position, list[Part]()
+        self._words += 1
+        if self._words > MAX_WORDS:
+            raise self.error(start, f"more than {MAX_WORDS:,} words")
+        while self.position < len(self.text):
+            character = self.text[self.position]
+            if character in _ENDS:
+                break
+            match = _PLAIN.match(self.text, self.position)
+            if match:
+                parts.append(Text(match.group(), self.position, quoted=False))
+                self.position = match.end()
+            else:
+                parts += self._special(quoted=False)
+        return Word(tuple(parts), start)
+
+    def name_before(self, mark: str) -> str | None:
+        """The name that stands right before the mark, such as `=`, at the position."""
+        match = _NAME.match(self.text, self.position)
+        return match.group() if match and self.text.startswith(mark, match.end()) else None
+
+    def balanced(self, opening: str, closing: str) -> str:
+        """The inside of brackets that open at the position; quotes hide brackets."""
+        start, level = self.position, 0
+        while self.position < len(self.text):
+            character = self.text[self.position]
+            if character == "\\":
+                self.position += 1
+            elif character in "'\"":
+                end = self.text.find(character, self.position + 1)
+                if end < 0:
+                    break
+                self.position = end
+            elif character == opening:
+                level += 1
+            elif character == closing:
+                level -= 1
+                if level == 0:
+                    self.position += 1
+                    return self.text[start + 1 : self.position - 1]
+            self.position += 1
+        raise self.error(start, f"{opening!r} is never closed")
+
+    def _continuation(self) -> int:
+        if self.peek(2) == "\\\n":
+            return 2
+        return 3 if self.peek(3) == "\\\r\n" else 0
+
+    def _special(self, *, quoted: bool) -> list[Part]:
+        """Escape, quote, substitution at the position."""
+        start, character = self.position, self.text[self.position]
+        if joined := self._continuation():
+            self.position += joined
+            return []
+        if character == "\\":
+            self.position += 2
+            if quoted and self.text[start + 1 : start + 2] not in {"$", "`", '"', "\\"}:
+                return [Text(self.text[start : start + 2], start, quoted)]
+            return [Text(self.text[start + 1 : start + 2], start + 1, quoted=True)]
+        if character == "$":
+            return [self._dollar(quoted=quoted)]
+        if character == "`":
+            end = self.text.find("`", start + 1)
+            if end < 0:
+                raise self.error(start, "'`' is never closed")
+            self.position = end + 1
+            return [Refused(self.text[start : end + 1], start, quoted)]
+        if character == "'" and not quoted:
+            return [self._single_quoted(start)]
+        if character == '"' and not quoted:
+            return self._double_quoted()
+        self.position += 1
+        return [Text(character, start, quoted)]
+
+    def _single_quoted(self, start: int) -> Text:
+        end = self.text.find("'", self.position + 1)
+        if end < 0:
+            raise self.error(start, "the quote ' is never closed")
+        inside = self.position + 1
+        self.position = end + 1
+        return Text(self.text[inside:end], inside, quoted=True)
+
+    def _double_quoted(self) -> list[Part]:
+        start = self.position
+        self.position += 1
+        parts: list[Part] = [Text("", start, quoted=True)]  # "" is a word too
+        while self.position < len(self.text):
+            if self.peek() == '"':
+                self.position += 1
+                return parts
+            match = _IN_QUOTES.match(self.text, self.position)
+            if match:
+                parts.append(Text(match.group(), self.position, quoted=True))
+                self.position = match.end()
+            else:
+                parts += self._special(quoted=True)
+        raise self.error(start, 'the quote " is never closed')
+
+    def _dollar(self, *, quoted: bool) -> Part:
+        start = self.position
+        if self.peek(3) == "$((":
+            self.position += 1
+            inside = self.balanced("(", ")")
+            if inside.startswith("(") and inside.endswith(")"):
+                return Arithmetic(inside[1:-1], start, quoted)
+            return Refused(self.text[start : self.position], start, quoted)
+        if self.peek(2) == "$(":
+            self.position += 1
+            self.balanced("(", ")")
+            return Refused(self.text[start : self.position], start, quoted)
+        if self.peek(2) == "${":
+            return self._braced(quoted=quoted)
+        if self.peek(2) == "$'" and not quoted:
+            self.position += 1
+            return self._single_quoted(start)
+        match = _PARAMETER.match(self.text, start + 1)
+        if match is None:
+            self.position += 1
+            return Text("$", start, quoted)
+        name = match.group() if match.group()[0].isalpha() or match.group()[0] == "_" else match.group()[0]
+        self.position = start + 1 + len(name)
+        return Parameter(name, start, quoted)
+
+    def _braced(self, *, quoted: bool) -> Part:
+        start = self.position
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self.error(start, f"substitutions are nested more than {MAX_DEPTH} deep")
+        try:
+            match = _PARAMETER.match(self.text, start + 2)
+            if match is not None:
+                self.position = match.end()
+                every = self.peek(3) in {"[@]", "[*]"}
+                self.position += 3 if every else 0
+                if self.peek() == "}":
+                    self.position += 1
+                    return Parameter(match.group(), start, quoted, every)
+                operator = _OPERATOR.match(self.text, self.position)
+                if operator:
+                    self.position = operator.end()
+                    operand = self._operand(start, quoted=quoted)
+                    return Parameter(match.group(), start, quoted, every, operator.group(), operand)
+            self.position = start + 1
+            self.balanced("{", "}")
+            return Refused(self.text[start : self.position], start, quoted)
+        finally:
+            self._depth -= 1
+
+    def _operand(self, start: int, *, quoted: bool) -> tuple[Part, ...]:
+        parts: list[Part] = []
+        while self.position < len(self.text):
+            if self.peek() == "}":
+                self.position += 1
+                return tuple(parts)
+            match = _IN_OPERAND.match(self.text, self.position)
+            if match:
+                parts.append(Text(match.group(), self.position, quoted))
+                self.position = match.end()
+            elif self.peek() == '"':
+                parts += self._double_quoted()
+            elif self.peek() == "'" and not quoted:
+                parts.append(self._single_quoted(self.position))
+            else:
+                parts += self._special(quoted=quoted)
+        raise self.error(start, "'${' is never closed")

@@ -1,0 +1,198 @@
+"""Launch scripts: what is read of them, where a mistake is, and that nothing is ever run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.import_document import import_document, import_file
+from autodeploy.importers.launch_script import read_launch_script
+
+FILES = Path(__file__).parent.parent / "launch_files"
+SHAPE = "--num-layers 4 --hidden-size 512 --num-attention-heads 8"
+REST = "--seq-length 1024 --vocab-size 1000 --global-batch-size 8"
+
+
+def script(*lines, flags=f"{SHAPE} {REST}"):
+    """A script of the lines that starts a training with the flags."""
+    return "\n".join([*lines, f"torchrun --nproc_per_node 8 pretrain_gpt.py {flags}"])
+
+
+def flags_of(*lines, flags):
+    found = read_launch_script(script(*lines, flags=f"{SHAPE} {flags}")).flags
+    return {name: flag.text for name, flag in found.items() if name not in SHAPE}
+
+
+def test_a_mindspeed_script_is_a_spec():
+    imported = import_file(FILES / "mindspeed_moe.sh")
+    assert (imported.kind, imported.target, imported.ranks) == ("launch-script", "mindspeed-llm", 128)
+    spec = imported.spec("cloudmatrix-384")
+    model, strategy = spec.model, spec.strategy
+    assert (spec.cluster.num_npus, spec.training.global_batch_size.value, spec.training.seq_length) == (64, 512, 8192)
+    assert spec.training.tokens == 1000 * 512 * 8192
+    assert (model.num_hidden_layers, model.n_routed_experts, model.first_k_dense_replace) == (22, 64, 1)
+    assert (model.n_shared_experts, model.num_key_value_heads, model.qk_norm) == (2, 4, True)
+    assert (strategy.tp, strategy.pp, strategy.vpp, strategy.ep, strategy.etp) == (2, 4, 3, 16, 1)
+    assert strategy.layers_per_stage == ((2, 2, 2), (2, 2, 2), (2, 2, 2), (2, 2, 0))
+    assert (strategy.schedule, strategy.moe_dispatcher, strategy.swap_optimizer) == ("interleaved", "alltoall", True)
+    # One layer of each virtual stage, but of the empty one.
+    assert [row.get("full", 0) for row in strategy.recompute.per_stage] == [3, 3, 3, 3]
+    assert {"moe_alltoall_overlap", "grouped_gemm", "fused_operators", "host_core_binding"} <= {*strategy.features}
+    assert imported.environment["TASK_QUEUE_ENABLE"] == "2"
+    assert "MY_OWN_SWITCH" not in imported.environment
+    assert [(flag.name, flag.value) for flag in imported.kept] == [("--some-flag-of-ours", "1 2")]
+
+
+def test_a_megatron_script_is_a_spec():
+    imported = import_file(FILES / "megatron_dense.sh")
+    spec = imported.spec("nvidia-h100")
+    assert (imported.target, imported.ranks, spec.cluster.num_npus) == ("megatron", 32, 32)
+    assert spec.strategy.layers_per_stage == (7, 9, 9, 5)
+    assert (spec.training.precision, spec.training.tokens) == ("fp8", 1_000_000 * 4096)
+    assert (spec.model.vocab_size, spec.model.intermediate_size) == (50_257, 8192)
+    assert spec.model.tie_word_embeddings
+    assert spec.strategy.recompute.modules == ("core_attn",)
+    notes = imported.diagnostics
+    assert any("dirname" in note.reason for note in notes.ignored)
+    assert any("condition can't be known" in note.reason for note in notes.ignored)
+    assert "/model/vocab_size" in {note.field for note in notes.defaulted}
+
+
+def test_a_script_without_chips_asks_for_them():
+    with pytest.raises(SpecError) as caught:
+        import_file(FILES / "mindspeed_moe.sh").spec()
+    assert caught.value.errors[0].path == "/cluster/profile"
+    assert "--cluster" in caught.value.errors[0].hint
+
+
+def test_a_script_may_name_its_chips():
+    mark = "# autodeploy: cluster=ascend-800t-a2 device=910B3 num_npus=64"
+    spec = import_document(script(mark), "a.sh").spec()
+    assert (spec.cluster.profile, spec.cluster.device, spec.cluster.num_npus) == ("ascend-800t-a2", "910B3", 64)
+    assert import_document(script(mark), "a.sh").spec("cloudmatrix-384").cluster.device is None
+
+
+def test_too_few_ranks_are_a_contradiction_and_ask_for_cards():
+    imported = import_document(script(flags=f"{SHAPE} {REST} --tensor-model-parallel-size 16"), "a.sh")
+    assert [note.value for note in imported.diagnostics.contradicted] == ["8"]
+    with pytest.raises(SpecError, match="how many cards"):
+        imported.spec("ascend-800t-a2")
+    assert imported.spec("ascend-800t-a2", num_npus=64).cluster.num_npus == 64
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "expected"),
+    [
+        (["A=2"], "--lr $A", "2"),
+        (["A=2"], '--lr "${A}e-5"', "2e-5"),
+        (["A='x y'"], '--lr "$A"', "x y"),
+        ([], "--lr ${A:-7}", "7"),
+        (["A="], "--lr ${A:-7}", "7"),
+        (["A=1"], "--lr ${A:+3}", "3"),
+        (["A=4", "B=$(( (A + 2) * A / 3 - 1 ))"], "--lr $B", "7"),
+        (["A=4", "B=$(($A*${A}))"], "--lr $B", "16"),
+        (["A=(1 2 3)"], '--lr "${A[@]}"', "1 2 3"),
+        (["A=(1)", "A+=(2)"], "--lr ${A[*]}", "1 2"),
+        (["A=1", "A+=0"], "--lr $A", "10"),
+        (["A=1", "if [ $A -gt 0 ]; then B=5; else B=6; fi"], "--lr $B", "5"),
+        (["A=1", "if ((A == 2)); then B=5; elif [[ $A == 1 && -n x ]]; then B=6; fi"], "--lr $B", "6"),
+        (["A=x", '[ "$A" = y ] && B=1 || B=2'], "--lr $B", "2"),
+        (["f() {", "  B=9", "}", "f"], "--lr $B", "9"),
+        (["B=1 # not 2"], "--lr $B", "1"),
+        (["B=1; cat <<EOF > x", "B=2", "EOF", ""], "--lr $B", "1"),
+        (["export B=3"], "--lr=$B", "3"),
+    ],
+)
+def test_variables(lines, flags, expected):
+    assert flags_of(*lines, flags=flags)["--lr"] == expected
+
+
+def test_negative_numbers_are_values():
+    assert flags_of(flags="--moe-layer-freq -1 --bf16") == {"--moe-layer-freq": "-1", "--bf16": ""}
+
+
+def test_the_last_of_two_flags_counts():
+    imported = import_document(script(flags=f"{SHAPE} {REST} --micro-batch-size 1 --micro-batch-size 2"), "a.sh")
+    assert imported.document["strategy"]["micro_batch_size"] == 2
+    assert [note.value for note in imported.diagnostics.contradicted] == ["1"]
+
+
+def test_a_variable_from_outside():
+    text = script(flags=f"{SHAPE} {REST} --tensor-model-parallel-size $TP")
+    with pytest.raises(
+        SpecError, match=r"line 1, column \d+: --tensor-model-parallel-size: \$TP has no value"
+    ) as caught:
+        import_document(text, "a.sh")
+    assert caught.value.hint == "set it: --set TP=VALUE"
+    assert import_document(text, "a.sh", variables={"TP": "4"}).document["strategy"]["tp"] == 4
+    assert import_document("TP=2\n" + text, "a.sh", variables={"TP": "4"}).document["strategy"]["tp"] == 4
+
+
+def test_nothing_is_run(tmp_path):
+    owned = tmp_path / "owned"
+    text = script(f"A=$(touch {owned})", f"B=`touch {owned}`", f"touch {owned}", f"cat <(touch {owned})", flags="")
+    imported = import_document(f"{text} {SHAPE} {REST} --lr $A --min-lr $B", "a.sh")
+    assert not owned.exists()
+    refused = [note.reason for note in imported.diagnostics.ignored if "not carried out" in note.reason]
+    assert len(refused) == 2
+    with pytest.raises(SpecError, match="has no value in the script"):
+        import_document(script(flags=f"{SHAPE} {REST} --tensor-model-parallel-size $(nproc)"), "a.sh")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('A=1\nB="two\n', 'line 2, column 3: the quote " is never closed'),
+        ("A=${B", "line 1, column 4: '{' is never closed"),
+        ("A=(1 2", "line 1, column 3: the array is never closed"),
+        ("\nif true; then\n", "no elif or else or fi before the end"),
+        ("fi\n", "line 1, column 1: 'fi' without its 'if'"),
+        ("A=$((1 / 0))\n", "line 1, column 3: arithmetic: division by zero"),
+        ("A=$((99999999999999999999 * 9))\n", "arithmetic: the number is too large"),
+        ("A=$(echo\n", "is never closed"),
+        ("echo hello\n", "the script starts no training"),
+        (script(flags=f"{SHAPE} {REST} --num-query-groups many"), "line 1, column .*'many' is not a whole number"),
+        (script(flags=f"{SHAPE} {REST} --num-query-groups {'9' * 50}"), "is not a whole number of usable size"),
+        (script(flags=f"{SHAPE} {REST} --noop-layers 7"), "7 is not below --num-layers 4"),
+        (script(flags=f"{SHAPE} {REST} --pipeline-model-parallel-layout 'Ett|tq|L'"), "'q' is not one of E, t, m, L"),
+        (script(flags=f"{SHAPE} {REST} --pipeline-model-parallel-layout EttL"), "it places 2 layers, the model has 4"),
+        (script(flags=f"{SHAPE} --seq-length 8 --global-batch-size 8"), "no vocabulary size"),
+    ],
+)
+def test_mistakes_name_their_place(text, message):
+    with pytest.raises(SpecError, match=message):
+        import_document(text, "a.sh")
+
+
+HOSTILE = {
+    "doubling": "A=0123456789\n" + "".join("A=$A$A\n" for _ in range(60)) + script(),
+    "array doubling": "A=(1)\n" + 'A+=("${A[@]}")\n' * 60 + script(),
+    "nested defaults": "A=" + "${A:-" * 5000 + "}" * 5000,
+    "nested commands": "A=" + "$(" * 50_000,
+    "nested arithmetic": "A=$((" + "(" * 900 + ")" * 900 + "))\n" + script(),
+    "nested conditions": "if true; then\n" * 5000,
+    "nested functions": "f() { f; f; }\nf\n" + script(),
+    "many quotes": '"' * 99_999,
+    "many commands": "a\n" * 100_000 + script(),
+    "layout": script(flags=f"{SHAPE} {REST} --pipeline-model-parallel-layout '(((t*9999)*9999)*9999)'"),
+    "wide number": script(flags=f"{SHAPE} {REST} --num-experts {'1' * 100_000}"),
+    "many words": "a " * 90_000 + "\n" + script(),
+    "backslashes": "\\" * 200_000 + "\n" + script(),
+    "too large": "#" * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_scripts_are_refused_fast(name):
+    started = time.process_time()
+    with pytest.raises(SpecError):
+        import_document(HOSTILE[name], "a.sh")
+    assert time.process_time() - started < 1.0
+
+
+def test_mechanisms_that_are_not_modelled_are_refused_by_name():
+    with pytest.raises(UnsupportedError, match=r"line 1, column \d+: linear attention"):
+        import_document(script(flags=f"{SHAPE} {REST} --full-attention-interval 4"), "a.sh")
