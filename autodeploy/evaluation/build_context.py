@@ -90,6 +90,7 @@ def operator_features(
         fused_rmsnorm="fused_rmsnorm" in features,
         grouped_gemm="grouped_gemm" in features,
         rect_fa="rect_fa" in features,
+        vector_sort="vector_sort" in features,
         fused_operators="fused_operators" in features,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
@@ -179,7 +180,13 @@ def build_context(
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
     topology = topology_of(profile, cluster, cards)
     machine: Machine = machine_of(
-        profile, device, topology, precision=training.precision, release=release, efficiency=efficiency
+        profile,
+        device,
+        topology,
+        precision=training.precision,
+        release=release,
+        efficiency=efficiency,
+        features=features,
     )
     world = cards * profile.devices_per_npu
     batch = global_batch if global_batch is not None else training.global_batch_size.value

@@ -77,6 +77,8 @@ class Context:
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             deduplicate=self.deduplicate,
             sync_free="host_sync_free" in on,
+            host_reorder="host_reorder" in on,
+            vector_parallel="cube_vector_parallel" in on,
             imbalance=self.imbalance,
             groups_limit=float(self.model.topk_group) if self.model.topk_group else None,
         )

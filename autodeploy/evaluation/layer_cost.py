@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
+from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, MemoryChoice
 from cost_models import compute
-from cost_models.host_bound import exposed_host_s, issue_s
+from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 from cost_models.load_balance import rank_imbalance
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
         once = rates.cube_op_s
         shapes = ((m, n, k), (m, k, n), (k, n, m))
         # A batch of equal products is one operator: its fixed cost is paid once.
-        forward, dx, dw = ((compute.gemm_s(*shape, rates) - once) * g + once for shape in shapes)
+        forward, dx, dw = ((compute.gemm_s(*shape, rates, groups=g) - once) * g + once for shape in shapes)
         times = (forward, dx, dw)
     elif op.kind == "grouped_gemm":
         m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
@@ -100,7 +101,7 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
     elif op.kind == "attention":
         times = (
             compute.attention_s(op.flops, op.head_dim, op.seq, rates, backward=False),
-            compute.attention_s(op.flops, op.head_dim, op.seq, rates, backward=True),
+            compute.attention_s(op.backward_flops, op.head_dim, op.seq, rates, backward=True),
             np.zeros(1),
         )
     else:
@@ -137,7 +138,7 @@ def layer_cost(
         name=table.name,
         forward=forward,
         backward=backward,
-        hidden_pair_s=_hidden_in_pair(table, busiest, exchanged),
+        hidden_pair_s=_hidden_in_pair(table, busiest, exchanged, features),
         ep_total_s=exchanged.ep_total_s,
         tp_total_s=exchanged.tp_total_s,
         cp_total_s=exchanged.cp_total_s,
@@ -162,15 +163,54 @@ def _phase(
     part: Callable[[OperatorTime], Floats] = (lambda t: t.backward_s) if backward else (lambda t: t.forward_s)
     mean = np.asarray(sum(part(t) for t in balanced.values()))
     busy = np.asarray(sum(part(t) for t in busiest.values()))
+    if features.vector_parallel:
+        mean = mean - beside_matrix_work_s(balanced, exchanged, backward=backward)
+        busy = busy - beside_matrix_work_s(busiest, exchanged, backward=backward)
     ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
     tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
-    launches = sum(_launches(op, backward=backward) for op in table.operators) + len(table.exchanges)
-    synchronisations = 0.0 if features.sync_free or backward else table.synchronisations
-    host = issue_s(launches, machine.host.issue_s, synchronisations, machine.host.sync_s)
     device = busy + ep + ep_imbalance + tp + cp
-    exposed = exposed_host_s(host, device, synchronisations, machine.host.sync_s)
+    exposed = _host_s(table, machine, features, busiest, exchanged, device, backward=backward)
     zero = np.zeros_like(device)
     return PhaseCost(mean + zero, busy - mean + ep_imbalance + zero, tp + zero, ep + zero, cp + zero, exposed + zero)
+
+
+def _host_s(
+    table: LayerTable,
+    machine: Machine,
+    features: ExchangeFeatures,
+    times: dict[str, OperatorTime],
+    exchanged: ExchangeTimes,
+    device_s: Floats,
+    *,
+    backward: bool,
+) -> Floats:
+    """Seconds of a pass in which the device waits for the host."""
+    launches = sum(_launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward]
+    rates = machine.host
+    if features.sync_free or backward or not table.synchronisations:
+        return exposed_host_s(issue_s(launches, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
+    restart, queued = synchronisation_s(table, machine, features, times)
+    host = issue_s(launches, rates.issue_s, table.synchronisations, rates.sync_s)
+    return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
+
+
+def synchronisation_s(
+    table: LayerTable, machine: Machine, features: ExchangeFeatures, times: dict[str, OperatorTime]
+) -> tuple[Floats, Floats]:
+    """After a synchronisation: the wait until the host is ahead again, and the work still queued beside it.
+
+    Issued in the order of the mathematics, nothing is queued. Reordered, what does not depend on the split sizes - the
+    shared experts - is issued before the host waits for them.
+    """
+    rows = {op.name: op for op in table.operators}
+    names = [name for name in table.after_synchronisation if name in rows]
+    early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
+    late = [name for name in names if name not in early]
+    queued = np.asarray(sum((times[name].forward_s for name in early), np.zeros(1)))
+    restart = restart_s(
+        [rows[name].launches for name in late], [times[name].forward_s for name in late], machine.host.issue_s
+    )
+    return restart, queued
 
 
 def _launches(op: Operator, *, backward: bool) -> Floats | float:
@@ -186,17 +226,22 @@ def _window_s(table: LayerTable, times: dict[str, OperatorTime], window: str, *,
     return np.asarray(total)
 
 
-def _hidden_in_pair(table: LayerTable, times: dict[str, OperatorTime], exchanged: ExchangeTimes) -> Floats:
+def _hidden_in_pair(
+    table: LayerTable, times: dict[str, OperatorTime], exchanged: ExchangeTimes, features: ExchangeFeatures
+) -> Floats:
     """Expert communication hidden when this layer's forward runs against another micro batch's backward.
 
     Four windows: attention forward beside combine backward, MLP backward beside dispatch forward, MLP forward beside
     dispatch backward, attention backward beside combine forward. In each, min(computation, communication) is hidden.
     Source: MindSpeed moe-fb-overlap.
     """
+    mlp = {back: _window_s(table, times, "mlp", backward=back) for back in (False, True)}
+    if features.vector_parallel:  # vector work beside matrix work lengthens no window
+        mlp = {back: work - beside_matrix_work_s(times, exchanged, backward=back) for back, work in mlp.items()}
     pairs = (
         (_window_s(table, times, "attention", backward=False), exchanged.combine_s),
-        (_window_s(table, times, "mlp", backward=True), exchanged.dispatch_s),
-        (_window_s(table, times, "mlp", backward=False), exchanged.dispatch_s),
+        (mlp[True], exchanged.dispatch_s),
+        (mlp[False], exchanged.dispatch_s),
         (_window_s(table, times, "attention", backward=True), exchanged.combine_s),
     )
     return np.asarray(sum(np.minimum(work, exchange) for work, exchange in pairs))

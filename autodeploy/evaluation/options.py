@@ -27,5 +27,7 @@ class ExchangeFeatures:
     shared_expert_overlap: Bools
     deduplicate: bool = False
     sync_free: bool = False
+    host_reorder: bool = False
+    vector_parallel: bool = False
     imbalance: float = 1.0
     groups_limit: float | None = None

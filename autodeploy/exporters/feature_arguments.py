@@ -21,6 +21,7 @@ BOTH: dict[str, Lines] = {
     "fused_operators": ((MOE, "--moe-permute-fusion", ()),),
 }
 MINDSPEED: dict[str, Lines] = {
+    "rect_fa": (("MLA_ARGS", "--mla-fa-without-pad", ()),),
     "fused_swiglu": ((OPERATORS, "--use-fused-swiglu", ()),),
     "fused_rmsnorm": ((OPERATORS, "--use-fused-rmsnorm", ()),),
     "grouped_gemm": ((MOE, "--moe-grouped-gemm", ()), (OPERATORS, "--gemm-gradient-accumulation-fusion", ())),
@@ -71,7 +72,6 @@ SAID_ELSEWHERE = frozenset(
     }
 )
 NO_FLAG: dict[str, str] = {
-    "rect_fa": "comes with the CANN release",
     "ascendp_mm": "comes with the CANN release",
     "vector_sort": "comes with the CANN release",
     "cube_vector_parallel": "comes with the CANN release",
@@ -116,6 +116,8 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
             arguments.drop("--moe-alltoall-overlap-comm")
             arguments.add(MOE, "--moe-allgather-overlap-comm")
         arguments.add(MOE, "--moe-grouped-gemm")
+    if not arguments.has("--multi-latent-attention"):
+        arguments.drop("--mla-fa-without-pad")
     if arguments.has("--overlap-param-gather") and not arguments.has("--overlap-grad-reduce"):
         arguments.add(OPTIMIZE, "--overlap-grad-reduce")
     if arguments.has("--gemm-gradient-accumulation-fusion") and arguments.has("--no-gradient-accumulation-fusion"):

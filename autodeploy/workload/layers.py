@@ -6,7 +6,7 @@ import numpy as np
 
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.attention import attention_rows
-from autodeploy.workload.mlp import mlp_rows, moe_rows
+from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
 from autodeploy.workload.operators import (
     Exchange,
     Floats,
@@ -64,6 +64,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         model_flops_per_token=2.0 * (model.active_moe_layer_params if moe else model.dense_layer_params),
         choices_per_token=float(model.num_experts_per_tok or 0) if moe else 0.0,
         synchronisations=1.0 if moe and on.capacity_factor is None else 0.0,
+        after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
     )
 
 
@@ -263,4 +264,5 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerT
         model_flops_per_token=layer.model_flops_per_token + head.model_flops_per_token + 4.0 * h * h,
         choices_per_token=layer.choices_per_token,
         synchronisations=layer.synchronisations,
+        after_synchronisation=layer.after_synchronisation,
     )

@@ -66,6 +66,7 @@ SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
+    *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
@@ -138,6 +139,8 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
         sync_s=float(np.asarray(host.sync_s)),
         host_link_bytes_per_s=float(host.link_bytes_per_s),
         links=links,
+        cube_cores=float(rates.cube_cores),
+        pipelined_tiles=rates.pipelined_tiles,
     )
 
 

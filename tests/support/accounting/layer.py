@@ -105,6 +105,8 @@ class Account:
     backward: Pass = field(default_factory=Pass)
     issued: list[float] = field(default_factory=lambda: [0.0, 0.0])
     synchronises: bool = False
+    launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
+    hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
 
     @property
     def hot(self) -> float:
@@ -164,6 +166,7 @@ class Account:
     def _operator(self, name: str, window: str, even: Any, busy: Any, forward: float, backward: float) -> None:
         assert name not in self.operators
         self.operators[name] = Operator(window, even, busy)
+        self.launched[name] = forward
         self.issued[0] += forward
         self.issued[1] += backward
 
@@ -187,9 +190,11 @@ class Account:
         """A message of `seconds` (`busy` with the hottest rank's load), run so often in each pass."""
         busy = seconds if busy is None else busy
         self.forward_messages[name] = busy * forward
-        self.issued[0] += 1
-        self.issued[1] += 1
+        if seconds > 0:
+            self.issued[0] += forward
+            self.issued[1] += backward
         for part, count, hide in ((self.forward, forward, hide_forward), (self.backward, backward, hide_backward)):
+            self.hidden[name, 0 if part is self.forward else 1] = (busy - hide(busy)) * count
             shown = hide(seconds) * count
             setattr(part, lane, getattr(part, lane) + shown)
             part.imbalance += hide(busy) * count - shown
@@ -208,13 +213,57 @@ class Account:
                 )
                 part.compute += even
                 part.imbalance += busy - even
-            wait = machine.sync_s if self.synchronises and number == 0 and "host_sync_free" not in self.run.on else 0.0
-            host_s = self.issued[number] * machine.issue_s
-            part.host = max(0.0, host_s - part.total) + wait
+            part.compute -= self.beside_cubes(backward=number == 1, busy=False)
+            part.imbalance -= self.beside_cubes(backward=number == 1, busy=True) - self.beside_cubes(
+                backward=number == 1, busy=False
+            )
+            ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
+            waits = self.synchronises and number == 0 and "host_sync_free" not in self.run.on
+            part.host = max(ahead, self.restart(ahead)) if waits else ahead
+
+    def restart(self, ahead: float) -> float:
+        """A round trip with an empty queue, then the host issues what follows, operator by operator."""
+        shared = [n for n in ("shared_up_proj", "shared_activation", "shared_down_proj") if n in self.operators]
+        order = ["permute", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj"]
+        order += ["sort_by_rank", "unpermute"]
+        queued = 0.0
+        if "host_reorder" in self.run.on:
+            queued = sum(self.operators[n].busy[0] for n in shared)
+        else:
+            order += shared
+        worst, clock, work = ahead, 0.0, 0.0
+        for name in order:
+            clock += self.launched[name] * self.machine.issue_s
+            worst = max(worst, clock - work)
+            work += self.operators[name].busy[0]
+        return self.machine.sync_s + worst - queued
+
+    def beside_cubes(self, *, backward: bool, busy: bool) -> float:
+        """Reordering of rows on vector units beside products that don't need those rows."""
+        if "cube_vector_parallel" not in self.run.on or "permute" not in self.operators:
+            return 0.0
+
+        def took(name: str) -> tuple[float, float, float]:
+            o = self.operators.get(name)
+            return (0.0, 0.0, 0.0) if o is None else o.busy if busy else o.even
+
+        shared = [took("shared_up_proj"), took("shared_down_proj")]
+        routed = [took("expert_up_proj"), took("expert_down_proj")]
+        there, back = ("permute", "sort_by_expert"), ("sort_by_rank", "unpermute")
+        if not backward:
+            half = sum(t[0] for t in shared) / 2
+            return min(sum(took(n)[0] for n in there), max(0.0, half - self.hidden["dispatch", 0])) + min(
+                sum(took(n)[0] for n in back), max(0.0, half - self.hidden["combine", 0])
+            )
+        weights, gradients = sum(t[2] for t in routed), sum(t[1] + t[2] for t in shared)
+        return min(sum(took(n)[1] for n in there), max(0.0, weights - self.hidden["dispatch", 1])) + min(
+            sum(took(n)[1] for n in back), max(0.0, gradients - self.hidden["combine", 1])
+        )
 
     def window_s(self, window: str, *, backward: bool) -> float:
         """Computation of one half of the layer."""
-        return sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
+        work = sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
+        return work - (self.beside_cubes(backward=backward, busy=True) if window == "mlp" else 0.0)
 
     def hidden_in_pair(self) -> float:
         """Four windows of a forward beside another micro batch's backward: each hides the smaller of the two."""
@@ -371,9 +420,14 @@ def _core(a: Account, heads: float, window: int | None) -> None:
         return
     seen = s / 2 if window is None or window >= s else window - window**2 / (2 * s)
     value = r.value if "rect_fa" in r.on else r.qk  # V is padded to Q's width
-    flops = 2 * a.tokens * seen * heads * r.qk + 2 * a.tokens * seen * heads * value
+    product = {width: 2 * a.tokens * seen * heads * width for width in (r.qk, value)}
     ring = a.d.cp // a.d.ulysses
-    times = tuple(a.machine.attention(flops, r.qk, s / ring, backward=back) for back in (False, True))
+    # Forward S = Q K, O = P V; backward S, dQ and dK as wide as Q, dP and dV as V.
+    flops = (product[r.qk] + product[value], 3 * product[r.qk] + 2 * product[value])
+    times = tuple(
+        a.machine.attention(work, (r.qk + value) / 2, s / ring, backward=back)
+        for work, back in zip(flops, (False, True), strict=True)
+    )
     a._operator("core_attention", "attention", (*times, 0.0), (*times, 0.0), 1, 1)
     a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
     if value != r.value:
@@ -463,8 +517,11 @@ def _mixture(a: Account) -> None:
     a.synchronises = r.capacity_factor is None
     logits = a.local * experts
     a.gemm("router", "mlp", a.local, experts, h)
-    passes = 24 if fused else 48
-    a.vector("routing", "mlp", passes * logits, passes * logits / 2, 4 if fused else 12)
+    passes, steps = (24, 4) if fused else (48, 12)
+    sorts = "vector_sort" in r.on
+    if sorts:  # values and indices of two choices are not written and read again, but the logits once
+        passes, steps = passes - (16 - 4), steps - 1
+    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps)
     a.keep("router_logits", 4 * logits)
     a.dense_params += h * experts
 
@@ -479,20 +536,23 @@ def _mixture(a: Account) -> None:
     if d.dispatcher == "allgather":
         # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
         whole = sum(a.local for _ in a.groups["ep"] for _ in a.groups["etp"])
-        permute = unpermute_back = (2 + 8 + 2) * h * received
-        unpermute = permute_back = (2 + 8 + 4 + 4) * h * received + 2 * h * whole
+        wide = 0 if sorts else 8
+        permute = unpermute_back = (2 + wide + 2) * h * received
+        unpermute = permute_back = (2 + wide + 4 + 4) * h * received + 2 * h * whole
         sent = received
     once = 1 if fused else 3
-    a.vector("permute", "mlp", permute, permute_back, once, moves=True)
-    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=True, hot=True)
+    if sorts:  # a key and a place of each choice, in and out, twice
+        permute += 2 * (8 + 8) * a.local * k
+    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts)
+    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
     a.experts("expert_up_proj", mine, received / mine, r.gates * width, h)
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True)
     a.experts("expert_down_proj", mine, received / mine, h, width)
-    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=True, hot=True)
-    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=True)
+    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
+    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts)
     padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
     a.keep("unpermute_in", 2 * h * sent * padded)
     a.keep("expert_in", 2 * received * h, hot=True)
