@@ -59,7 +59,7 @@ def restart_s(launches: Sequence[Number], device_s: Sequence[Number], issue_per_
     Before row i the device has waited max over rows of (issued so far - worked so far): small operators first mean a
     long wait, one long operator lets the host run ahead.
     """
-    waited, issued, worked = np.zeros(1), np.zeros(1), np.zeros(1)
+    waited, issued, worked = (np.asarray(0.0) for _ in range(3))
     for count, seconds in zip(launches, device_s, strict=True):
         issued = issued + np.asarray(count) * issue_per_operator_s
         waited = np.maximum(waited, issued - worked)
