@@ -9,7 +9,7 @@ from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
-from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES
+from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
 from hardware_profiles.errors import ProfileError as BadProfile
 from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.topology import ClusterTopology, cluster_topology
@@ -208,7 +208,7 @@ def build_context(
         slowest_device_factor=cluster.slowest_device_factor,
         limit_bytes=min(memory_limit_gib * GIB, usable) if memory_limit_gib else usable,
         host_bytes_per_device=max(0.0, host - reserved),
-        gradient_bytes=2.0 if training.precision == "fp16" else 4.0,
+        gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(features).gradient,
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
         precision=training.precision,

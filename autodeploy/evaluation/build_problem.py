@@ -60,7 +60,7 @@ def build_problem(
         limit_bytes=buffers.limit_bytes,
         fixed_bytes=buffers.fixed_bytes,
         host_link_bytes_per_s=context.machine.host.link_bytes_per_s,
-        host_bytes_per_device=context.host_bytes_per_device,
+        host_bytes_per_device=max(0.0, context.host_bytes_per_device - _optimizer_on_host(classes, index, pp)),
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
@@ -84,6 +84,12 @@ def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
     )
     tier = context.machine.tier_of(context.world // pp)
     return float(np.max(point_to_point_s(sent, tier, context.machine.comm_op_s)))
+
+
+def _optimizer_on_host(classes: StepClasses, index: int, pp: int) -> float:
+    """Host bytes that a stage's optimizer states take: an even share of the layers, and the largest piece."""
+    layers = sum(step.count * at(step.static.host, index) for step in classes.layers)
+    return layers / pp + max(at(piece.static.host, index) for piece in classes.pieces)
 
 
 def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:

@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures
 from autodeploy.strategies.candidates import PAIRED, Candidates
+from cost_models.hbm import OptimizerFormat
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
@@ -52,6 +53,11 @@ class Context:
     def graph_mode(self) -> bool:
         """Whether the framework compiles the step: without a pipeline it splits each gradient as soon as it exists."""
         return "graph_mode" in self.features or self.target == "mindformers"
+
+    @property
+    def optimizer(self) -> OptimizerFormat:
+        """Bytes of the optimizer's states."""
+        return OptimizerFormat.of(self.features)
 
     @property
     def cuts_sends(self) -> bool:

@@ -104,7 +104,7 @@ def _axis_features() -> set[str]:
         *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "reuse_fp32_param", "swap_optimizer", "swap_attention"),
         *("ulysses", "ring", "hybrid_cp", "tp_extend_ep", "selective_recompute", "selective_swap"),
         *("moe_alltoall_overlap", "shared_expert_overlap", "mc2", "coc"),
-        *("overlap_grad_reduce", "overlap_param_gather"),
+        *("overlap_grad_reduce", "overlap_param_gather", "virtual_optimizer"),
     }
 
 
@@ -130,7 +130,7 @@ def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> se
         found |= {"tp_extend_ep"} & on
     if not paired:
         found |= {"overlap_grad_reduce", "overlap_param_gather"} & on
-    for name in ("reuse_fp32_param", "swap_optimizer"):
+    for name in ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer"):
         if axes[name]:
             found.add(name)
     return found

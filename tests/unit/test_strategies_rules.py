@@ -67,6 +67,7 @@ def arbitrary(count: int = 4000) -> Candidates:
         sequence_parallel=draw.random(count) < 0.5,
         reuse_fp32_param=draw.random(count) < 0.5,
         swap_optimizer=draw.random(count) < 0.5,
+        virtual_optimizer=draw.random(count) < 0.5,
     )
 
 
@@ -81,7 +82,7 @@ def one(**axes: int | bool | str) -> Candidates:
             "cp_algo": "ring",
             "moe_dispatcher": "alltoall",
         },
-        **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False},
+        **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False, "virtual_optimizer": False},
         **axes,
     }
     for axis, values in (("schedule", SCHEDULES), ("cp_algo", CP_ALGOS), ("moe_dispatcher", DISPATCHERS)):
@@ -161,6 +162,7 @@ def test_launch_rules_are_off_under_any() -> None:
         ("hierarchical_needs_nodes", {"moe_dispatcher": "hierarchical"}),
         ("pairing_needs_exchange", {"schedule": "adaptive_pipe", "vpp": 2, "ep": 1}),
         ("reuse_not_with_swap", {"reuse_fp32_param": True, "swap_optimizer": True}),
+        ("one_optimizer_memory", {"virtual_optimizer": True, "swap_optimizer": True}),
     ],
 )
 def test_arithmetic_rule_binds_under_any(name: str, axes: dict[str, Any]) -> None:
@@ -185,6 +187,7 @@ def test_arithmetic_rule_binds_under_any(name: str, axes: dict[str, Any]) -> Non
         ("megatron", "megatron_schedules", {"schedule": "dualpipev", "vpp": 2}),
         ("megatron", "megatron_dispatchers", {"moe_dispatcher": "alltoall_seq"}),
         ("megatron", "megatron_no_ascend_memory", {"swap_optimizer": True}),
+        ("megatron", "megatron_no_ascend_memory", {"virtual_optimizer": True}),
         ("mindformers", "mindformers_micro_batches", {"micro_batches": 2}),
         ("mindformers", "mindformers_schedules", {"schedule": "adaptive_pipe", "vpp": 2}),
         ("mindformers", "mindformers_memory", {"reuse_fp32_param": True}),

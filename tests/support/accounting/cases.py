@@ -66,6 +66,7 @@ SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
+    *("o2_optimizer", "quantized_optimizer"),
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
@@ -201,7 +202,7 @@ def case_of(
         norm_bytes=4.0 if norm_precision == "fp32" else 2.0,
         distributed_optimizer=distributed_optimizer,
         precision=precision,
-        gradient_bytes=2.0 if precision == "fp16" else 4.0,
+        gradient_bytes=2.0 if precision == "fp16" or on & {"o2_optimizer", "quantized_optimizer"} else 4.0,
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
@@ -228,6 +229,7 @@ def candidates_of(degrees: list[Degrees]) -> Candidates:
         "sequence_parallel": [d.sequence_parallel for d in degrees],
         "reuse_fp32_param": [d.reuse_fp32 for d in degrees],
         "swap_optimizer": [d.swap_optimizer for d in degrees],
+        "virtual_optimizer": [d.virtual_optimizer for d in degrees],
     }
     return Candidates(**{name: np.asarray(values) for name, values in columns.items()})
 
@@ -324,7 +326,8 @@ def degrees(
         # Without it, ranks of a tensor-parallel group would each send the same tokens to the experts.
         sequence_parallel=tp > 1 and (moe or draw(st.booleans())),
         reuse_fp32=(reuse := draw(st.booleans())),
-        swap_optimizer=not reuse and draw(st.booleans()),
+        swap_optimizer=(swap := not reuse and draw(st.booleans())),
+        virtual_optimizer=not reuse and not swap and draw(st.booleans()),
     )
 
 

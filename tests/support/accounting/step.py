@@ -279,13 +279,22 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             tail["exposed_dp_s"] += exposed(gathered, n * a.forward.compute * share * machine.overlap, gather_beside)
             shards = len(group) if distributed else 1
             # Adam reads gradient, weight and moments and writes weights and moments; norm and clearing touch it whole.
-            moved = params_n * ((4 + 12 + 12 + 2) / shards + 8)
+            gradient, master, moments = _state_sizes(run)
+            adam = 0 if d.virtual_optimizer else moments
+            moved = params_n * ((gradient + 2 * (master + adam) + 2) / shards + 2 * gradient)
             update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
             tail["optimizer_s"] += update
-            if d.swap_optimizer:
-                transfer = params_n * 12 / shards / machine.host_link_bytes_per_s
+            if d.swap_optimizer or d.virtual_optimizer:
+                away = moments + (master if d.swap_optimizer else 0)
+                transfer = params_n * away / shards / machine.host_link_bytes_per_s
                 tail["exposed_swap_s"] += max(0.0, transfer - update)
     return tail
+
+
+def _state_sizes(run: Run) -> tuple[int, int, int]:
+    """Bytes a parameter of the accumulated gradient, of the master copy and of both moments."""
+    half = bool(run.on & {"o2_optimizer", "quantized_optimizer"})
+    return 2 if half else 4, 0 if "o2_optimizer" in run.on else 4, 2 if "quantized_optimizer" in run.on else 8
 
 
 def _memory(
@@ -306,10 +315,15 @@ def _memory(
             kinds["weights"] += n * params * 2
             # A compiled step without a pipeline splits a gradient as soon as it exists.
             split = shards if "graph_mode" in run.on and d.pp == 1 else 1
-            kinds["gradients"] += n * params * 4 / split
-            states = (4 + 8 - (2 if d.reuse_fp32 else 0)) / shards
+            gradient, master, adam = _state_sizes(run)
+            kinds["gradients"] += n * params * gradient / split
+            if d.reuse_fp32:
+                master = max(0, master - 2)
+            if d.virtual_optimizer:
+                adam = 0
+            states = (master + adam) / shards
             kinds["optimizer"] += n * params * (states / 16 if d.swap_optimizer else states)
-            moments += 0.0 if d.swap_optimizer else n * params * 8 / shards
+            moments += 0.0 if d.swap_optimizer else n * params * adam / shards
     held = []
     for number, (chunk, names) in enumerate(zip(stage.layers, stage.choices, strict=True)):
         size = sum(sum(a.kept.values()) for _, a in chunk) + sum(
