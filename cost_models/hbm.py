@@ -46,8 +46,8 @@ class OptimizerFormat:
     def of(cls, features: frozenset[str]) -> OptimizerFormat:
         """The format under lossy features.
 
-        o2_optimizer updates the 16-bit weights themselves and accumulates 16-bit gradients (MindSpeed-LLM o2-optimizer,
-        o2-gradient); quantized_optimizer keeps 8-bit moments and 16-bit gradients (MindSpeed quant-states, quant-grads).
+        o2_optimizer updates the 16-bit weights themselves and sums 16-bit gradients; quantized_optimizer keeps 8-bit
+        moments and 16-bit gradients. Source: MindSpeed-LLM o2-optimizer; MindSpeed quant-states, quant-grads.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
         return cls(0.0 if o2 else 4.0, 2.0 if quantized else 8.0, 2.0 if o2 or quantized else 4.0)
@@ -123,11 +123,12 @@ def first_step_peak_bytes(static_bytes: Number, adam_bytes: Number, activation_b
     return np.asarray(np.maximum(static, static - adam_bytes + activation_bytes))
 
 
-def communicator_bytes(message_bytes: Number, default_bytes: float) -> Floats:
-    """Buffers of one HCCL communicator: a send and a receive buffer, not shared with other communicators.
+def communicator_bytes(message_bytes: Number) -> Floats:
+    """Buffers of one HCCL communicator sized by its message: one to send and one to receive, in whole MiB.
 
     References
     ----------
-    CANN documentation, HCCL_BUFFSIZE: two buffers, 200 MB each by default; MindSpeed sizes them by message.
+    CANN documentation, HCCL_BUFFSIZE: two buffers, not shared with other communicators, 200 MB each by default;
+    MindSpeed hccl-group-buffer-adaptive sizes them by message.
     """
-    return np.asarray(2.0 * np.maximum(np.asarray(message_bytes), default_bytes))
+    return np.asarray(2.0 * MIB * np.ceil(np.asarray(message_bytes, dtype=np.float64) / MIB))

@@ -9,7 +9,7 @@ import numpy as np
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
 from autodeploy.evaluation.stage_memory import stage_buffers
-from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
+from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.collectives import point_to_point_s
 from cost_models.schedule import in_flight_moments
 
@@ -142,7 +142,7 @@ def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu:
                     saved_bytes=saved,
                     extra_backward_s=at(cost.recompute_s, index),
                     swap_bytes=at(cost.swap_bytes, index),
-                    excludes=tuple(other for other in mine if other != name and _compete(name, other)),
+                    excludes=tuple(other for other in mine if other != name and compete(name, other)),
                 )
             )
     return tuple(options)
@@ -159,9 +159,3 @@ def _menu(choices: dict[str, ChoiceCost], index: int, number: int) -> list[str]:
     useful = [name for name in choices if name != "full" and saved[name] > 0.01 * most]
     kept = set(sorted(useful, key=lambda name: (-rate[name], name))[:number]) | {"full"}
     return [name for name in choices if name in kept]
-
-
-def _compete(first: str, second: str) -> bool:
-    """Whether two choices free a tensor in common."""
-    a, b = CHOICES[first].frees, CHOICES[second].frees
-    return EVERYTHING in a or EVERYTHING in b or bool(set(a) & set(b))

@@ -81,6 +81,8 @@ class Context:
             tp_fusion=chunks,
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
+            # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
+            recompute_in_waits=~paired & ("selective_recompute" in on and self.target == "any"),
             deduplicate=self.deduplicate,
             sync_free="host_sync_free" in on,
             host_reorder="host_reorder" in on,

@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
-from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, MemoryChoice
+from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 from cost_models.load_balance import rank_imbalance
@@ -146,7 +146,7 @@ def layer_cost(
         balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + np.zeros_like(shard.tp)),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
-        choices=_choices(table, kept, busiest, exchanged, shard),
+        choices=_choices(table, kept, busiest, exchanged, shard, machine, features),
     )
 
 
@@ -253,27 +253,61 @@ def _choices(
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
     shard: Sharding,
+    machine: Machine,
+    features: ExchangeFeatures,
 ) -> dict[str, ChoiceCost]:
-    """What each memory choice of this layer frees and costs; choices that free nothing here are left out."""
+    """What each memory choice of this layer frees and costs; choices that free nothing here are left out.
+
+    A swapped tensor is read from device memory and written back, which other operators wait for.
+    """
+    memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
+    zero = np.zeros_like(shard.tp)
     found = {}
+    waits = _waits(kept, times, exchanged, features)
     for choice in CHOICES.values():
         freed = _freed(choice, kept)
         if not freed:
             continue
-        saved = np.asarray(sum(kept[name] for name in freed) + np.zeros_like(shard.tp))
-        replayed = np.zeros_like(shard.tp)
-        for name, time in times.items():
-            if EVERYTHING in choice.replays or name in choice.replays:
-                replayed = replayed + time.forward_s
+        saved = np.asarray(sum(kept[name] for name in freed) + zero)
+        if choice.kind == "swap":
+            found[choice.name] = ChoiceCost(saved, np.asarray(2.0 * saved / memory_rate), saved)
+            continue
+        work = _replayed_work(choice, times)
+        replayed = zero + work - np.minimum(work, waits(choice, work))
         for name, seconds in exchanged.forward_s.items():
             if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                 replayed = replayed + seconds
-        swapped = saved if choice.kind == "swap" else np.zeros_like(saved)
-        found[choice.name] = ChoiceCost(saved, replayed, swapped)
+        found[choice.name] = ChoiceCost(saved, replayed, zero)
     return found
+
+
+def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime]) -> Floats:
+    """Seconds of the operators that a choice runs again."""
+    again = (t.forward_s for name, t in times.items() if EVERYTHING in choice.replays or name in choice.replays)
+    return np.asarray(sum(again, np.zeros(1)))
+
+
+def _waits(
+    kept: dict[str, Floats], times: dict[str, OperatorTime], exchanged: ExchangeTimes, features: ExchangeFeatures
+) -> Callable[[MemoryChoice, Floats], Floats]:
+    """How much of a choice's replay runs while the backward pass waits for an expert exchange.
+
+    A replay needs no gradient, so it can run beside the exchanges of the backward pass that nothing else hides. Full
+    recompute has them to itself; choices that may be combined share them in proportion to their work, so that together
+    they never hide more than there is.
+    """
+    exposed = sum(exchanged.exposed_ep(backward=True)) * features.recompute_in_waits
+    partial = [c for c in CHOICES.values() if c.kind == "recompute" and EVERYTHING not in c.frees and _freed(c, kept)]
+    together = np.asarray(sum((_replayed_work(c, times) for c in partial), np.zeros(1)))
+
+    def window(choice: MemoryChoice, work: Floats) -> Floats:
+        share = 1.0 if EVERYTHING in choice.frees else work / np.maximum(together, 1e-30)
+        return np.asarray(exposed * share)
+
+    return window
 
 
 def _freed(choice: MemoryChoice, kept: dict[str, Floats]) -> list[str]:
     if EVERYTHING in choice.frees:
-        return [name for name in kept if name != "attention_norm_in"]
+        return [name for name in kept if name != LAYER_INPUT]
     return [name for name in choice.frees if name in kept]

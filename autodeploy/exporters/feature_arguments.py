@@ -38,6 +38,7 @@ MINDSPEED: dict[str, Lines] = {
         (MOE, "--trans-hot-expert-group-num", (3,)),
     ),
     "virtual_optimizer": ((OPTIMIZE, "--virtual-optimizer", ("all",)),),
+    "adaptive_comm_buffers": ((OPTIMIZE, "--hccl-group-buffer-adaptive", ()),),
     "o2_optimizer": (
         (OPTIMIZE, "--o2-optimizer", ()),
         (OPTIMIZE, "--o2-gradient", ()),

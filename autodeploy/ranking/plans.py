@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
+from autodeploy.evaluation.stage_memory import ADAPTIVE_BUFFERS, saves_buffers
 from autodeploy.ranking.uncertainty import interval
 from autodeploy.specs.planset import Breakdown, Hidden, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
@@ -71,6 +72,8 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
     algo = CP_ALGOS[int(candidate.cp_algo[0])]
     features = set(context.features) - _axis_features()
     features |= _features_of_axes(axes, context)
+    if ADAPTIVE_BUFFERS in features and not saves_buffers(candidate, context):
+        features.discard(ADAPTIVE_BUFFERS)
     return Strategy(
         tp=int(axes["tp"]),
         pp=pp,

@@ -21,7 +21,7 @@ MODELLED: frozenset[str] = frozenset(
         *("virtual_pipeline_balance", "rect_fa", "ascendp_mm", "vector_sort", "fused_operators"),
         *("cube_vector_parallel", "host_sync_free", "host_reorder", "host_core_binding"),
         *("selective_recompute", "selective_swap", "swap_attention", "reuse_fp32_param", "swap_optimizer"),
-        *("virtual_optimizer", "o2_optimizer", "quantized_optimizer"),
+        *("virtual_optimizer", "o2_optimizer", "quantized_optimizer", "adaptive_comm_buffers"),
         *("coc", "mc2", "overlap_grad_reduce", "overlap_param_gather", "tp_extend_ep", "grouped_gemm"),
         *("ulysses", "ring", "hybrid_cp", "flash_attention", "fused_swiglu", "fused_rmsnorm"),
     }
@@ -45,6 +45,7 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
         "virtual_optimizer",
         "o2_optimizer",
         "quantized_optimizer",
+        "adaptive_comm_buffers",
         "swap_attention",
         "selective_swap",
         "tp_extend_ep",
@@ -62,6 +63,7 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
         "virtual_optimizer",
         "o2_optimizer",
         "quantized_optimizer",
+        "adaptive_comm_buffers",
         "moe_alltoall_overlap",
         "tp_extend_ep",
     },
@@ -72,7 +74,7 @@ _ASCEND_ONLY = frozenset(
     {
         *("mc2", "coc", "reuse_fp32_param", "swap_optimizer", "swap_attention", "moe_alltoall_overlap", "tp_extend_ep"),
         *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
-        *("virtual_optimizer", "o2_optimizer", "quantized_optimizer"),
+        *("virtual_optimizer", "o2_optimizer", "quantized_optimizer", "adaptive_comm_buffers"),
     }
 )
 _RANK = {"exact": 0, "reordered": 1, "lossy": 2}

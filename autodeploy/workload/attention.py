@@ -87,10 +87,8 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     normed = 2.0 * operand * (q_rank + kv_rank + rope)
     tensors = [
         Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed)),
-        Tensor(
-            "latent_qkv",
-            np.asarray(2.0 * tokens * heads * (2 * (nope + rope) + (value if on.rect_fa else nope + rope))),
-        ),
+        Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
+        Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
     ]
     return operators, tensors, _latent_exchanges(shard, np.asarray(2.0 * tokens * (q_rank + kv_rank + rope)))
 

@@ -90,7 +90,13 @@ def _params(model: ModelSpec, shard: Sharding, moe: bool) -> tuple[Floats, Float
     whole = model.norm_params_per_layer
     latent = (model.q_lora_rank or 0) * model.hidden_size if model.is_mla else 0
     latent += ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * model.hidden_size if model.is_mla else 0
-    cut = model.attention_params - latent
+    if model.is_mla:
+        attention = (model.attention_params - latent) / shard.tp
+    else:
+        # A key-value head is copied to every rank where there are fewer heads than ranks.
+        heads = model.num_attention_heads / shard.tp + np.maximum(model.num_key_value_heads / shard.tp, 1.0)
+        attention = heads * model.hidden_size * (model.head_dim + model.value_head_dim)
+    cut = 0
     experts = np.zeros_like(shard.tp)
     if moe:
         cut += model.shared_expert_params
@@ -98,7 +104,7 @@ def _params(model: ModelSpec, shard: Sharding, moe: bool) -> tuple[Floats, Float
         experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
     else:
         cut += model.dense_mlp_params
-    return np.asarray(whole + latent + cut / shard.tp), experts
+    return np.asarray(whole + latent + attention + cut / shard.tp), experts
 
 
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:

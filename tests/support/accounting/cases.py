@@ -66,7 +66,7 @@ SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
-    *("o2_optimizer", "quantized_optimizer"),
+    *("o2_optimizer", "quantized_optimizer", "selective_recompute", "adaptive_comm_buffers"),
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
@@ -343,6 +343,7 @@ def placements(draw: st.DrawFn, layers: int, pp: int, vpp: int) -> list[list[int
 CHOICES = (
     *("norm", "activation", "mla_up_proj", "core_attn", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1"),
     *("mlp", "shared_experts", "full", "swap_attention", "swap_unpermute", "swap_moe"),
+    *("mla_kv_up_proj", "swap_core_attn_out", "swap_activation", "swap_layer_input"),
 )
 
 
@@ -353,7 +354,7 @@ def memory_choices(draw: st.DrawFn, per_chunk: list[list[int]]) -> dict[str, lis
         st.sampled_from(
             [
                 *((), ("norm", "mlp"), ("mla_up_proj", "swap_moe"), ("activation", "swap_unpermute")),
-                *(("permute", "swap_attention"), ("core_attn", "shared_experts")),
+                *(("permute", "swap_attention"), ("core_attn", "shared_experts"), ("full", "swap_layer_input")),
                 *((name,) for name in CHOICES),
             ]
         )

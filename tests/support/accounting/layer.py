@@ -105,8 +105,14 @@ class Account:
     backward: Pass = field(default_factory=Pass)
     issued: list[float] = field(default_factory=lambda: [0.0, 0.0])
     synchronises: bool = False
+    backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
     launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
     hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
+
+    @property
+    def replays_in_waits(self) -> bool:
+        """Whether a backward pass recomputes while it waits for an exchange; pairs of passes have no waits left."""
+        return "selective_recompute" in self.run.on and self.d.schedule not in {"adaptive_pipe", "dualpipev"}
 
     @property
     def hot(self) -> float:
@@ -195,6 +201,8 @@ class Account:
             self.issued[1] += backward
         for part, count, hide in ((self.forward, forward, hide_forward), (self.backward, backward, hide_backward)):
             self.hidden[name, 0 if part is self.forward else 1] = (busy - hide(busy)) * count
+            if lane == "ep" and part is self.backward and self.replays_in_waits:
+                self.backward_wait += hide(busy) * count
             shown = hide(seconds) * count
             setattr(part, lane, getattr(part, lane) + shown)
             part.imbalance += hide(busy) * count - shown
@@ -382,7 +390,8 @@ def _latent(a: Account, heads: float) -> None:
     # Before their norms, in its precision; after them, with the rotary key, as the projections up read them.
     rows = tokens if "graph_mode" in r.on else local
     a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + rows * (q_rank + kv_rank + rope) * 2)
-    a.keep("latent_qkv", 2 * tokens * heads * ((nope + rope) + (nope + rope) + kept_value))
+    a.keep("latent_q", 2 * tokens * heads * (nope + rope))
+    a.keep("latent_kv", 2 * tokens * heads * (nope + rope + kept_value))
     _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))
     # Down projections and the norms of the latents are whole on every rank.
     a.dense_params += h * (q_rank + kv_rank + rope) + q_rank + kv_rank
