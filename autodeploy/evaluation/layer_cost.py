@@ -115,6 +115,19 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
     return OperatorTime(*(np.asarray(t * slower) for t in times))
 
 
+def layer_times(
+    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures
+) -> tuple[dict[str, OperatorTime], dict[str, OperatorTime], ExchangeTimes]:
+    """Times of a layer's operators under even load and on the busiest rank, and of its exchanges."""
+    ep_imbalance = rank_imbalance(features.imbalance, shard.ep)
+    balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
+    busiest = {
+        op.name: operator_time(op, machine, ep_imbalance) if op.per_expert else balanced[op.name]
+        for op in table.operators
+    }
+    return balanced, busiest, exchange_times(table, shard, machine, features, busiest, ep_imbalance)
+
+
 def layer_cost(
     table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures, *, peak_imbalance: float = 1.0
 ) -> LayerCost:
@@ -122,13 +135,7 @@ def layer_cost(
 
     Imbalance is priced as the difference between the busiest and the mean rank: compute_s is the balanced work.
     """
-    ep_imbalance = rank_imbalance(features.imbalance, shard.ep)
-    balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
-    busiest = {
-        op.name: operator_time(op, machine, ep_imbalance) if op.per_expert else balanced[op.name]
-        for op in table.operators
-    }
-    exchanged = exchange_times(table, shard, machine, features, busiest, ep_imbalance)
+    balanced, busiest, exchanged = layer_times(table, shard, machine, features)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
     peak = rank_imbalance(peak_imbalance, shard.ep)
@@ -185,12 +192,12 @@ def _host_s(
     backward: bool,
 ) -> Floats:
     """Seconds of a pass in which the device waits for the host."""
-    launches = sum(_launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward]
+    issued = sum(launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward]
     rates = machine.host
     if features.sync_free or backward or not table.synchronisations:
-        return exposed_host_s(issue_s(launches, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
+        return exposed_host_s(issue_s(issued, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
     restart, queued = synchronisation_s(table, machine, features, times)
-    host = issue_s(launches, rates.issue_s, table.synchronisations, rates.sync_s)
+    host = issue_s(issued, rates.issue_s, table.synchronisations, rates.sync_s)
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
 
 
@@ -213,7 +220,7 @@ def synchronisation_s(
     return restart, queued
 
 
-def _launches(op: Operator, *, backward: bool) -> Floats | float:
+def launches(op: Operator, *, backward: bool) -> Floats | float:
     """Operators the host issues: a matrix multiplication has two gradients."""
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 

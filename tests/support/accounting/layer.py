@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.support.accounting.lanes import beside_cubes, restart
+
 if TYPE_CHECKING:
     from tests.support.accounting.machine import Numbers
     from tests.support.accounting.ranks import Degrees
@@ -221,57 +223,18 @@ class Account:
                 )
                 part.compute += even
                 part.imbalance += busy - even
-            part.compute -= self.beside_cubes(backward=number == 1, busy=False)
-            part.imbalance -= self.beside_cubes(backward=number == 1, busy=True) - self.beside_cubes(
-                backward=number == 1, busy=False
+            part.compute -= beside_cubes(self, backward=number == 1, busy=False)
+            part.imbalance -= beside_cubes(self, backward=number == 1, busy=True) - beside_cubes(
+                self, backward=number == 1, busy=False
             )
             ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
             waits = self.synchronises and number == 0 and "host_sync_free" not in self.run.on
-            part.host = max(ahead, self.restart(ahead)) if waits else ahead
-
-    def restart(self, ahead: float) -> float:
-        """A round trip with an empty queue, then the host issues what follows, operator by operator."""
-        shared = [n for n in ("shared_up_proj", "shared_activation", "shared_down_proj") if n in self.operators]
-        order = ["permute", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj"]
-        order += ["sort_by_rank", "unpermute"]
-        queued = 0.0
-        if "host_reorder" in self.run.on:
-            queued = sum(self.operators[n].busy[0] for n in shared)
-        else:
-            order += shared
-        worst, clock, work = ahead, 0.0, 0.0
-        for name in order:
-            clock += self.launched[name] * self.machine.issue_s
-            worst = max(worst, clock - work)
-            work += self.operators[name].busy[0]
-        return self.machine.sync_s + worst - queued
-
-    def beside_cubes(self, *, backward: bool, busy: bool) -> float:
-        """Reordering of rows on vector units beside products that don't need those rows."""
-        if "cube_vector_parallel" not in self.run.on or "permute" not in self.operators:
-            return 0.0
-
-        def took(name: str) -> tuple[float, float, float]:
-            o = self.operators.get(name)
-            return (0.0, 0.0, 0.0) if o is None else o.busy if busy else o.even
-
-        shared = [took("shared_up_proj"), took("shared_down_proj")]
-        routed = [took("expert_up_proj"), took("expert_down_proj")]
-        there, back = ("permute", "sort_by_expert"), ("sort_by_rank", "unpermute")
-        if not backward:
-            half = sum(t[0] for t in shared) / 2
-            return min(sum(took(n)[0] for n in there), max(0.0, half - self.hidden["dispatch", 0])) + min(
-                sum(took(n)[0] for n in back), max(0.0, half - self.hidden["combine", 0])
-            )
-        weights, gradients = sum(t[2] for t in routed), sum(t[1] + t[2] for t in shared)
-        return min(sum(took(n)[1] for n in there), max(0.0, weights - self.hidden["dispatch", 1])) + min(
-            sum(took(n)[1] for n in back), max(0.0, gradients - self.hidden["combine", 1])
-        )
+            part.host = max(ahead, restart(self, ahead)) if waits else ahead
 
     def window_s(self, window: str, *, backward: bool) -> float:
         """Computation of one half of the layer."""
         work = sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
-        return work - (self.beside_cubes(backward=backward, busy=True) if window == "mlp" else 0.0)
+        return work - (beside_cubes(self, backward=backward, busy=True) if window == "mlp" else 0.0)
 
     def hidden_in_pair(self) -> float:
         """Four windows of a forward beside another micro batch's backward: each hides the smaller of the two."""
