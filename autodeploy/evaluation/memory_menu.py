@@ -54,7 +54,7 @@ def _exposed_s(step: StepClass, swap_bytes: float, context: Context, index: int)
 
 
 def _used(layout: Layout, choice: str, layers: str, number: int) -> int:
-    """Layers of a class that use a choice: named for the class, or for all classes with the stage's first ones first."""
+    """Layers of a class that use a choice: named for the class, or counted over all classes, first layers first."""
     own = layout.applied.get(f"{choice}@{layers}")
     if own is not None:
         return int(np.sum(own))
