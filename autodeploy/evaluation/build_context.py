@@ -145,6 +145,8 @@ def spec_context(
         host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
         distributed_optimizer=distributed_optimizer,
         global_batch=global_batch,
+        exact_numerics=spec.search.numerics == "exact",
+        deterministic=spec.search.deterministic_training,
     )
 
 
@@ -163,6 +165,8 @@ def build_context(
     global_batch: int | None = None,
     release: str | None = None,
     efficiency: Mapping[str, Number] | None = None,
+    exact_numerics: bool = False,
+    deterministic: bool = False,
 ) -> Context:
     """Lower documents to a context.
 
@@ -221,5 +225,7 @@ def build_context(
             node_ranks=profile.ranks_per_node,
             tp_limit=profile.ranks_per_node,
             features=set(features),
+            exact_numerics=exact_numerics,
+            deterministic=deterministic,
         ),
     )

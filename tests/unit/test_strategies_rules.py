@@ -169,6 +169,27 @@ def test_arithmetic_rule_binds_under_any(name: str, axes: dict[str, Any]) -> Non
     assert name in broken(one(**axes))
 
 
+def test_numerics_and_determinism_reject_by_name_and_count() -> None:
+    # Context parallelism reorders sums; a scatter-add by index has no order.
+    split, gathered = one(cp=2, dp=12), one(moe_dispatcher="allgather")
+    assert "exact_numerics_keep_sequences_whole" not in broken(split)
+    assert "exact_numerics_keep_sequences_whole" in broken(split, exact_numerics=True)
+    assert "deterministic_dispatch" not in broken(gathered)
+    assert "deterministic_dispatch" in broken(gathered, deterministic=True)
+    counts = judge(arbitrary(), facts(exact_numerics=True, deterministic=True), "any").rejected
+    assert counts["exact_numerics_keep_sequences_whole"] > 0
+    assert counts["deterministic_dispatch"] > 0
+
+
+def test_optimizer_formats_exclude_what_they_do_away_with() -> None:
+    on, off = {"o2_optimizer", "quantized_optimizer"}, set[str]()
+    assert "reuse_needs_master_copy" in broken(one(reuse_fp32_param=True), features=on)
+    assert "reuse_needs_master_copy" not in broken(one(reuse_fp32_param=True), features=off)
+    swapped = one(swap_optimizer=True)
+    assert "swap_not_with_quantized" in broken(swapped, "mindspeed-llm", features=on)
+    assert "swap_not_with_quantized" not in broken(swapped, "mindspeed-llm", features=off)
+
+
 @pytest.mark.parametrize(
     ("target", "name", "axes"),
     [
