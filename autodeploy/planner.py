@@ -262,7 +262,7 @@ def predict(prepared: Prepared, strategy: Strategy, features: frozenset[str] | N
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     predicted = estimate_layout(classes, candidate, context, 0, layout)
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
-    found = plan_of_estimate(predicted, full, candidate, context, layout, prepared.spec, prepared.identity)
+    found = plan_of_estimate(predicted, full, candidate, classes, context, layout, prepared.spec, prepared.identity)
     return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
 
 

@@ -29,6 +29,8 @@ class ComputeRates:
     hbm_fraction : of hbm_bytes_per_s, for streaming vector operators.
     movement_fraction : of hbm_bytes_per_s, for gather and scatter (permute, unpermute, concatenation).
     cube_op_s, vector_op_s : fixed cost of one operator [s].
+    cube_cores : matrix cores that share the output tiles of one operator.
+    pipelined_tiles : a core fills and drains its tiles beside the multiplication of the tile before.
     """
 
     peak_flops: Number
@@ -45,26 +47,54 @@ class ComputeRates:
     movement_fraction: Number
     cube_op_s: Number
     vector_op_s: Number
+    cube_cores: float = 1.0
+    pipelined_tiles: bool = False
 
 
-def gemm_efficiency(m: Number, n: Number, k: Number, rates: ComputeRates) -> Floats:
+# Output tile of one matrix core: what FP32 sums fill its accumulator of 128 KiB. Source: CANN platform_config, l0c.
+TILE_ROWS, TILE_COLUMNS = 128.0, 256.0
+
+
+def exposed_depth(m: Number, n: Number, rates: ComputeRates, *, groups: Number = 1.0) -> Floats:
+    """Depth of a matrix multiplication that its tiles lose to filling and draining [elements].
+
+    Notes
+    -----
+    k_half is what one tile loses: its first operands travel to the core, its sums travel back, and the core waits.
+    With two operand buffers and sums that leave while the next tile is multiplied, a core waits at its first tile
+    only: k_half over the tiles that it works through, groups * (m / 128) (n / 256) / cores and no less than one.
+    """
+    if not rates.pipelined_tiles:
+        return np.asarray(rates.gemm_k_half, dtype=np.float64)
+    tiles = groups * np.maximum(m / TILE_ROWS, 1.0) * np.maximum(n / TILE_COLUMNS, 1.0)
+    return np.asarray(rates.gemm_k_half / np.maximum(tiles / rates.cube_cores, 1.0))
+
+
+def gemm_efficiency(m: Number, n: Number, k: Number, rates: ComputeRates, *, groups: Number = 1.0) -> Floats:
     """Fraction of the matrix peak that C[m, n] = A[m, k] B[k, n] reaches.
 
     Notes
     -----
     eff = fraction / (1 + k_half / k + mn_half / m + mn_half / n). Each output tile pays a prologue and an epilogue
-    that do not depend on k, hence k_half; partly filled tiles at the edges pay for the whole, hence mn_half.
+    that do not depend on k, hence k_half (`exposed_depth`); partly filled tiles at the edges pay for the whole, hence
+    mn_half. `groups` products of this shape share the cores.
 
     References
     ----------
     Four shapes measured on Ascend 910B2C (BF16, mamf-finder, 2024-11-01), 272.6 to 317.3 TFLOPS: within 1 %.
     """
-    return np.asarray(rates.gemm_fraction / (1.0 + rates.gemm_k_half / k + rates.gemm_mn_half * (1.0 / m + 1.0 / n)))
+    depth = exposed_depth(m, n, rates, groups=groups)
+    return np.asarray(rates.gemm_fraction / (1.0 + depth / k + rates.gemm_mn_half * (1.0 / m + 1.0 / n)))
 
 
-def gemm_s(m: Number, n: Number, k: Number, rates: ComputeRates, *, element_bytes: float = 2.0) -> Floats:
-    """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost."""
-    matrix_s = 2.0 * m * n * k / (rates.peak_flops * gemm_efficiency(m, n, k, rates))
+def gemm_s(
+    m: Number, n: Number, k: Number, rates: ComputeRates, *, element_bytes: float = 2.0, groups: Number = 1.0
+) -> Floats:
+    """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost.
+
+    groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
+    """
+    matrix_s = 2.0 * m * n * k / (rates.peak_flops * gemm_efficiency(m, n, k, rates, groups=groups))
     memory_s = element_bytes * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s)
 
@@ -78,7 +108,8 @@ def grouped_gemm_s(
     The weights of all groups are read whatever m is: few tokens per expert make the operator memory-bound.
     """
     m = np.maximum(m, 1e-9)
-    efficiency = gemm_efficiency(m, n, k, rates) * np.where(fused, rates.grouped_gemm, 1.0)
+    together = np.where(fused, groups, 1.0)
+    efficiency = gemm_efficiency(m, n, k, rates, groups=together) * np.where(fused, rates.grouped_gemm, 1.0)
     matrix_s = groups * 2.0 * m * n * k / (rates.peak_flops * efficiency)
     memory_s = groups * 2.0 * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s * np.where(fused, 1.0, groups))
@@ -102,17 +133,21 @@ def attention_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number
     return np.asarray(2.0 * rows * columns * heads * (np.asarray(qk_dim) + v_dim))
 
 
-def attention_s(flops: Number, head_dim: Number, seq: Number, rates: ComputeRates, *, backward: bool) -> Floats:
-    """Seconds of flash attention with `flops` forward FLOPs; the backward pass computes 2.5 times as many.
+def attention_backward_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number, v_dim: Number) -> Floats:
+    """FLOPs of the backward pass: scores again and the gradients of Q and K as wide as they, those of P and V as V.
 
     References
     ----------
     FlashAttention-2, arXiv:2307.08691, section 3: five matrix products backward against two forward.
     """
+    return np.asarray(2.0 * rows * columns * heads * (3.0 * np.asarray(qk_dim) + 2.0 * np.asarray(v_dim)))
+
+
+def attention_s(flops: Number, head_dim: Number, seq: Number, rates: ComputeRates, *, backward: bool) -> Floats:
+    """Seconds of a flash attention pass that computes `flops`; `head_dim` is the mean width of its products."""
     fraction = rates.attention_backward if backward else rates.attention_forward
-    work = 2.5 * np.asarray(flops) if backward else np.asarray(flops)
     return np.asarray(
-        work / (rates.peak_flops * fraction * attention_saturation(head_dim, seq, rates)) + rates.cube_op_s
+        flops / (rates.peak_flops * fraction * attention_saturation(head_dim, seq, rates)) + rates.cube_op_s
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, all_reduce_s
-from cost_models.hbm import optimizer_moved_bytes
+from cost_models.hbm import FULL, OptimizerFormat, Switch, optimizer_moved_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,37 @@ def exposed_s(
     return np.asarray(hidden_rest + communication_s * last_share)
 
 
-def optimizer_s(params: Number, shards: Number, hbm_bytes_per_s: Number) -> Floats:
+def optimizer_s(
+    params: Number,
+    shards: Number,
+    hbm_bytes_per_s: Number,
+    *,
+    optimizer: OptimizerFormat = FULL,
+    virtual_optimizer: Switch = False,
+) -> Floats:
     """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory."""
-    return np.asarray(np.asarray(params) * optimizer_moved_bytes(shards) / hbm_bytes_per_s)
+    moved = optimizer_moved_bytes(shards, optimizer=optimizer, virtual_optimizer=virtual_optimizer)
+    return np.asarray(np.asarray(params) * moved / hbm_bytes_per_s)
 
 
-def swapped_optimizer_s(params: Number, shards: Number, link_bytes_per_s: float, update_s: Number) -> Floats:
-    """Exposed seconds of keeping optimizer states on the host: 12 bytes a parameter in, and out, beside the update.
+def states_on_host_bytes(
+    shards: Number,
+    *,
+    swap_optimizer: Switch = False,
+    virtual_optimizer: Switch = False,
+    optimizer: OptimizerFormat = FULL,
+) -> Floats:
+    """Bytes per parameter that a step reads from the host and writes back: all states, or the moments alone."""
+    held = np.where(
+        swap_optimizer, optimizer.master + optimizer.moments, np.where(virtual_optimizer, optimizer.moments, 0.0)
+    )
+    return np.asarray(held / np.asarray(shards, dtype=np.float64))
 
-    Both directions of the host link run at the same time. Source: MindSpeed swap-optimizer.
+
+def host_optimizer_s(params: Number, on_host_bytes: Number, link_bytes_per_s: float, update_s: Number) -> Floats:
+    """Exposed seconds of optimizer states on the host, `on_host_bytes` a parameter in, and out, beside the update.
+
+    Both directions of the host link run at the same time. Source: MindSpeed swap-optimizer, virtual-optimizer.
     """
-    transfer = np.asarray(params) * 12.0 / np.asarray(shards, dtype=np.float64) / link_bytes_per_s
+    transfer = np.asarray(params) * np.asarray(on_host_bytes) / link_bytes_per_s
     return np.asarray(np.maximum(0.0, transfer - update_s))

@@ -34,15 +34,38 @@ class StateBytes:
         return np.asarray(self.weights + self.gradients + self.optimizer)
 
 
+@dataclass(frozen=True, slots=True)
+class OptimizerFormat:
+    """Bytes per parameter of what an Adam optimizer holds: FP32 master copy, both moments, accumulated gradient."""
+
+    master: float = 4.0
+    moments: float = 8.0
+    gradient: float = 4.0
+
+    @classmethod
+    def of(cls, features: frozenset[str]) -> OptimizerFormat:
+        """The format under lossy features.
+
+        o2_optimizer updates the 16-bit weights themselves and sums 16-bit gradients; quantized_optimizer keeps 8-bit
+        moments and 16-bit gradients. Source: MindSpeed-LLM o2-optimizer; MindSpeed quant-states, quant-grads.
+        """
+        o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
+        return cls(0.0 if o2 else 4.0, 2.0 if quantized else 8.0, 2.0 if o2 or quantized else 4.0)
+
+
+FULL = OptimizerFormat()
+
+
 def state_bytes(
     shards: Number,
     *,
     distributed_optimizer: Switch,
     reuse_fp32_param: Switch = False,
     swap_optimizer: Switch = False,
+    virtual_optimizer: Switch = False,
     fsdp: Switch = False,
     sharded_gradients: Switch = False,
-    gradient_bytes: Number = 4.0,
+    optimizer: OptimizerFormat = FULL,
     swap_chunks: float = 16.0,
 ) -> StateBytes:
     """Bytes per parameter of mixed-precision Adam.
@@ -55,6 +78,7 @@ def state_bytes(
     reuse_fp32_param : the 16-bit weight is stored inside the FP32 master copy: 2 bytes a parameter less, of the
         sharded copy when the optimizer is distributed.
     swap_optimizer : states live on the host; a 1/swap_chunks window of them is on the device during the update.
+    virtual_optimizer : both moments are in host memory that the device reads and writes in place.
     fsdp : weights, gradients and states are all split.
     sharded_gradients : a gradient is reduced and split as soon as it exists: nothing accumulates over micro batches.
 
@@ -64,24 +88,30 @@ def state_bytes(
 
     References
     ----------
-    Megatron-LM theoretical_memory_usage.py; MindSpeed reuse-fp32-param, swap-optimizer, custom_fsdp.
+    Megatron-LM theoretical_memory_usage.py; MindSpeed reuse-fp32-param, swap-optimizer, virtual-optimizer, custom_fsdp.
     """
     sharded = np.asarray(distributed_optimizer, dtype=bool) | np.asarray(fsdp, dtype=bool)
     split = np.where(sharded, np.asarray(shards, dtype=np.float64), 1.0)
-    states = 12.0 / split - np.where(reuse_fp32_param, 2.0 / split, 0.0)
+    master = optimizer.master - np.where(reuse_fp32_param, min(2.0, optimizer.master), 0.0)
+    states = (master + np.where(virtual_optimizer, 0.0, optimizer.moments)) / split
     states = np.where(swap_optimizer, states / swap_chunks, states)
     full = np.where(fsdp, split, 1.0)
     gradient = np.where(sharded_gradients, split, full)
-    return StateBytes(2.0 / full, np.asarray(gradient_bytes, dtype=np.float64) / gradient, states)
+    return StateBytes(2.0 / full, optimizer.gradient / gradient, states)
 
 
-def optimizer_moved_bytes(shards: Number) -> Floats:
+def optimizer_moved_bytes(
+    shards: Number, *, optimizer: OptimizerFormat = FULL, virtual_optimizer: Switch = False
+) -> Floats:
     """Device memory traffic of one Adam update, bytes per parameter held on the rank.
 
     Reads the FP32 gradient (4), reads and writes master weight and both moments (24), writes the 16-bit weight (2), for
-    its shard; the gradient is read once more for its norm and cleared (8) wherever it is held.
+    its shard; the gradient is read once more for its norm and cleared (8) wherever it is held. Moments in host memory
+    (`virtual_optimizer`) pass over the host link instead.
     """
-    return np.asarray(30.0 / np.asarray(shards, dtype=np.float64) + 8.0)
+    moments = np.where(virtual_optimizer, 0.0, optimizer.moments)
+    shard = optimizer.gradient + 2.0 * (optimizer.master + moments) + 2.0
+    return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 
 
 def first_step_peak_bytes(static_bytes: Number, adam_bytes: Number, activation_bytes: Number) -> Floats:
@@ -93,11 +123,12 @@ def first_step_peak_bytes(static_bytes: Number, adam_bytes: Number, activation_b
     return np.asarray(np.maximum(static, static - adam_bytes + activation_bytes))
 
 
-def communicator_bytes(message_bytes: Number, default_bytes: float) -> Floats:
-    """Buffers of one HCCL communicator: a send and a receive buffer, not shared with other communicators.
+def communicator_bytes(message_bytes: Number) -> Floats:
+    """Buffers of one HCCL communicator sized by its message: one to send and one to receive, in whole MiB.
 
     References
     ----------
-    CANN documentation, HCCL_BUFFSIZE: two buffers, 200 MB each by default; MindSpeed sizes them by message.
+    CANN documentation, HCCL_BUFFSIZE: two buffers, not shared with other communicators, 200 MB each by default;
+    MindSpeed hccl-group-buffer-adaptive sizes them by message.
     """
-    return np.asarray(2.0 * np.maximum(np.asarray(message_bytes), default_bytes))
+    return np.asarray(2.0 * MIB * np.ceil(np.asarray(message_bytes, dtype=np.float64) / MIB))

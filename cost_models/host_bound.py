@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 Floats = npt.NDArray[np.float64]
 Number = Floats | float | int
+
+# Threads that keep a device's queue filled: Python, autograd, task queue, collectives. Source: torch_npu TASK_QUEUE.
+ISSUING_THREADS = 4.0
 
 
 def issue_s(operators: Number, issue_per_operator_s: Number, synchronisations: Number, sync_s: Number) -> Floats:
@@ -20,13 +28,67 @@ def issue_s(operators: Number, issue_per_operator_s: Number, synchronisations: N
     return np.asarray(np.asarray(operators) * issue_per_operator_s + np.asarray(synchronisations) * sync_s)
 
 
-def exposed_host_s(host_s: Number, device_s: Number, synchronisations: Number, sync_s: Number) -> Floats:
+def bound_issue_factor(cores: float, numa_nodes: float, remote_ratio: float, memory_share: float) -> float:
+    """Time to issue an operator on cores bound to the device, against threads that wander over the whole node.
+
+    Parameters
+    ----------
+    cores : cores bound to one device. numa_nodes : memory domains of a node.
+    remote_ratio : latency of another domain's memory against the own one's.
+    memory_share : share of issuing that waits for memory.
+
+    Notes
+    -----
+    A wandering thread finds its data at home once in `numa_nodes` times; a bound one always, but its threads share
+    the cores where those are fewer.
+    """
+    away = 1.0 - 1.0 / numa_nodes
+    wandering = 1.0 - memory_share + memory_share * (1.0 - away + away * remote_ratio)
+    return max(1.0, ISSUING_THREADS / cores) / wandering
+
+
+def restart_s(launches: Sequence[Number], device_s: Sequence[Number], issue_per_operator_s: Number) -> Floats:
+    """Seconds that a device with an empty queue waits in all while the host issues the operators that follow.
+
+    Parameters
+    ----------
+    launches, device_s : operators that each row issues, and the device's seconds for them, in order.
+
+    Notes
+    -----
+    Before row i the device has waited max over rows of (issued so far - worked so far): small operators first mean a
+    long wait, one long operator lets the host run ahead.
+    """
+    waited, issued, worked = (np.asarray(0.0) for _ in range(3))
+    for count, seconds in zip(launches, device_s, strict=True):
+        issued = issued + np.asarray(count) * issue_per_operator_s
+        waited = np.maximum(waited, issued - worked)
+        worked = worked + np.asarray(seconds)
+    return np.asarray(waited)
+
+
+def exposed_host_s(
+    host_s: Number,
+    device_s: Number,
+    synchronisations: Number,
+    sync_s: Number,
+    *,
+    restart_s: Number = 0.0,
+    queued_s: Number = 0.0,
+) -> Floats:
     """Seconds the device waits for the host while it works through a stretch of operators.
+
+    Parameters
+    ----------
+    host_s : issuing and synchronising. restart_s : wait after a synchronisation until the host is ahead again.
+    queued_s : work that does not depend on the synchronisation and was issued before it.
 
     Notes
     -----
     The task queue lets the host run ahead, so a stretch takes max(device, host). A synchronisation empties the queue:
-    its round trip is exposed whatever the device does.
+    its round trip and the restart are exposed but for what the device still has queued.
     """
-    ahead = np.maximum(0.0, np.asarray(host_s) - np.asarray(synchronisations) * sync_s - device_s)
-    return np.asarray(ahead + np.asarray(synchronisations) * sync_s)
+    synchronisations = np.asarray(synchronisations, dtype=np.float64)
+    ahead = np.maximum(0.0, np.asarray(host_s) - synchronisations * sync_s - device_s)
+    event = synchronisations * (sync_s + np.maximum(restart_s, ahead)) - queued_s
+    return np.asarray(np.maximum(ahead, np.where(synchronisations > 0, event, 0.0)))

@@ -115,16 +115,23 @@ class Host:
     memory_bytes_per_node: float
     issue_s_per_op: float
     sync_s: float
+    numa_nodes: float = 1.0
+    remote_memory_ratio: float = 1.0
+    issue_memory_share: float = 0.0
 
     @classmethod
     def of(cls, document: HostDocument) -> Host:
-        """Convert the document's units to SI."""
+        """Convert the document's units to SI; every device swaps at once, so they share a link."""
+        sharing = document.devices_per_host_link.value if document.devices_per_host_link else 1.0
         return cls(
             cores_per_device=document.cores_per_device.value,
-            link_bytes_per_s=document.host_link_gb_per_s.value * GIGA,
+            link_bytes_per_s=document.host_link_gb_per_s.value * GIGA / sharing,
             memory_bytes_per_node=document.host_memory_gib_per_node.value * GIB,
             issue_s_per_op=document.issue_us_per_op.value * MICRO,
             sync_s=document.sync_us.value * MICRO,
+            numa_nodes=document.numa_nodes_per_node.value if document.numa_nodes_per_node else 1.0,
+            remote_memory_ratio=document.remote_memory_ratio.value if document.remote_memory_ratio else 1.0,
+            issue_memory_share=document.issue_memory_share.value if document.issue_memory_share else 0.0,
         )
 
 

@@ -166,13 +166,23 @@ class TierDocument(Document):
 
 
 class HostDocument(Document):
-    """The host side. "Device" is a rank: a die where a card has several."""
+    """The host side. "Device" is a rank: a die where a card has several.
+
+    `numa_nodes_per_node`: memory domains. `remote_memory_ratio`: latency of another domain's memory against the own
+    one's. `issue_memory_share`: share of issuing an operator that waits for memory. Without all three, binding cores
+    changes nothing. `issue_us_per_op`: on cores that are not bound. `devices_per_host_link`: devices behind one switch,
+    which share its bandwidth when all swap at once; `host_link_gb_per_s` is what one of them gets alone.
+    """
 
     cores_per_device: Cores
     host_link_gb_per_s: GigabytesPerSecond
     host_memory_gib_per_node: Gibibytes
     issue_us_per_op: Microseconds
     sync_us: Microseconds
+    numa_nodes_per_node: Nodes | None = None
+    remote_memory_ratio: Ratio | None = None
+    issue_memory_share: Fraction | None = None
+    devices_per_host_link: Dies | None = None
 
 
 class FixedCostsDocument(Document):

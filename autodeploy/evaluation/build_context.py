@@ -9,7 +9,7 @@ from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
-from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES
+from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
 from hardware_profiles.errors import ProfileError as BadProfile
 from hardware_profiles.loader import list_profiles, load_profile
 from hardware_profiles.topology import ClusterTopology, cluster_topology
@@ -90,6 +90,7 @@ def operator_features(
         fused_rmsnorm="fused_rmsnorm" in features,
         grouped_gemm="grouped_gemm" in features,
         rect_fa="rect_fa" in features,
+        vector_sort="vector_sort" in features,
         fused_operators="fused_operators" in features,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
@@ -144,6 +145,8 @@ def spec_context(
         host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
         distributed_optimizer=distributed_optimizer,
         global_batch=global_batch,
+        exact_numerics=spec.search.numerics == "exact",
+        deterministic=spec.search.deterministic_training,
     )
 
 
@@ -162,6 +165,8 @@ def build_context(
     global_batch: int | None = None,
     release: str | None = None,
     efficiency: Mapping[str, Number] | None = None,
+    exact_numerics: bool = False,
+    deterministic: bool = False,
 ) -> Context:
     """Lower documents to a context.
 
@@ -179,7 +184,13 @@ def build_context(
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
     topology = topology_of(profile, cluster, cards)
     machine: Machine = machine_of(
-        profile, device, topology, precision=training.precision, release=release, efficiency=efficiency
+        profile,
+        device,
+        topology,
+        precision=training.precision,
+        release=release,
+        efficiency=efficiency,
+        features=features,
     )
     world = cards * profile.devices_per_npu
     batch = global_batch if global_batch is not None else training.global_batch_size.value
@@ -201,7 +212,7 @@ def build_context(
         slowest_device_factor=cluster.slowest_device_factor,
         limit_bytes=min(memory_limit_gib * GIB, usable) if memory_limit_gib else usable,
         host_bytes_per_device=max(0.0, host - reserved),
-        gradient_bytes=2.0 if training.precision == "fp16" else 4.0,
+        gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(features).gradient,
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
         precision=training.precision,
@@ -214,5 +225,7 @@ def build_context(
             node_ranks=profile.ranks_per_node,
             tp_limit=profile.ranks_per_node,
             features=set(features),
+            exact_numerics=exact_numerics,
+            deterministic=deterministic,
         ),
     )

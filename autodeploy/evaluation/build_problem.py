@@ -9,7 +9,7 @@ import numpy as np
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
 from autodeploy.evaluation.stage_memory import stage_buffers
-from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
+from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.collectives import point_to_point_s
 from cost_models.schedule import in_flight_moments
 
@@ -60,7 +60,7 @@ def build_problem(
         limit_bytes=buffers.limit_bytes,
         fixed_bytes=buffers.fixed_bytes,
         host_link_bytes_per_s=context.machine.host.link_bytes_per_s,
-        host_bytes_per_device=context.host_bytes_per_device,
+        host_bytes_per_device=max(0.0, context.host_bytes_per_device - _optimizer_on_host(classes, index, pp)),
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
@@ -84,6 +84,12 @@ def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
     )
     tier = context.machine.tier_of(context.world // pp)
     return float(np.max(point_to_point_s(sent, tier, context.machine.comm_op_s)))
+
+
+def _optimizer_on_host(classes: StepClasses, index: int, pp: int) -> float:
+    """Host bytes that a stage's optimizer states take: an even share of the layers, and the largest piece."""
+    layers = sum(step.count * at(step.static.host, index) for step in classes.layers)
+    return layers / pp + max(at(piece.static.host, index) for piece in classes.pieces)
 
 
 def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:
@@ -136,7 +142,7 @@ def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu:
                     saved_bytes=saved,
                     extra_backward_s=at(cost.recompute_s, index),
                     swap_bytes=at(cost.swap_bytes, index),
-                    excludes=tuple(other for other in mine if other != name and _compete(name, other)),
+                    excludes=tuple(other for other in mine if other != name and compete(name, other)),
                 )
             )
     return tuple(options)
@@ -153,9 +159,3 @@ def _menu(choices: dict[str, ChoiceCost], index: int, number: int) -> list[str]:
     useful = [name for name in choices if name != "full" and saved[name] > 0.01 * most]
     kept = set(sorted(useful, key=lambda name: (-rate[name], name))[:number]) | {"full"}
     return [name for name in choices if name in kept]
-
-
-def _compete(first: str, second: str) -> bool:
-    """Whether two choices free a tensor in common."""
-    a, b = CHOICES[first].frees, CHOICES[second].frees
-    return EVERYTHING in a or EVERYTHING in b or bool(set(a) & set(b))

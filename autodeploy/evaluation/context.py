@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures
 from autodeploy.strategies.candidates import PAIRED, Candidates
+from cost_models.hbm import OptimizerFormat
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
@@ -54,6 +55,11 @@ class Context:
         return "graph_mode" in self.features or self.target == "mindformers"
 
     @property
+    def optimizer(self) -> OptimizerFormat:
+        """Bytes of the optimizer's states."""
+        return OptimizerFormat.of(self.features)
+
+    @property
     def cuts_sends(self) -> bool:
         """Whether stages send 1/tp each and gather it inside the node (Megatron-LM scatter-gather, before SP)."""
         return "scatter_gather_sends" in self.features
@@ -75,8 +81,12 @@ class Context:
             tp_fusion=chunks,
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
+            # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
+            recompute_in_waits=~paired & ("selective_recompute" in on and self.target == "any"),
             deduplicate=self.deduplicate,
             sync_free="host_sync_free" in on,
+            host_reorder="host_reorder" in on,
+            vector_parallel="cube_vector_parallel" in on,
             imbalance=self.imbalance,
             groups_limit=float(self.model.topk_group) if self.model.topk_group else None,
         )

@@ -152,7 +152,8 @@ def _breakdown(
             slow = context.slowest_device_factor - 1.0
             parts["imbalance_s"] += micro_batches * count * slow * at(phase.compute_s, index)
     for number, option in enumerate(problem.options):
-        parts["recompute_s"] += micro_batches * int(applied[0, stage, number]) * option.extra_backward_s
+        part = "recompute_s" if option.kind == "recompute" else "exposed_swap_s"
+        parts[part] += micro_batches * int(applied[0, stage, number]) * option.extra_backward_s
     parts["exposed_swap_s"] += micro_batches * float(times.exposed_swap_s[0, stage].sum())
     parts["exposed_pp_s"] += micro_batches * problem.vpp * 2.0 * problem.blocking_p2p_s
     return parts

@@ -33,6 +33,8 @@ class ExchangeTimes:
     forward_s : whole time of each exchange of the forward pass, by name.
     exposed : (lane, pass) -> exposed seconds with balanced experts; imbalance: what uneven experts add.
     dispatch_s, combine_s : one dispatch and one combine, uneven load included.
+    behind : (dispatch or combine, pass) -> seconds of it that run behind computation.
+    launches : exchanges of a pass that the host issues.
     """
 
     forward_s: dict[str, Floats]
@@ -43,6 +45,8 @@ class ExchangeTimes:
     ep_total_s: Floats
     tp_total_s: Floats
     cp_total_s: Floats
+    behind: dict[tuple[str, bool], Floats]
+    launches: dict[bool, Floats]
 
     def exposed_tp(self, *, backward: bool) -> Floats:
         """Tensor-parallel seconds that nothing hides."""
@@ -96,6 +100,8 @@ def exchange_times(
     extra = {False: zero, True: zero}
     forward_s: dict[str, Floats] = {}
     once = {"dispatch": zero, "combine": zero}
+    behind: dict[tuple[str, bool], Floats] = {}
+    launches = {False: zero, True: zero}
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         even = _once_s(exchange, groups, shard, machine, features, table, np.ones_like(shard.tp))
@@ -109,10 +115,22 @@ def exchange_times(
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
             shown = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
-            more = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back) - shown
-            extra[back] = extra[back] + more * count
+            shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back)
+            extra[back] = extra[back] + (shown_uneven - shown) * count
+            launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
+            if exchange.kind in once:
+                behind[exchange.kind, back] = np.asarray((uneven - shown_uneven) * count)
     return ExchangeTimes(
-        forward_s, exposed, extra, once["dispatch"], once["combine"], totals["ep"], totals["tp"], totals["cp"]
+        forward_s,
+        exposed,
+        extra,
+        once["dispatch"],
+        once["combine"],
+        totals["ep"],
+        totals["tp"],
+        totals["cp"],
+        behind,
+        launches,
     )
 
 

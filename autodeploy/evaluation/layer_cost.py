@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
-from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, MemoryChoice
+from autodeploy.evaluation.lanes import beside_matrix_work_s
+from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
-from cost_models.host_bound import exposed_host_s, issue_s
+from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 from cost_models.load_balance import rank_imbalance
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
         once = rates.cube_op_s
         shapes = ((m, n, k), (m, k, n), (k, n, m))
         # A batch of equal products is one operator: its fixed cost is paid once.
-        forward, dx, dw = ((compute.gemm_s(*shape, rates) - once) * g + once for shape in shapes)
+        forward, dx, dw = ((compute.gemm_s(*shape, rates, groups=g) - once) * g + once for shape in shapes)
         times = (forward, dx, dw)
     elif op.kind == "grouped_gemm":
         m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
@@ -100,7 +101,7 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
     elif op.kind == "attention":
         times = (
             compute.attention_s(op.flops, op.head_dim, op.seq, rates, backward=False),
-            compute.attention_s(op.flops, op.head_dim, op.seq, rates, backward=True),
+            compute.attention_s(op.backward_flops, op.head_dim, op.seq, rates, backward=True),
             np.zeros(1),
         )
     else:
@@ -114,6 +115,19 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
     return OperatorTime(*(np.asarray(t * slower) for t in times))
 
 
+def layer_times(
+    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures
+) -> tuple[dict[str, OperatorTime], dict[str, OperatorTime], ExchangeTimes]:
+    """Times of a layer's operators under even load and on the busiest rank, and of its exchanges."""
+    ep_imbalance = rank_imbalance(features.imbalance, shard.ep)
+    balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
+    busiest = {
+        op.name: operator_time(op, machine, ep_imbalance) if op.per_expert else balanced[op.name]
+        for op in table.operators
+    }
+    return balanced, busiest, exchange_times(table, shard, machine, features, busiest, ep_imbalance)
+
+
 def layer_cost(
     table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures, *, peak_imbalance: float = 1.0
 ) -> LayerCost:
@@ -121,13 +135,7 @@ def layer_cost(
 
     Imbalance is priced as the difference between the busiest and the mean rank: compute_s is the balanced work.
     """
-    ep_imbalance = rank_imbalance(features.imbalance, shard.ep)
-    balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
-    busiest = {
-        op.name: operator_time(op, machine, ep_imbalance) if op.per_expert else balanced[op.name]
-        for op in table.operators
-    }
-    exchanged = exchange_times(table, shard, machine, features, busiest, ep_imbalance)
+    balanced, busiest, exchanged = layer_times(table, shard, machine, features)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
     peak = rank_imbalance(peak_imbalance, shard.ep)
@@ -137,7 +145,7 @@ def layer_cost(
         name=table.name,
         forward=forward,
         backward=backward,
-        hidden_pair_s=_hidden_in_pair(table, busiest, exchanged),
+        hidden_pair_s=_hidden_in_pair(table, busiest, exchanged, features),
         ep_total_s=exchanged.ep_total_s,
         tp_total_s=exchanged.tp_total_s,
         cp_total_s=exchanged.cp_total_s,
@@ -145,7 +153,7 @@ def layer_cost(
         balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + np.zeros_like(shard.tp)),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
-        choices=_choices(table, kept, busiest, exchanged, shard),
+        choices=_choices(table, kept, busiest, exchanged, shard, machine, features),
     )
 
 
@@ -162,18 +170,57 @@ def _phase(
     part: Callable[[OperatorTime], Floats] = (lambda t: t.backward_s) if backward else (lambda t: t.forward_s)
     mean = np.asarray(sum(part(t) for t in balanced.values()))
     busy = np.asarray(sum(part(t) for t in busiest.values()))
+    if features.vector_parallel:
+        mean = mean - beside_matrix_work_s(balanced, exchanged, backward=backward)
+        busy = busy - beside_matrix_work_s(busiest, exchanged, backward=backward)
     ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
     tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
-    launches = sum(_launches(op, backward=backward) for op in table.operators) + len(table.exchanges)
-    synchronisations = 0.0 if features.sync_free or backward else table.synchronisations
-    host = issue_s(launches, machine.host.issue_s, synchronisations, machine.host.sync_s)
     device = busy + ep + ep_imbalance + tp + cp
-    exposed = exposed_host_s(host, device, synchronisations, machine.host.sync_s)
+    exposed = _host_s(table, machine, features, busiest, exchanged, device, backward=backward)
     zero = np.zeros_like(device)
     return PhaseCost(mean + zero, busy - mean + ep_imbalance + zero, tp + zero, ep + zero, cp + zero, exposed + zero)
 
 
-def _launches(op: Operator, *, backward: bool) -> Floats | float:
+def _host_s(
+    table: LayerTable,
+    machine: Machine,
+    features: ExchangeFeatures,
+    times: dict[str, OperatorTime],
+    exchanged: ExchangeTimes,
+    device_s: Floats,
+    *,
+    backward: bool,
+) -> Floats:
+    """Seconds of a pass in which the device waits for the host."""
+    issued = sum(launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward]
+    rates = machine.host
+    if features.sync_free or backward or not table.synchronisations:
+        return exposed_host_s(issue_s(issued, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
+    restart, queued = synchronisation_s(table, machine, features, times)
+    host = issue_s(issued, rates.issue_s, table.synchronisations, rates.sync_s)
+    return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
+
+
+def synchronisation_s(
+    table: LayerTable, machine: Machine, features: ExchangeFeatures, times: dict[str, OperatorTime]
+) -> tuple[Floats, Floats]:
+    """After a synchronisation: the wait until the host is ahead again, and the work still queued beside it.
+
+    Issued in the order of the mathematics, nothing is queued. Reordered, what does not depend on the split sizes - the
+    shared experts - is issued before the host waits for them.
+    """
+    rows = {op.name: op for op in table.operators}
+    names = [name for name in table.after_synchronisation if name in rows]
+    early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
+    late = [name for name in names if name not in early]
+    queued = np.asarray(sum((times[name].forward_s for name in early), np.zeros(1)))
+    restart = restart_s(
+        [rows[name].launches for name in late], [times[name].forward_s for name in late], machine.host.issue_s
+    )
+    return restart, queued
+
+
+def launches(op: Operator, *, backward: bool) -> Floats | float:
     """Operators the host issues: a matrix multiplication has two gradients."""
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 
@@ -186,17 +233,22 @@ def _window_s(table: LayerTable, times: dict[str, OperatorTime], window: str, *,
     return np.asarray(total)
 
 
-def _hidden_in_pair(table: LayerTable, times: dict[str, OperatorTime], exchanged: ExchangeTimes) -> Floats:
+def _hidden_in_pair(
+    table: LayerTable, times: dict[str, OperatorTime], exchanged: ExchangeTimes, features: ExchangeFeatures
+) -> Floats:
     """Expert communication hidden when this layer's forward runs against another micro batch's backward.
 
     Four windows: attention forward beside combine backward, MLP backward beside dispatch forward, MLP forward beside
     dispatch backward, attention backward beside combine forward. In each, min(computation, communication) is hidden.
     Source: MindSpeed moe-fb-overlap.
     """
+    mlp = {back: _window_s(table, times, "mlp", backward=back) for back in (False, True)}
+    if features.vector_parallel:  # vector work beside matrix work lengthens no window
+        mlp = {back: work - beside_matrix_work_s(times, exchanged, backward=back) for back, work in mlp.items()}
     pairs = (
         (_window_s(table, times, "attention", backward=False), exchanged.combine_s),
-        (_window_s(table, times, "mlp", backward=True), exchanged.dispatch_s),
-        (_window_s(table, times, "mlp", backward=False), exchanged.dispatch_s),
+        (mlp[True], exchanged.dispatch_s),
+        (mlp[False], exchanged.dispatch_s),
         (_window_s(table, times, "attention", backward=True), exchanged.combine_s),
     )
     return np.asarray(sum(np.minimum(work, exchange) for work, exchange in pairs))
@@ -208,27 +260,61 @@ def _choices(
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
     shard: Sharding,
+    machine: Machine,
+    features: ExchangeFeatures,
 ) -> dict[str, ChoiceCost]:
-    """What each memory choice of this layer frees and costs; choices that free nothing here are left out."""
+    """What each memory choice of this layer frees and costs; choices that free nothing here are left out.
+
+    A swapped tensor is read from device memory and written back, which other operators wait for.
+    """
+    memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
+    zero = np.zeros_like(shard.tp)
     found = {}
+    waits = _waits(kept, times, exchanged, features)
     for choice in CHOICES.values():
         freed = _freed(choice, kept)
         if not freed:
             continue
-        saved = np.asarray(sum(kept[name] for name in freed) + np.zeros_like(shard.tp))
-        replayed = np.zeros_like(shard.tp)
-        for name, time in times.items():
-            if EVERYTHING in choice.replays or name in choice.replays:
-                replayed = replayed + time.forward_s
+        saved = np.asarray(sum(kept[name] for name in freed) + zero)
+        if choice.kind == "swap":
+            found[choice.name] = ChoiceCost(saved, np.asarray(2.0 * saved / memory_rate), saved)
+            continue
+        work = _replayed_work(choice, times)
+        replayed = zero + work - np.minimum(work, waits(choice, work))
         for name, seconds in exchanged.forward_s.items():
             if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                 replayed = replayed + seconds
-        swapped = saved if choice.kind == "swap" else np.zeros_like(saved)
-        found[choice.name] = ChoiceCost(saved, replayed, swapped)
+        found[choice.name] = ChoiceCost(saved, replayed, zero)
     return found
+
+
+def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime]) -> Floats:
+    """Seconds of the operators that a choice runs again."""
+    again = (t.forward_s for name, t in times.items() if EVERYTHING in choice.replays or name in choice.replays)
+    return np.asarray(sum(again, np.zeros(1)))
+
+
+def _waits(
+    kept: dict[str, Floats], times: dict[str, OperatorTime], exchanged: ExchangeTimes, features: ExchangeFeatures
+) -> Callable[[MemoryChoice, Floats], Floats]:
+    """How much of a choice's replay runs while the backward pass waits for an expert exchange.
+
+    A replay needs no gradient, so it can run beside the exchanges of the backward pass that nothing else hides. Full
+    recompute has them to itself; choices that may be combined share them in proportion to their work, so that together
+    they never hide more than there is.
+    """
+    exposed = sum(exchanged.exposed_ep(backward=True)) * features.recompute_in_waits
+    partial = [c for c in CHOICES.values() if c.kind == "recompute" and EVERYTHING not in c.frees and _freed(c, kept)]
+    together = np.asarray(sum((_replayed_work(c, times) for c in partial), np.zeros(1)))
+
+    def window(choice: MemoryChoice, work: Floats) -> Floats:
+        share = 1.0 if EVERYTHING in choice.frees else work / np.maximum(together, 1e-30)
+        return np.asarray(exposed * share)
+
+    return window
 
 
 def _freed(choice: MemoryChoice, kept: dict[str, Floats]) -> list[str]:
     if EVERYTHING in choice.frees:
-        return [name for name in kept if name != "attention_norm_in"]
+        return [name for name in kept if name != LAYER_INPUT]
     return [name for name in choice.frees if name in kept]

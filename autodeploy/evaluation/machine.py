@@ -9,6 +9,7 @@ import numpy as np
 
 from cost_models.collectives import Group, Number, Tier
 from cost_models.compute import ComputeRates
+from cost_models.host_bound import bound_issue_factor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +67,7 @@ def machine_of(
     precision: str,
     release: str | None = None,
     efficiency: Mapping[str, Number] | None = None,
+    features: frozenset[str] = frozenset(),
 ) -> Machine:
     """The machine that a profile describes.
 
@@ -73,9 +75,15 @@ def machine_of(
     ----------
     release : band of the framework release, for its software factor; None is the current one.
     efficiency : values that replace the profile's, scalars or arrays: a fit varies them here.
+    features : those of kernels and host that are on.
     """
     value: dict[str, Number] = {**profile.efficiency, **(efficiency or {})}
     fixed, host = profile.fixed_costs, profile.host
+    bound = (
+        bound_issue_factor(host.cores_per_device, host.numa_nodes, host.remote_memory_ratio, host.issue_memory_share)
+        if "host_core_binding" in features
+        else 1.0
+    )
     factor = value.get(f"release_{release}", profile.release_factors.get(release or "current", 1.0))
     rates = ComputeRates(
         peak_flops=device.peak_flops[precision],
@@ -92,6 +100,8 @@ def machine_of(
         movement_fraction=value["permute"],
         cube_op_s=fixed.cube_op_s,
         vector_op_s=fixed.vector_op_s,
+        cube_cores=float(device.cube_cores or 1),
+        pipelined_tiles="ascendp_mm" in features,
     )
     return Machine(
         name=device.name,
@@ -101,7 +111,7 @@ def machine_of(
         topology=topology,
         comm_op_s=fixed.comm_op_s,
         host=HostRates(
-            issue_s=host.issue_s_per_op * np.asarray(value.get("host_issue", 1.0)),
+            issue_s=host.issue_s_per_op * bound * np.asarray(value.get("host_issue", 1.0)),
             sync_s=host.sync_s,
             link_bytes_per_s=host.link_bytes_per_s,
         ),

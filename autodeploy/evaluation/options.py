@@ -19,13 +19,17 @@ class ExchangeFeatures:
 
     tp_fusion : chunks of a fused or chunked matrix multiplication with its collective (1 = none).
     dispatcher : index into DISPATCHERS.
+    recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
     """
 
     dispatcher: npt.NDArray[np.int64]
     tp_fusion: npt.NDArray[np.float64]
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
+    recompute_in_waits: Bools
     deduplicate: bool = False
     sync_free: bool = False
+    host_reorder: bool = False
+    vector_parallel: bool = False
     imbalance: float = 1.0
     groups_limit: float | None = None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.entries import at
+from cost_models.hbm import MIB, communicator_bytes
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.candidates import Bools, Candidates
     from autodeploy.workload.operators import Floats
 
 # Beside what is kept, a backward pass holds gradients of the tensors around one operator: about a quarter of a layer.
 GRADIENT_SHARE = 0.25
+ADAPTIVE_BUFFERS = "adaptive_comm_buffers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,50 @@ class StageBuffers:
         return np.asarray(allocator_bytes * (1.0 + self.fragmentation) + self.communication_bytes + self.runtime_bytes)
 
 
-def communicator_counts(candidates: Candidates) -> Floats:
-    """Communicators that a rank of each candidate is in [n], each with buffers of its own.
+def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools, Floats | float | None]]:
+    """Communicators that a rank of each candidate may be in: where it exists [n], and bytes of its message.
 
     World, data parallel (with and without context parallel), tensor, pipeline (two streams, embedding), context,
-    model, expert, expert data and expert tensor groups, where their size is above one.
+    model, expert, expert data and expert tensor groups, where their size is above one. Message None: buckets of any
+    size, the default buffer. Source of the messages: MindSpeed hccl_adaptive_func.py.
     """
-    c = candidates
-    count = 1 + (c.dp > 1).astype(np.float64) + (c.cp * c.dp > 1) + (c.tp > 1) + 3 * (c.pp > 1) + (c.cp > 1)
-    return np.asarray(count + (c.tp * c.pp > 1) + 2 * (c.ep > 1) + (c.etp > 1))
+    c, model = candidates, context.model
+    tokens = c.micro_batch_size * context.seq_length / c.cp
+    hidden = 2.0 * tokens * model.hidden_size
+    cut = hidden / np.where(c.sequence_parallel, c.tp, 1)
+    key_value = 4.0 * tokens * model.num_key_value_heads * model.head_dim / c.tp
+    context_message = np.where(c.ulysses > 1, hidden / c.tp, 0.0) + np.where(c.cp > c.ulysses, key_value, 0.0)
+    routed = cut * (model.num_experts_per_tok or 0) * context.peak_imbalance
+    small, always = 10.0 * MIB, np.ones(len(c), dtype=np.bool_)
+    return [
+        (always, None),
+        (c.dp > 1, None),
+        (c.cp * c.dp > 1, None),
+        (c.tp > 1, hidden),
+        *[(c.pp > 1, cut)] * 3,
+        (c.cp > 1, context_message),
+        (c.tp * c.pp > 1, small),
+        (c.ep > 1, routed),
+        (c.ep > 1, None),
+        (c.etp > 1, hidden),
+    ]
+
+
+def communication_bytes(candidates: Candidates, context: Context) -> Floats:
+    """Bytes of all communicators' buffers [n]: the default for each, or sized by its message where that is less."""
+    default = context.machine.communicator_bytes
+    groups = communicators(candidates, context)
+    plain = np.asarray(sum(exists * default for exists, _ in groups), dtype=np.float64)
+    if ADAPTIVE_BUFFERS not in context.features:
+        return plain
+    sized = sum(exists * (default if message is None else communicator_bytes(message)) for exists, message in groups)
+    return np.asarray(np.minimum(plain, sized))
+
+
+def saves_buffers(candidates: Candidates, context: Context) -> bool:
+    """Whether sizing buffers by their messages saves the first candidate anything."""
+    plain = replace(context, features=context.features - {ADAPTIVE_BUFFERS})
+    return bool(communication_bytes(candidates, context)[0] < communication_bytes(candidates, plain)[0])
 
 
 def workspace_bytes(classes: StepClasses, index: int, *, recomputes_layers: bool) -> float:
@@ -75,7 +112,7 @@ def stage_buffers(
     workspace = workspace_bytes(classes, index, recomputes_layers=recomputes_layers)
     return StageBuffers(
         workspace_bytes=np.full(pp, workspace),
-        communication_bytes=float(communicator_counts(candidates)[index]) * machine.communicator_bytes,
+        communication_bytes=float(communication_bytes(candidates, context)[index]),
         runtime_bytes=machine.runtime_bytes,
         fragmentation=machine.fragmentation,
         card_limit_bytes=context.limit_bytes,

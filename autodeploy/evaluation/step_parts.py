@@ -49,6 +49,7 @@ class Static:
     gradients: Floats
     optimizer: Floats
     adam: Floats  # the moments alone, absent before the first update
+    host: Floats  # optimizer states kept in host memory
 
     @property
     def total(self) -> Floats:
@@ -65,14 +66,22 @@ def static_of(cost: LayerCost, candidates: Candidates, context: Context, groups:
             distributed_optimizer=context.distributed_optimizer,
             reuse_fp32_param=candidates.reuse_fp32_param,
             swap_optimizer=candidates.swap_optimizer,
+            virtual_optimizer=candidates.virtual_optimizer,
             sharded_gradients=context.graph_mode & (candidates.pp == 1),
-            gradient_bytes=4.0,
+            optimizer=context.optimizer,
         )
         split = shards if context.distributed_optimizer else 1.0
-        adam = np.where(candidates.swap_optimizer, 0.0, 8.0 / split)
-        parts.append((params * each.weights, params * each.gradients, params * each.optimizer, params * adam))
-    weights, gradients, optimizer, adam_bytes = (np.asarray(a + b) for a, b in zip(*parts, strict=True))
-    return Static(weights, gradients, optimizer, adam_bytes)
+        away = candidates.swap_optimizer | candidates.virtual_optimizer
+        adam = np.where(away, 0.0, context.optimizer.moments / split)
+        on_host = data_parallel.states_on_host_bytes(
+            np.asarray(split),
+            swap_optimizer=candidates.swap_optimizer,
+            virtual_optimizer=candidates.virtual_optimizer,
+            optimizer=context.optimizer,
+        )
+        sizes = (each.weights, each.gradients, each.optimizer, adam, on_host)
+        parts.append(tuple(params * size for size in sizes))
+    return Static(*(np.asarray(a + b) for a, b in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +147,14 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
         )
         exposed = exposed + np.where(paired, sync.gather_s, gathered)
         split = shards if context.distributed_optimizer else np.ones_like(shards)
-        step = data_parallel.optimizer_s(params, split, memory_rate)
+        virtual = candidates.virtual_optimizer
+        step = data_parallel.optimizer_s(
+            params, split, memory_rate, optimizer=context.optimizer, virtual_optimizer=virtual
+        )
         update = update + step
-        on_host = data_parallel.swapped_optimizer_s(params, split, machine.host.link_bytes_per_s, step)
-        swapped = swapped + np.where(candidates.swap_optimizer, on_host, 0.0)
+        on_host = data_parallel.states_on_host_bytes(
+            split, swap_optimizer=candidates.swap_optimizer, virtual_optimizer=virtual, optimizer=context.optimizer
+        )
+        swapped = swapped + data_parallel.host_optimizer_s(params, on_host, machine.host.link_bytes_per_s, step)
         total = total + sync.reduce_s + sync.gather_s
     return Tail(np.asarray(exposed), np.asarray(update), np.asarray(swapped), np.asarray(total))

@@ -62,6 +62,7 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
         sequence_parallel=one(bool(sequence) and tp > 1),
         reuse_fp32_param=one(strategy.reuse_fp32_param or "reuse_fp32_param" in strategy.features),
         swap_optimizer=one(strategy.swap_optimizer or "swap_optimizer" in strategy.features),
+        virtual_optimizer=one("virtual_optimizer" in strategy.features),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses, step_classes
-from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communicator_counts
+from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes
 from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates, Ints
 from cost_models.collectives import point_to_point_s
@@ -255,8 +255,7 @@ def _parts(
 
 def _beside_allocator(candidates: Candidates, context: Context) -> Floats:
     """Bytes on the card outside the framework's allocator [n]: communication buffers and runtime."""
-    machine = context.machine
-    return communicator_counts(candidates) * machine.communicator_bytes + machine.runtime_bytes
+    return communication_bytes(candidates, context) + context.machine.runtime_bytes
 
 
 def _memory(

@@ -21,6 +21,7 @@ BOTH: dict[str, Lines] = {
     "fused_operators": ((MOE, "--moe-permute-fusion", ()),),
 }
 MINDSPEED: dict[str, Lines] = {
+    "rect_fa": (("MLA_ARGS", "--mla-fa-without-pad", ()),),
     "fused_swiglu": ((OPERATORS, "--use-fused-swiglu", ()),),
     "fused_rmsnorm": ((OPERATORS, "--use-fused-rmsnorm", ()),),
     "grouped_gemm": ((MOE, "--moe-grouped-gemm", ()), (OPERATORS, "--gemm-gradient-accumulation-fusion", ())),
@@ -37,6 +38,7 @@ MINDSPEED: dict[str, Lines] = {
         (MOE, "--trans-hot-expert-group-num", (3,)),
     ),
     "virtual_optimizer": ((OPTIMIZE, "--virtual-optimizer", ("all",)),),
+    "adaptive_comm_buffers": ((OPTIMIZE, "--hccl-group-buffer-adaptive", ()),),
     "o2_optimizer": (
         (OPTIMIZE, "--o2-optimizer", ()),
         (OPTIMIZE, "--o2-gradient", ()),
@@ -71,7 +73,6 @@ SAID_ELSEWHERE = frozenset(
     }
 )
 NO_FLAG: dict[str, str] = {
-    "rect_fa": "comes with the CANN release",
     "ascendp_mm": "comes with the CANN release",
     "vector_sort": "comes with the CANN release",
     "cube_vector_parallel": "comes with the CANN release",
@@ -116,6 +117,8 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
             arguments.drop("--moe-alltoall-overlap-comm")
             arguments.add(MOE, "--moe-allgather-overlap-comm")
         arguments.add(MOE, "--moe-grouped-gemm")
+    if not arguments.has("--multi-latent-attention"):
+        arguments.drop("--mla-fa-without-pad")
     if arguments.has("--overlap-param-gather") and not arguments.has("--overlap-grad-reduce"):
         arguments.add(OPTIMIZE, "--overlap-grad-reduce")
     if arguments.has("--gemm-gradient-accumulation-fusion") and arguments.has("--no-gradient-accumulation-fusion"):

@@ -157,6 +157,8 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
     for name in swapped:
         if name == "attention":
             _add_attention_swap(arguments, strategy)
+        elif name == "core_attn_out" and strategy.schedule == "dualpipev" and arguments.has("--multi-latent-attention"):
+            arguments.add("SWAP_ARGS", "--mla-swap-core-attn-out")
         elif name == "unpermute":
             arguments.add("SWAP_ARGS", "--moe-unperm2-mem-optim-swap")
         elif name == "layer_input":

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
+from autodeploy.evaluation.lane_report import lane_report
+from autodeploy.evaluation.memory_menu import memory_menu
+from autodeploy.evaluation.stage_memory import ADAPTIVE_BUFFERS, saves_buffers
 from autodeploy.ranking.uncertainty import interval
-from autodeploy.specs.planset import Breakdown, Hidden, Plan, Stage, StageMemory
+from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.candidates import CP_ALGOS, Candidates
@@ -71,6 +74,10 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
     algo = CP_ALGOS[int(candidate.cp_algo[0])]
     features = set(context.features) - _axis_features()
     features |= _features_of_axes(axes, context)
+    if recomputed.granularity != "none":  # what is recomputed may run in waits
+        features |= {"selective_recompute"} & context.features
+    if ADAPTIVE_BUFFERS in features and not saves_buffers(candidate, context):
+        features.discard(ADAPTIVE_BUFFERS)
     return Strategy(
         tp=int(axes["tp"]),
         pp=pp,
@@ -104,7 +111,7 @@ def _axis_features() -> set[str]:
         *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "reuse_fp32_param", "swap_optimizer", "swap_attention"),
         *("ulysses", "ring", "hybrid_cp", "tp_extend_ep", "selective_recompute", "selective_swap"),
         *("moe_alltoall_overlap", "shared_expert_overlap", "mc2", "coc"),
-        *("overlap_grad_reduce", "overlap_param_gather"),
+        *("overlap_grad_reduce", "overlap_param_gather", "virtual_optimizer"),
     }
 
 
@@ -130,7 +137,7 @@ def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> se
         found |= {"tp_extend_ep"} & on
     if not paired:
         found |= {"overlap_grad_reduce", "overlap_param_gather"} & on
-    for name in ("reuse_fp32_param", "swap_optimizer"):
+    for name in ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer"):
         if axes[name]:
             found.add(name)
     return found
@@ -180,13 +187,14 @@ def plan_of(
     """The plan of a candidate under a layout, with everything predicted about it."""
     estimate = estimate_layout(classes, candidate, context, 0, layout)
     strategy = strategy_of(candidate, context, layout)
-    return plan_of_estimate(estimate, strategy, candidate, context, layout, spec, identity)
+    return plan_of_estimate(estimate, strategy, candidate, classes, context, layout, spec, identity)
 
 
 def plan_of_estimate(
     estimate: Estimate,
     strategy: Strategy,
     candidate: Candidates,
+    classes: StepClasses,
     context: Context,
     layout: Layout,
     spec: Spec,
@@ -194,6 +202,7 @@ def plan_of_estimate(
 ) -> Plan:
     """Everything a user reads about one strategy."""
     step = estimate.step_time_s
+    lanes = lane_report(candidate, context, 0)
     tokens = context.global_batch * context.seq_length / step
     ranks = context.num_npus * context.machine.devices_per_npu
     peak = context.machine.peak_flops
@@ -221,9 +230,33 @@ def plan_of_estimate(
         npu_hours=days * 24.0 * context.num_npus if days is not None else None,
         breakdown=Breakdown(**estimate.breakdown),
         hidden=Hidden(**estimate.hidden),
+        operators=Operators(**lanes.shares, sorting_hidden_share=lanes.sorting_hidden),
+        host=HostLine(
+            operators_per_layer=lanes.launches,
+            issue_ms_per_layer=1e3 * lanes.issue_s,
+            synchronisations=lanes.synchronisations,
+            event_ms=1e3 * lanes.event_s,
+            free_share=estimate.breakdown["host_bound_s"] / step,
+        ),
+        memory_menu=_menu(classes, context, layout),
         stages=_stages(estimate, layout, context),
         uncertainty=interval(step, candidate, context),
         provenance="assumed",
+    )
+
+
+def _menu(classes: StepClasses, context: Context, layout: Layout) -> tuple[MemoryItem, ...]:
+    return tuple(
+        MemoryItem(
+            layers=item.layers,
+            choice=item.choice,
+            kind=item.kind,
+            saved_gib=item.saved_bytes / GIB,
+            added_ms=1e3 * item.added_s,
+            gib_per_ms=item.saved_bytes / GIB / (1e3 * item.added_s) if item.added_s > 0.0 else None,
+            used_layers=item.used_layers,
+        )
+        for item in memory_menu(classes, context, 0, layout)
     )
 
 

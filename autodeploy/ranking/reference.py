@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ FEATURES: dict[str, Switch] = {
     "hierarchical_a2a": "off",
     "selective_recompute": "off",
     "swap_optimizer": "off",
+    "virtual_optimizer": "off",
 }
 
 
@@ -43,6 +45,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         features=FEATURES,
     )
     choice = choose_features(search, spec.model, profile.name)
+    context = replace(context, features=context.features - set(FEATURES))
     legal, _ = legal_candidates(search, context, profile, choice)
     order = _preference(legal, context)
     swept = sweep(legal, context) if len(legal) else None

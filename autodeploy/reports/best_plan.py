@@ -65,6 +65,31 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
     return lines
 
 
+def lane_lines(plan: Plan, lang: Language) -> list[str]:
+    """What the device's lanes and the host do in a micro batch."""
+    operators, host = plan.operators, plan.host
+    return [
+        say(
+            lang,
+            "operator_line",
+            attention=percent(operators.flash_attention),
+            matmul=percent(operators.matmul),
+            sorting=percent(operators.sorting),
+            hidden=percent(operators.sorting_hidden_share),
+            vector=percent(operators.vector),
+        ),
+        say(
+            lang,
+            "host_line",
+            operators=f"{host.operators_per_layer:.0f}",
+            issue=f"{host.issue_ms_per_layer:.2f}",
+            synchronisations=f"{host.synchronisations:.0f}",
+            event=f"{host.event_ms:.2f}",
+            free=percent(host.free_share),
+        ),
+    ]
+
+
 def _speed(plan: Plan, lang: Language) -> str:
     convention = plan.mfu_convention
     parts = [

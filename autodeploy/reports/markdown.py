@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.best_plan import header, plan_lines
+from autodeploy.reports.best_plan import header, lane_lines, plan_lines
 from autodeploy.reports.plan_report import counts_lines, next_steps, no_plan_lines, note_lines
 from autodeploy.reports.rows import plan_rows
 from autodeploy.reports.texts import Language, say
@@ -27,8 +27,9 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
         lines += [f"- {_escape(line.strip(' -'))}" for line in no_plan_lines(plan_set, lang, columns=UNWRAPPED)]
     else:
         name = say(lang, "best") if shown is best else say(lang, "plan")
-        lines += _facts(plan_lines(spec, shown, lang, name=name, columns=UNWRAPPED))
+        lines += _facts([*plan_lines(spec, shown, lang, name=name, columns=UNWRAPPED), *lane_lines(shown, lang)])
         lines += ["", *_table(plan_set, lang)]
+        lines += _menu(shown, lang)
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED)
     notes += note_lines(plan_set, spec, lang, columns=UNWRAPPED)
     lines += ["", *(f"- {_escape(fact)}" for fact in notes)]
@@ -54,6 +55,21 @@ def _table(plan_set: PlanSet, lang: Language) -> list[str]:
         cells = [row.rank, f"`{row.plan_id}`", row.layout, row.schedule]
         cells += [row.step_time_s, row.tokens_per_s_per_npu, row.peak_memory_gib, row.versus_best, row.remark]
         lines.append("| " + " | ".join(_escape(cell) if i != 1 else cell for i, cell in enumerate(cells)) + " |")
+    return lines
+
+
+def _menu(plan: Plan, lang: Language) -> list[str]:
+    """What could be recomputed or swapped on each kind of layer, and what the plan takes."""
+    if not plan.memory_menu:
+        return []
+    keys = ("menu_layers", "menu_choice", "menu_saved", "menu_added", "menu_ratio", "menu_used")
+    titles = [say(lang, key) for key in keys]
+    lines = ["", f"**{say(lang, 'menu')}**", "", "| " + " | ".join(titles) + " |", "|---|---|--:|--:|--:|--:|"]
+    for item in plan.memory_menu:
+        ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
+        cells = [item.layers, f"{item.choice} ({say(lang, item.kind + '_kind')})", f"{item.saved_gib:.3f}"]
+        cells += [f"{item.added_ms:.2f}", ratio, str(item.used_layers)]
+        lines.append("| " + " | ".join(_escape(cell) for cell in cells) + " |")
     return lines
 
 

@@ -45,6 +45,29 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "starting_point": ("the usual starting point", "常用起点"),
     "other_layers": ("layers or memory placed otherwise", "层或内存安排不同"),
     "versus_best": ("vs best", "相对最优"),
+    "host_line": (
+        "host: {operators} operators a layer in {issue} ms, {synchronisations} synchronisations of {event} ms, "
+        "free {free} % of the step",
+        "主机：每层 {operators} 个算子，下发 {issue} ms；{synchronisations} 次同步，每次 {event} ms；空闲占 {free} %",
+    ),
+    "operator_line": (
+        "operators: flash attention {attention} %, matrix {matmul} %, sorting {sorting} % ({hidden} % of it hidden), "
+        "other vector {vector} %",
+        "算子：Flash Attention {attention} %，矩阵 {matmul} %，排序类 {sorting} %（其中隐藏 {hidden} %），"
+        "其他向量 {vector} %",
+    ),
+    "menu": (
+        "What each layer could recompute or swap, per micro batch",
+        "每层可选的重计算与换出（每个微批）",
+    ),
+    "menu_layers": ("layers", "层类型"),
+    "menu_choice": ("choice", "选项"),
+    "menu_saved": ("GiB saved", "节省 GiB"),
+    "menu_added": ("ms paid", "代价 ms"),
+    "menu_ratio": ("GiB/ms", "GiB/ms"),
+    "menu_used": ("used by layers", "使用层数"),
+    "recompute_kind": ("recompute", "重计算"),
+    "swap_kind": ("swap", "换出"),
     # footer
     "counts": (
         "{enumerated} strategies in {seconds} s: {illegal} illegal, {too_big} too big, {pruned} bounded out, "

@@ -95,6 +95,8 @@ def choices(strategy: Strategy, lang: Language) -> str:
         parts.append(say(lang, "swap", what="+".join(swapped)))
     if strategy.reuse_fp32_param:
         parts.append("reuse_fp32_param")
+    if "virtual_optimizer" in strategy.features:
+        parts.append("virtual_optimizer")
     return say(lang, "comma").join(parts)
 
 

@@ -76,6 +76,7 @@ FEATURES: dict[str, Feature] = {
             ("reuse_fp32_param", "BF16 weights share the FP32 copy's storage"),
             ("swap_optimizer", "optimizer states kept on the host"),
             ("virtual_optimizer", "Adam moments in host-mapped memory"),
+            ("adaptive_comm_buffers", "communication buffers sized by their messages"),
         ),
         *_rows(
             "memory",

@@ -69,6 +69,38 @@ class Hidden(Document):
     dp_share: float = 0.0
 
 
+class Operators(Document):
+    """Shares of the time of a layer's operators by class, and how much sorting runs beside matrix work."""
+
+    flash_attention: float = 0.0
+    matmul: float = 0.0
+    sorting: float = 0.0
+    vector: float = 0.0
+    sorting_hidden_share: float = 0.0
+
+
+class HostLine(Document):
+    """The host that issues operators: mean of a layer, synchronisations of a micro batch, and what it all exposes."""
+
+    operators_per_layer: float = 0.0
+    issue_ms_per_layer: float = 0.0
+    synchronisations: float = 0.0
+    event_ms: float = 0.0
+    free_share: float = 0.0
+
+
+class MemoryItem(Document):
+    """One memory choice on one kind of layer: GiB freed and ms paid per layer and micro batch, and its use."""
+
+    layers: str
+    choice: str
+    kind: Literal["recompute", "swap"]
+    saved_gib: float
+    added_ms: float
+    gib_per_ms: float | None = None
+    used_layers: int = 0
+
+
 class Uncertainty(Document):
     """An 80 % interval of the step time and what it rests on."""
 
@@ -101,6 +133,9 @@ class Plan(Document):
     npu_hours: float | None = None
     breakdown: Breakdown
     hidden: Hidden
+    operators: Operators = Operators()
+    host: HostLine = HostLine()
+    memory_menu: tuple[MemoryItem, ...] = ()
     stages: tuple[Stage, ...]
     uncertainty: Uncertainty
     gap: float | None = None

@@ -14,6 +14,7 @@ Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical"]
 RecomputeModule = Literal[
     "core_attn",
     "mla_up_proj",
+    "mla_kv_up_proj",
     "norm",
     "activation",
     "permute",
@@ -23,7 +24,7 @@ RecomputeModule = Literal[
     "moe",
     "shared_experts",
 ]
-SwapModule = Literal["attention", "unpermute", "layer_input", "moe"]
+SwapModule = Literal["attention", "core_attn_out", "unpermute", "layer_input", "moe", "activation"]
 
 Degree = Annotated[int, Field(ge=1, le=131_072)]
 Layers = Annotated[int, Field(ge=0, le=4096)]

@@ -38,6 +38,7 @@ class Candidates:
     sequence_parallel: Bools
     reuse_fp32_param: Bools
     swap_optimizer: Bools
+    virtual_optimizer: Bools
 
     def __len__(self) -> int:
         return int(self.tp.shape[0])

@@ -19,6 +19,8 @@ def facts_of(
     node_ranks: int,
     tp_limit: int,
     features: set[str],
+    exact_numerics: bool = False,
+    deterministic: bool = False,
 ) -> dict[str, Any]:
     """Names and values that rules may read.
 
@@ -26,6 +28,7 @@ def facts_of(
     ----------
     world : ranks. node_ranks : ranks of a node. tp_limit : largest tensor parallel group inside one node.
     features : names of the features that are on.
+    exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
     """
     return {
         "world": world,
@@ -41,6 +44,8 @@ def facts_of(
         "experts": model.n_routed_experts or 1,
         "expert_width": model.moe_intermediate_size or 0,
         "layers": model.num_hidden_layers,
+        "exact_numerics": exact_numerics,
+        "deterministic": deterministic,
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
         **{f"on_{name}": name in features for name in FEATURES},

@@ -18,38 +18,52 @@ if TYPE_CHECKING:
 MODELLED: frozenset[str] = frozenset(
     {
         *("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap"),
-        *("virtual_pipeline_balance", "rect_fa", "fused_operators", "host_sync_free"),
+        *("virtual_pipeline_balance", "rect_fa", "ascendp_mm", "vector_sort", "fused_operators"),
+        *("cube_vector_parallel", "host_sync_free", "host_reorder", "host_core_binding"),
         *("selective_recompute", "selective_swap", "swap_attention", "reuse_fp32_param", "swap_optimizer"),
+        *("virtual_optimizer", "o2_optimizer", "quantized_optimizer", "adaptive_comm_buffers"),
         *("coc", "mc2", "overlap_grad_reduce", "overlap_param_gather", "tp_extend_ep", "grouped_gemm"),
         *("ulysses", "ring", "hybrid_cp", "flash_attention", "fused_swiglu", "fused_rmsnorm"),
     }
 )
 
+# Kernels and host code of Huawei's own stack, which no public release has.
+_OWN_STACK = frozenset({"ascendp_mm", "vector_sort", "cube_vector_parallel", "host_sync_free", "host_reorder"})
+
 # What a framework's public release can launch; the rest comes from Huawei's own stack.
 LAUNCHABLE: dict[str, frozenset[str]] = {
-    "mindspeed-llm": MODELLED - {"hierarchical_a2a", "host_sync_free"},
+    "mindspeed-llm": MODELLED - _OWN_STACK - {"hierarchical_a2a"},
     "megatron": MODELLED
+    - _OWN_STACK
     - {
         "hierarchical_a2a",
-        "host_sync_free",
+        "host_core_binding",
         "coc",
         "mc2",
         "reuse_fp32_param",
         "swap_optimizer",
+        "virtual_optimizer",
+        "o2_optimizer",
+        "quantized_optimizer",
+        "adaptive_comm_buffers",
         "swap_attention",
         "selective_swap",
         "tp_extend_ep",
         "moe_alltoall_overlap",
     },
     "mindformers": MODELLED
+    - _OWN_STACK
     - {
         "adaptive_pipe",
         "hierarchical_a2a",
-        "host_sync_free",
         "coc",
         "mc2",
         "reuse_fp32_param",
         "swap_optimizer",
+        "virtual_optimizer",
+        "o2_optimizer",
+        "quantized_optimizer",
+        "adaptive_comm_buffers",
         "moe_alltoall_overlap",
         "tp_extend_ep",
     },
@@ -57,7 +71,11 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
 }
 
 _ASCEND_ONLY = frozenset(
-    {"mc2", "coc", "reuse_fp32_param", "swap_optimizer", "swap_attention", "moe_alltoall_overlap", "tp_extend_ep"}
+    {
+        *("mc2", "coc", "reuse_fp32_param", "swap_optimizer", "swap_attention", "moe_alltoall_overlap", "tp_extend_ep"),
+        *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
+        *("virtual_optimizer", "o2_optimizer", "quantized_optimizer", "adaptive_comm_buffers"),
+    }
 )
 _RANK = {"exact": 0, "reordered": 1, "lossy": 2}
 _EXCLUDED_TOGETHER = (("mc2", "coc"), ("moe_alltoall_overlap", "shared_expert_overlap"))
@@ -138,6 +156,10 @@ def _why_not(name: str, search: SearchSpec, model: ModelSpec, profile_name: str)
         return "MC2 is not supported on Atlas 900 A3"
     if not model.is_moe and FEATURES[name].area in {"all-to-all", "experts"}:
         return "the model has no experts"
+    if name == "rect_fa" and not model.is_mla:
+        return "keys and values of the model are as wide as its queries"
+    if name in {"vector_sort", "cube_vector_parallel"} and not model.is_moe:
+        return "it moves rows between experts, and the model has none"
     if name == "adaptive_pipe" and not model.is_moe:
         return "it hides expert communication, and the model has no experts"
     return None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LEAST_TOKENS = 4096  # of a sequence on a context-parallel rank; MindSpeed auto-settings prunes below 4K (A3) or 8K (A2)
 
+OPTIMIZER_MEMORY = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")  # at most one of them
+
 
 @dataclass(frozen=True)
 class Space:
@@ -32,7 +34,7 @@ class Space:
     schedule: Sequence[int]
     moe_dispatcher: Sequence[int]
     etp_modes: Sequence[str]
-    memory_modes: Sequence[tuple[bool, bool]]
+    memory_modes: Sequence[str]
 
 
 def divisors(number: int) -> list[int]:
@@ -70,11 +72,7 @@ def default_space(
     ]
     if not algos:
         cp = [1]
-    memory = [(False, False)]
-    if "reuse_fp32_param" not in off:
-        memory.append((True, False))
-    if "swap_optimizer" not in off:
-        memory.append((False, True))
+    memory = ["", *(name for name in OPTIMIZER_MEMORY if name not in off)]
     return Space(
         tp=tp,
         pp=pp,
@@ -146,9 +144,9 @@ def enumerate_space(space: Space, *, world: int, global_batch: int, moe: bool) -
     parts = []
     plain = _context_choices(space)[0]  # cp 1 is made once, under the first algorithm
     for mode in space.etp_modes:
-        for reuse, swap in space.memory_modes:
+        for memory in space.memory_modes:
             for choice in _context_choices(space):
-                parts.append(_assemble(columns, mode, reuse, swap, choice, plain, world, global_batch, moe))
+                parts.append(_assemble(columns, mode, memory, choice, plain, world, global_batch, moe))
     return concatenate(parts)
 
 
@@ -170,8 +168,7 @@ def _context_choices(space: Space) -> list[tuple[int, int]]:
 def _assemble(
     columns: list[Ints],
     mode: str,
-    reuse: bool,
-    swap: bool,
+    memory: str,
     choice: tuple[int, int],
     plain: tuple[int, int],
     world: int,
@@ -207,6 +204,5 @@ def _assemble(
         schedule=schedule,
         moe_dispatcher=dispatcher,
         sequence_parallel=tp > 1,
-        reuse_fp32_param=np.full(n, reuse),
-        swap_optimizer=np.full(n, swap),
+        **{name: np.full(n, name == memory) for name in OPTIMIZER_MEMORY},
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
-from cost_models.compute import attention_flops
+from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -87,10 +87,8 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     normed = 2.0 * operand * (q_rank + kv_rank + rope)
     tensors = [
         Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed)),
-        Tensor(
-            "latent_qkv",
-            np.asarray(2.0 * tokens * heads * (2 * (nope + rope) + (value if on.rect_fa else nope + rope))),
-        ),
+        Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
+        Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
     ]
     return operators, tensors, _latent_exchanges(shard, np.asarray(2.0 * tokens * (q_rank + kv_rank + rope)))
 
@@ -134,9 +132,17 @@ def _core(
         padded_value = value if on.rect_fa else qk
         # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
         padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
-        flops = attention_flops(tokens, score_columns(seq, window), heads, qk, padded_value)
+        shape = (tokens, score_columns(seq, window), heads, qk, padded_value)
         stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads))
-        core = Operator("core_attention", "attention", W, flops=flops, head_dim=float(qk), seq=seq / shard.ring)
+        core = Operator(
+            "core_attention",
+            "attention",
+            W,
+            flops=attention_flops(*shape),
+            backward_flops=attention_backward_flops(*shape),
+            head_dim=(qk + padded_value) / 2.0,
+            seq=seq / shard.ring,
+        )
         return [core], [out, stats] if padded_value == value else [out, padded_out, stats]
     return _materialised_core(shard, on, heads, qk, value), [out, _score_tensor(shard, on, heads)]
 

@@ -20,6 +20,7 @@ class MemoryChoice:
     replays_exchanges: tuple[str, ...] = ()
 
 
+LAYER_INPUT = "attention_norm_in"
 EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward exchanges
 
 _EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
@@ -40,8 +41,16 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice(
             "mla_up_proj",
             "recompute",
-            ("latent_qkv",),
+            ("latent_q", "latent_kv"),
             ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
+            ("latent_gather",),
+        ),
+        # Keys and values without queries: the larger part of the bytes for the smaller products.
+        MemoryChoice(
+            "mla_kv_up_proj",
+            "recompute",
+            ("latent_kv",),
+            ("kv_up_proj", "rotary", "concat_and_pad"),
             ("latent_gather",),
         ),
         MemoryChoice(
@@ -89,11 +98,30 @@ CHOICES: dict[str, MemoryChoice] = {
             "shared_experts", "recompute", _SHARED, ("shared_up_proj", "shared_activation", "shared_down_proj")
         ),
         MemoryChoice(
-            "swap_attention", "swap", ("attention_norm_out", "qkv", "latent_qkv", "attention_out", "softmax_stats")
+            "swap_attention",
+            "swap",
+            (
+                *("attention_norm_out", "qkv", "latent_q", "latent_kv"),
+                *("attention_out", "attention_out_padded", "softmax_stats"),
+            ),
         ),
+        MemoryChoice("swap_core_attn_out", "swap", ("attention_out", "attention_out_padded", "softmax_stats")),
+        MemoryChoice("swap_activation", "swap", ("mlp_activation_out", "shared_activation_out", *_EXPERT_ACTIVATION)),
+        MemoryChoice("swap_layer_input", "swap", (LAYER_INPUT,)),
         MemoryChoice("swap_unpermute", "swap", ("unpermute_in",)),
         MemoryChoice("swap_moe", "swap", ("expert_in", "expert_up_out")),
     )
 }
 
-SWAP_NAMES: dict[str, str] = {"attention": "swap_attention", "unpermute": "swap_unpermute", "moe": "swap_moe"}
+# Name in a strategy's swap -> choice.
+SWAP_NAMES: dict[str, str] = {
+    name: f"swap_{name}" for name in ("attention", "core_attn_out", "unpermute", "moe", "activation", "layer_input")
+}
+
+
+def compete(first: str, second: str) -> bool:
+    """Whether two choices free a tensor in common: a layer uses at most one of them."""
+    a, b = set(CHOICES[first].frees), set(CHOICES[second].frees)
+    if EVERYTHING in a or EVERYTHING in b:
+        return {LAYER_INPUT} not in (a, b)
+    return bool(a & b)

@@ -6,13 +6,28 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
+from autodeploy.workload.operators import (
+    Bools,
+    Exchange,
+    Floats,
+    Operator,
+    OperatorFeatures,
+    OperatorKind,
+    Sharding,
+    Tensor,
+)
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
 
 Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 W: Final = "mlp"
+
+# What a rank issues once it knows how many rows it will get, in order; shared experts do not depend on it.
+AFTER_SPLIT_SIZES = (
+    *("permute", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj", "sort_by_rank"),
+    *("unpermute", "shared_up_proj", "shared_activation", "shared_down_proj"),
+)
 
 
 def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float, float]:
@@ -25,9 +40,18 @@ def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float
     return (6.0, 10.0, 2.0) if fused else (10.0, 16.0, 4.0)
 
 
-def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, tp: Floats) -> Rows:
-    """A dense MLP of `width` cut over `tp` ranks: up (and gate), activation, down."""
-    h, tokens, gates = model.hidden_size, shard.tokens, 2.0 if model.is_gated else 1.0
+def shared_experts_whole(shard: Sharding, on: OperatorFeatures) -> Bools:
+    """Where every rank holds the shared experts whole and runs its own tokens through them.
+
+    Compiled graphs do under sequence parallelism (MindFormers LlamaFeedForwardWithMoE.shard); Megatron's layer cuts
+    them by tensor parallelism and gathers the tokens.
+    """
+    return np.asarray(shard.sequence_parallel & (shard.tp > 1) & on.keeps_gathered)
+
+
+def mlp_rows(model: ModelSpec, on: OperatorFeatures, *, width: float, prefix: str, tokens: Floats, tp: Floats) -> Rows:
+    """A dense MLP of `width` cut over `tp` ranks, on `tokens`: up (and gate), activation, down."""
+    h, gates = model.hidden_size, 2.0 if model.is_gated else 1.0
     local = width / tp
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = tokens * local
@@ -68,7 +92,9 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         operators += rows[0]
         tensors += rows[1]
     if model.shared_expert_width:
-        shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", tp=shard.tp)
+        whole = shared_experts_whole(shard, on)
+        tokens, tp = np.where(whole, shard.local_tokens, shard.tokens), np.where(whole, 1.0, shard.tp)
+        shared = mlp_rows(model, on, width=model.shared_expert_width, prefix="shared", tokens=tokens, tp=tp)
         operators += shared[0]
         tensors += shared[1]
     return operators, tensors, _expert_exchanges(model, shard, on)
@@ -79,6 +105,10 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
     logits = tokens * experts
     # Scores, top-k, mask and auxiliary loss in FP32; sort class operators pass over the logits several times.
     passes = 24.0 if on.fused_operators else 48.0
+    launches = 4.0 if on.fused_operators else 12.0
+    if on.vector_sort:
+        # Two choices read and write values and indices (16 B a logit); sort instructions read the logits once (4 B).
+        passes, launches = passes - 12.0, launches - 1.0
     operators = [
         Operator("router", "gemm", W, rows=tokens, columns=experts, depth=model.hidden_size),
         Operator(
@@ -87,7 +117,7 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
             W,
             forward_bytes=passes * logits,
             backward_bytes=passes * logits / 2.0,
-            launches=4.0 if on.fused_operators else 12.0,
+            launches=launches,
         ),
     ]
     return operators, [Tensor("router_logits", np.asarray(4.0 * logits))]
@@ -99,35 +129,37 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     Exchanged tokens: permute reads each token and writes k copies; unpermute reads k rows and writes one, weighted.
     Gathered tokens: a rank picks its rows out of the whole group's by an index as wide as the rows (8 B an element) and
     adds them back into a cleared buffer of the group's size the same way (Megatron-LM MoEAllGatherTokenDispatcher).
+
+    Sorting on vector units (`vector_sort`) turns the choices into whole rows in order: keys and places (8 B a choice)
+    are sorted in on-chip memory and merged once, and rows stream by one index each instead of being gathered.
     """
     h, choices = model.hidden_size, float(model.num_experts_per_tok or 0)
     sent = shard.local_tokens * choices
     received = expert_rows(shard, model, on)
     group = shard.local_tokens * shard.ep * shard.etp
-    picked = 12.0 * h * received
-    added = 18.0 * h * received + 2.0 * h * group
+    index = 0.0 if on.vector_sort else 8.0  # bytes of an index for every element
+    picked = (4.0 + index) * h * received
+    added = (10.0 + index) * h * received + 2.0 * h * group
+    sorting = 2.0 * 16.0 * sent if on.vector_sort else 0.0  # two passes that read and write 8 B a choice
     moved = 2.0 * h * (sent + shard.local_tokens)
     local_experts = (model.n_routed_experts or 1) / shard.ep
     resort = np.where((local_experts > 1) & (shard.ep > 1) & ~shard.gathers_tokens, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
+    kind: OperatorKind = "vector" if on.vector_sort else "movement"
     operators = [
         Operator(
             "permute",
-            "movement",
+            kind,
             W,
-            forward_bytes=np.where(shard.gathers_tokens, picked, moved),
+            forward_bytes=np.where(shard.gathers_tokens, picked, moved) + sorting,
             backward_bytes=np.where(shard.gathers_tokens, added, moved),
             launches=launches,
         ),
-        Operator(
-            "sort_by_expert", "movement", W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True
-        ),
-        Operator(
-            "sort_by_rank", "movement", W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True
-        ),
+        Operator("sort_by_expert", kind, W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True),
+        Operator("sort_by_rank", kind, W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True),
         Operator(
             "unpermute",
-            "movement",
+            kind,
             W,
             forward_bytes=np.where(shard.gathers_tokens, added, moved),
             backward_bytes=np.where(shard.gathers_tokens, picked, 2.0 * moved),

@@ -25,7 +25,7 @@ class Operator:
     """One row of a layer's table.
 
     rows, columns, depth : m, n, k of a matrix multiplication; groups: how many of them (experts of the rank).
-    flops, head_dim, seq : of an attention operator (forward FLOPs that are computed).
+    flops, backward_flops, head_dim, seq : of an attention operator (FLOPs that are computed, mean width of products).
     forward_bytes, backward_bytes : device memory traffic of a vector or movement operator.
     launches : operators the host issues for the forward pass.
     window : which half of the layer it belongs to, for schedules that pair windows.
@@ -40,6 +40,7 @@ class Operator:
     depth: Floats | float = 0.0
     groups: Floats | float = 1.0
     flops: Floats | float = 0.0
+    backward_flops: Floats | float = 0.0
     head_dim: float = 0.0
     seq: Floats | float = 0.0
     forward_bytes: Floats | float = 0.0
@@ -91,6 +92,7 @@ class LayerTable:
     model_flops_per_token: float  # forward, without attention scores
     choices_per_token: float = 0.0  # experts a token is sent to
     synchronisations: float = 0.0  # device-host synchronisations of the forward pass
+    after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class OperatorFeatures:
     fused_rmsnorm: bool = True
     grouped_gemm: bool = True
     rect_fa: bool = False
+    vector_sort: bool = False
     fused_operators: bool = False
     attention_stats_bytes: float = 64.0
     capacity_factor: float | None = None

@@ -22,7 +22,7 @@ from cost_models.collectives import (
     ring_pass_s,
 )
 from cost_models.compute import ComputeRates, attention_s, gemm_efficiency, gemm_s, grouped_gemm_s, movement_s, vector_s
-from cost_models.data_parallel import exposed_s, optimizer_s, swapped_optimizer_s, synchronisation
+from cost_models.data_parallel import exposed_s, host_optimizer_s, optimizer_s, synchronisation
 from cost_models.hbm import state_bytes
 from cost_models.host_bound import exposed_host_s, issue_s
 from cost_models.load_balance import rank_imbalance
@@ -297,14 +297,14 @@ def test_state_shrinks_with_shards_and_no_switch_enlarges_it(
 ) -> None:
     plain = float(state_bytes(shards, distributed_optimizer=distributed).total)
     assert plain <= 18.0
-    for switches in ({"reuse_fp32_param": True}, {"swap_optimizer": True}, {"fsdp": True}):
+    for switches in ({"reuse_fp32_param": True}, {"swap_optimizer": True}, {"virtual_optimizer": True}, {"fsdp": True}):
         state = state_bytes(shards, distributed_optimizer=distributed, **switches)
         assert float(state.total) <= plain
         assert min(float(state.weights), float(state.gradients), float(state.optimizer)) >= 0.0
     more = float(state_bytes(shards + 1, distributed_optimizer=True).total)
     assert more <= float(state_bytes(shards, distributed_optimizer=True).total)
     assert float(optimizer_s(params, shards, bandwidth)) >= float(optimizer_s(params, shards + 1, bandwidth)) > 0.0
-    assert float(swapped_optimizer_s(params, shards, bandwidth, 0.0)) >= 0.0
+    assert float(host_optimizer_s(params, shards, bandwidth, 0.0)) >= 0.0
 
 
 @MANY

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from cost_models.compute import (
     ComputeRates,
+    attention_backward_flops,
     attention_flops,
     attention_s,
     attention_saturation,
+    exposed_depth,
     gemm_efficiency,
     gemm_s,
     grouped_gemm_s,
@@ -98,10 +102,30 @@ def test_attention_flops_count_both_products() -> None:
 
 def test_attention_backward_computes_five_products_against_two() -> None:
     # FlashAttention-2, arXiv:2307.08691, section 3.
-    flops = 1e15
-    forward = float(attention_s(flops, 128, 1e9, RATES, backward=False)) - 5e-6
-    backward = float(attention_s(flops, 128, 1e9, RATES, backward=True)) - 5e-6
+    shape = (8192, 4096, 1024, 128, 128)
+    forward = float(attention_s(attention_flops(*shape), 128, 1e9, RATES, backward=False)) - 5e-6
+    backward = float(attention_s(attention_backward_flops(*shape), 128, 1e9, RATES, backward=True)) - 5e-6
     assert backward / forward == pytest.approx(2.5 * 0.60 / 0.50, rel=1e-6)
+    # Latent attention: S, dQ, dK 192 wide, dP, dV 128 wide.
+    assert float(attention_backward_flops(1, 1, 1, 192, 128)) == 2 * (3 * 192 + 2 * 128)
+
+
+def test_pipelined_tiles_wait_once_a_core() -> None:
+    pipelined = replace(RATES, cube_cores=24, pipelined_tiles=True)
+    # 16384 x 2048 sums are 128 x 8 tiles of 128 x 256, 42.7 for each core.
+    assert float(exposed_depth(16384, 2048, pipelined)) == pytest.approx(RATES.gemm_k_half * 24 / 1024)
+    assert float(exposed_depth(128, 256, pipelined)) == RATES.gemm_k_half
+    assert float(exposed_depth(128, 256, pipelined, groups=240)) == pytest.approx(RATES.gemm_k_half / 10)
+    assert float(exposed_depth(16384, 2048, RATES)) == RATES.gemm_k_half
+
+
+def test_pipelined_tiles_are_never_slower_and_more_rows_never_faster() -> None:
+    pipelined = replace(RATES, cube_cores=24, pipelined_tiles=True)
+    rows = np.arange(16.0, 40_000.0, 7.0)
+    for depth in (128, 1536, 7680):
+        plain, piped = gemm_s(rows, 2048, depth, RATES), gemm_s(rows, 2048, depth, pipelined)
+        assert (piped <= plain).all()
+        assert (np.diff(piped) >= 0.0).all()
 
 
 def test_attention_saturates_at_head_dimension_128_and_long_sequences() -> None:

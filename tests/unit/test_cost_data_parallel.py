@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from cost_models.collectives import Group, Tier
-from cost_models.data_parallel import exposed_s, optimizer_s, swapped_optimizer_s, synchronisation
+from cost_models.data_parallel import (
+    exposed_s,
+    host_optimizer_s,
+    optimizer_s,
+    states_on_host_bytes,
+    synchronisation,
+)
+from cost_models.hbm import OptimizerFormat
 
 WIRE = (Tier("wire", 1e9, 0, 0.0, 1.0),)
 PARAMS = 1e9
@@ -56,9 +63,26 @@ def test_the_update_is_bound_by_device_memory() -> None:
     assert float(optimizer_s(PARAMS, 10, 1e12)) == pytest.approx(0.011)
 
 
-def test_a_swapped_optimizer_shows_what_its_update_does_not_hide() -> None:
+def test_a_host_optimizer_shows_what_its_update_does_not_hide() -> None:
     # MindSpeed swap-optimizer: 12 bytes a parameter of the shard each way.
     transfer = PARAMS * 12 / 8 / 24e9
-    assert float(swapped_optimizer_s(PARAMS, 8, 24e9, 0.0)) == pytest.approx(transfer)
-    assert float(swapped_optimizer_s(PARAMS, 8, 24e9, 0.02)) == pytest.approx(transfer - 0.02)
-    assert float(swapped_optimizer_s(PARAMS, 8, 24e9, 1.0)) == 0.0
+    away = states_on_host_bytes(8, swap_optimizer=True)
+    assert float(host_optimizer_s(PARAMS, away, 24e9, 0.0)) == pytest.approx(transfer)
+    assert float(host_optimizer_s(PARAMS, away, 24e9, 0.02)) == pytest.approx(transfer - 0.02)
+    assert float(host_optimizer_s(PARAMS, away, 24e9, 1.0)) == 0.0
+
+
+def test_moments_in_host_memory_pass_over_the_host_link_only() -> None:
+    # MindSpeed virtual-optimizer: 8 bytes a parameter of the shard each way; the device's memory moves the rest.
+    assert float(states_on_host_bytes(8, virtual_optimizer=True)) == pytest.approx(8 / 8)
+    assert float(states_on_host_bytes(8)) == 0.0
+    assert float(optimizer_s(PARAMS, 1, 1e12, virtual_optimizer=True)) == pytest.approx(0.038 - 0.016)
+
+
+def test_lossy_formats_move_and_hold_less() -> None:
+    o2 = OptimizerFormat.of(frozenset({"o2_optimizer"}))
+    quantized = OptimizerFormat.of(frozenset({"quantized_optimizer"}))
+    # o2: no master copy, 16-bit gradient: 2 + 2 x 8 + 2 + 2 x 2; quantized: 2 + 2 x (4 + 2) + 2 + 2 x 2.
+    assert float(optimizer_s(PARAMS, 1, 1e12, optimizer=o2)) == pytest.approx(0.024)
+    assert float(optimizer_s(PARAMS, 1, 1e12, optimizer=quantized)) == pytest.approx(0.020)
+    assert float(states_on_host_bytes(1, swap_optimizer=True, optimizer=o2)) == 8.0

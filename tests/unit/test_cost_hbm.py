@@ -8,6 +8,7 @@ import pytest
 from cost_models.hbm import (
     MIB,
     SOFTMAX_STATS_BYTES,
+    OptimizerFormat,
     communicator_bytes,
     first_step_peak_bytes,
     optimizer_moved_bytes,
@@ -63,7 +64,29 @@ def test_fully_sharded_is_18_over_d() -> None:
 
 def test_sixteen_bit_gradients_save_two_bytes() -> None:
     # MindSpeed quant-grads, o2-gradient.
-    assert float(state_bytes(1, distributed_optimizer=False, gradient_bytes=2.0).total) == 16
+    assert float(state_bytes(1, distributed_optimizer=False, optimizer=OptimizerFormat(gradient=2.0)).total) == 16
+
+
+def test_moments_in_host_memory_save_eight_bytes_of_the_shard() -> None:
+    # MindSpeed virtual-optimizer all: at most 8 N / D.
+    state = state_bytes(4, distributed_optimizer=True, virtual_optimizer=True)
+    assert float(state.total) == pytest.approx(6 + 4 / 4)
+
+
+def test_lossy_optimizer_formats() -> None:
+    # memory.md: o2-optimizer -4/D, o2-gradient -2; quant-states fp8 moments 8/D -> 2/D, quant-grads 4 -> 2.
+    formats = {name: OptimizerFormat.of(frozenset({name})) for name in ("o2_optimizer", "quantized_optimizer")}
+    o2 = state_bytes(8, distributed_optimizer=True, optimizer=formats["o2_optimizer"])
+    quantized = state_bytes(8, distributed_optimizer=True, optimizer=formats["quantized_optimizer"])
+    assert float(o2.total) == pytest.approx(4 + 8 / 8)
+    assert float(quantized.total) == pytest.approx(4 + 6 / 8)
+
+
+def test_parameter_copy_compression_saves_17_5_gb_at_70b_and_tp8() -> None:
+    # MindSpeed reuse-fp32-param: 2 bytes a parameter without a distributed optimizer, 70e9 / 8 parameters on a card.
+    plain = state_bytes(1, distributed_optimizer=False).total
+    shared = state_bytes(1, distributed_optimizer=False, reuse_fp32_param=True).total
+    assert float(plain - shared) * 70e9 / 8 == pytest.approx(17.5e9)
 
 
 def test_switches_may_differ_by_candidate() -> None:
@@ -94,5 +117,6 @@ def test_the_first_step_peaks_before_adam_or_after() -> None:
 
 def test_a_communicator_owns_two_buffers() -> None:
     # CANN, HCCL_BUFFSIZE: 200 MB by default, a send and a receive buffer.
-    assert float(communicator_bytes(0.0, 200 * MIB)) == 400 * MIB
-    assert float(communicator_bytes(300 * MIB, 200 * MIB)) == 600 * MIB
+    assert float(communicator_bytes(200 * MIB)) == 400 * MIB
+    assert float(communicator_bytes(0.5 * MIB)) == 2 * MIB
+    assert float(communicator_bytes(0.0)) == 0.0

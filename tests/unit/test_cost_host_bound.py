@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.host_bound import exposed_host_s, issue_s
+from cost_models.host_bound import bound_issue_factor, exposed_host_s, issue_s, restart_s
 
 
 def test_issue_time_counts_operators_and_synchronisations() -> None:
@@ -29,3 +29,26 @@ def test_device_and_wait_together_are_no_less_than_the_host() -> None:
     device = np.linspace(0.0, 2e-3, 50)
     host = issue_s(120, 8e-6, 1, 50e-6)
     assert np.all(device + exposed_host_s(host, device, 1, 50e-6) >= np.maximum(device, host) - 1e-15)
+
+
+def test_a_device_waits_until_the_host_is_ahead_again() -> None:
+    # Three operators of 8 us each to issue; the second one keeps the device busy for longer than the third takes.
+    issue = 8e-6
+    assert float(restart_s([1, 1, 1], [1e-6, 1e-3, 1e-6], issue)) == pytest.approx(8e-6 + 7e-6)
+    # Small operators first: the wait is the host's time for all of them but what the device worked.
+    assert float(restart_s([12, 3, 1], [2e-6, 2e-6, 1e-2], issue)) == pytest.approx(16 * issue - 4e-6)
+
+
+def test_work_queued_before_a_synchronisation_hides_it() -> None:
+    before = float(exposed_host_s(issue_s(30, 8e-6, 1, 50e-6), 1.0, 1, 50e-6, restart_s=1e-4))
+    after = float(exposed_host_s(issue_s(30, 8e-6, 1, 50e-6), 1.0, 1, 50e-6, restart_s=1e-4, queued_s=4e-5))
+    assert before == pytest.approx(1.5e-4)
+    assert after == pytest.approx(1.1e-4)
+    assert float(exposed_host_s(issue_s(30, 8e-6, 1, 50e-6), 1.0, 1, 50e-6, restart_s=1e-4, queued_s=1.0)) == 0.0
+
+
+def test_bound_cores_issue_faster_unless_they_are_too_few() -> None:
+    # 30 % of issuing waits for memory that is twice as far 7 times in 8: 1 / (0.7 + 0.3 * (1 / 8 + 7 / 8 * 2)).
+    assert bound_issue_factor(24, 8, 2.0, 0.3) == pytest.approx(1 / 1.2625)
+    assert bound_issue_factor(24, 1, 2.0, 0.3) == 1.0
+    assert bound_issue_factor(2, 1, 1.0, 0.0) == 2.0

@@ -108,3 +108,18 @@ def test_adaptive_pipe_is_on_where_it_can_be_launched() -> None:
 def test_a_group_switches_its_members() -> None:
     assert "virtual_pipeline_balance" not in choose(features={"edpb": "off"}).on
     assert "host_sync_free" not in choose(target="any", features={"host": "off"}).on
+
+
+def test_operators_of_a_mechanism_that_the_model_does_not_have_are_off() -> None:
+    choice = choose("llama2-70b", target="any")
+    assert not {"rect_fa", "vector_sort", "cube_vector_parallel"} & choice.on
+    assert {"rect_fa", "ascendp_mm", "vector_sort", "cube_vector_parallel"} <= choose("deepseek-v3", target="any").on
+
+
+def test_kernels_of_huaweis_own_stack_are_launched_by_no_public_release() -> None:
+    own = {"ascendp_mm", "vector_sort", "cube_vector_parallel", "host_sync_free", "host_reorder"}
+    assert own <= choose(target="any").on
+    for target in ("mindspeed-llm", "megatron", "mindformers"):
+        assert not own & choose(target=target).on
+    assert "host_core_binding" in choose(target="mindspeed-llm").on
+    assert not (own - {"host_sync_free"}) & choose("deepseek-v3", "nvidia-h100", target="any").on

@@ -67,6 +67,7 @@ def arbitrary(count: int = 4000) -> Candidates:
         sequence_parallel=draw.random(count) < 0.5,
         reuse_fp32_param=draw.random(count) < 0.5,
         swap_optimizer=draw.random(count) < 0.5,
+        virtual_optimizer=draw.random(count) < 0.5,
     )
 
 
@@ -81,7 +82,7 @@ def one(**axes: int | bool | str) -> Candidates:
             "cp_algo": "ring",
             "moe_dispatcher": "alltoall",
         },
-        **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False},
+        **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False, "virtual_optimizer": False},
         **axes,
     }
     for axis, values in (("schedule", SCHEDULES), ("cp_algo", CP_ALGOS), ("moe_dispatcher", DISPATCHERS)):
@@ -161,10 +162,32 @@ def test_launch_rules_are_off_under_any() -> None:
         ("hierarchical_needs_nodes", {"moe_dispatcher": "hierarchical"}),
         ("pairing_needs_exchange", {"schedule": "adaptive_pipe", "vpp": 2, "ep": 1}),
         ("reuse_not_with_swap", {"reuse_fp32_param": True, "swap_optimizer": True}),
+        ("one_optimizer_memory", {"virtual_optimizer": True, "swap_optimizer": True}),
     ],
 )
 def test_arithmetic_rule_binds_under_any(name: str, axes: dict[str, Any]) -> None:
     assert name in broken(one(**axes))
+
+
+def test_numerics_and_determinism_reject_by_name_and_count() -> None:
+    # Context parallelism reorders sums; a scatter-add by index has no order.
+    split, gathered = one(cp=2, dp=12), one(moe_dispatcher="allgather")
+    assert "exact_numerics_keep_sequences_whole" not in broken(split)
+    assert "exact_numerics_keep_sequences_whole" in broken(split, exact_numerics=True)
+    assert "deterministic_dispatch" not in broken(gathered)
+    assert "deterministic_dispatch" in broken(gathered, deterministic=True)
+    counts = judge(arbitrary(), facts(exact_numerics=True, deterministic=True), "any").rejected
+    assert counts["exact_numerics_keep_sequences_whole"] > 0
+    assert counts["deterministic_dispatch"] > 0
+
+
+def test_optimizer_formats_exclude_what_they_do_away_with() -> None:
+    on, off = {"o2_optimizer", "quantized_optimizer"}, set[str]()
+    assert "reuse_needs_master_copy" in broken(one(reuse_fp32_param=True), features=on)
+    assert "reuse_needs_master_copy" not in broken(one(reuse_fp32_param=True), features=off)
+    swapped = one(swap_optimizer=True)
+    assert "swap_not_with_quantized" in broken(swapped, "mindspeed-llm", features=on)
+    assert "swap_not_with_quantized" not in broken(swapped, "mindspeed-llm", features=off)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +208,7 @@ def test_arithmetic_rule_binds_under_any(name: str, axes: dict[str, Any]) -> Non
         ("megatron", "megatron_schedules", {"schedule": "dualpipev", "vpp": 2}),
         ("megatron", "megatron_dispatchers", {"moe_dispatcher": "alltoall_seq"}),
         ("megatron", "megatron_no_ascend_memory", {"swap_optimizer": True}),
+        ("megatron", "megatron_no_ascend_memory", {"virtual_optimizer": True}),
         ("mindformers", "mindformers_micro_batches", {"micro_batches": 2}),
         ("mindformers", "mindformers_schedules", {"schedule": "adaptive_pipe", "vpp": 2}),
         ("mindformers", "mindformers_memory", {"reuse_fp32_param": True}),

@@ -119,6 +119,7 @@ def test_a_pinned_value_beyond_the_default_space_is_looked_at() -> None:
         ("hierarchical_a2a", "moe_dispatcher", DISPATCHERS.index("hierarchical")),
         ("reuse_fp32_param", "reuse_fp32_param", True),
         ("swap_optimizer", "swap_optimizer", True),
+        ("virtual_optimizer", "virtual_optimizer", True),
     ],
 )
 def test_a_feature_that_is_off_leaves_the_space(feature: str, axis: str, value: int) -> None:
@@ -127,7 +128,8 @@ def test_a_feature_that_is_off_leaves_the_space(feature: str, axis: str, value: 
 
 
 def test_memory_modes_exclude_each_other(deepseek: Candidates) -> None:
-    assert not np.any(deepseek.reuse_fp32_param & deepseek.swap_optimizer)
+    modes = (deepseek.reuse_fp32_param, deepseek.swap_optimizer, deepseek.virtual_optimizer)
+    assert not np.any(np.sum(modes, axis=0) > 1)
 
 
 @pytest.mark.parametrize("off", [("ulysses",), ("hybrid_cp",)])

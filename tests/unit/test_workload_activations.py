@@ -89,7 +89,15 @@ def test_activation_recompute_of_llama2_7b(seq: int, mbs: int, tp: int, formula:
 WEIGHTED = replace(FUSED, weighted_activation=True)
 DEEPSEEK_LAYER = layer_table(load_preset("deepseek-v3"), shard(seq=4096, ep=32), WEIGHTED, ("moe", None))
 UNWEIGHTED_LAYER = layer_table(load_preset("deepseek-v3"), shard(seq=4096, ep=32), FUSED, ("moe", None))
-ATTENTION = ("attention_norm_in", "attention_norm_out", "latents", "latent_qkv", "attention_out", "softmax_stats")
+ATTENTION = (
+    "attention_norm_in",
+    "attention_norm_out",
+    "latents",
+    "latent_q",
+    "latent_kv",
+    "attention_out",
+    "softmax_stats",
+)
 
 
 def test_latent_attention_of_deepseek_v3_keeps_209024_bytes_a_token() -> None:
@@ -99,7 +107,7 @@ def test_latent_attention_of_deepseek_v3_keeps_209024_bytes_a_token() -> None:
 
 def test_padded_values_take_the_width_of_queries() -> None:
     padded = layer_table(load_preset("deepseek-v3"), shard(seq=4096), OperatorFeatures(), ("moe", None))
-    assert (kept(padded, "latent_qkv") - kept(DEEPSEEK_LAYER, "latent_qkv")) / 4096 == 2 * 128 * (192 - 128)
+    assert (kept(padded, "latent_kv") - kept(DEEPSEEK_LAYER, "latent_kv")) / 4096 == 2 * 128 * (192 - 128)
 
 
 def test_experts_of_deepseek_v3_keep_402432_bytes_a_token() -> None:

@@ -66,6 +66,8 @@ SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
+    *("o2_optimizer", "quantized_optimizer", "selective_recompute", "adaptive_comm_buffers"),
+    *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
@@ -138,6 +140,8 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
         sync_s=float(np.asarray(host.sync_s)),
         host_link_bytes_per_s=float(host.link_bytes_per_s),
         links=links,
+        cube_cores=float(rates.cube_cores),
+        pipelined_tiles=rates.pipelined_tiles,
     )
 
 
@@ -198,7 +202,7 @@ def case_of(
         norm_bytes=4.0 if norm_precision == "fp32" else 2.0,
         distributed_optimizer=distributed_optimizer,
         precision=precision,
-        gradient_bytes=2.0 if precision == "fp16" else 4.0,
+        gradient_bytes=2.0 if precision == "fp16" or on & {"o2_optimizer", "quantized_optimizer"} else 4.0,
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
@@ -225,6 +229,7 @@ def candidates_of(degrees: list[Degrees]) -> Candidates:
         "sequence_parallel": [d.sequence_parallel for d in degrees],
         "reuse_fp32_param": [d.reuse_fp32 for d in degrees],
         "swap_optimizer": [d.swap_optimizer for d in degrees],
+        "virtual_optimizer": [d.virtual_optimizer for d in degrees],
     }
     return Candidates(**{name: np.asarray(values) for name, values in columns.items()})
 
@@ -321,7 +326,8 @@ def degrees(
         # Without it, ranks of a tensor-parallel group would each send the same tokens to the experts.
         sequence_parallel=tp > 1 and (moe or draw(st.booleans())),
         reuse_fp32=(reuse := draw(st.booleans())),
-        swap_optimizer=not reuse and draw(st.booleans()),
+        swap_optimizer=(swap := not reuse and draw(st.booleans())),
+        virtual_optimizer=not reuse and not swap and draw(st.booleans()),
     )
 
 
@@ -337,6 +343,7 @@ def placements(draw: st.DrawFn, layers: int, pp: int, vpp: int) -> list[list[int
 CHOICES = (
     *("norm", "activation", "mla_up_proj", "core_attn", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1"),
     *("mlp", "shared_experts", "full", "swap_attention", "swap_unpermute", "swap_moe"),
+    *("mla_kv_up_proj", "swap_core_attn_out", "swap_activation", "swap_layer_input"),
 )
 
 
@@ -347,7 +354,7 @@ def memory_choices(draw: st.DrawFn, per_chunk: list[list[int]]) -> dict[str, lis
         st.sampled_from(
             [
                 *((), ("norm", "mlp"), ("mla_up_proj", "swap_moe"), ("activation", "swap_unpermute")),
-                *(("permute", "swap_attention"), ("core_attn", "shared_experts")),
+                *(("permute", "swap_attention"), ("core_attn", "shared_experts"), ("full", "swap_layer_input")),
                 *((name,) for name in CHOICES),
             ]
         )

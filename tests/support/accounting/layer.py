@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.support.accounting.lanes import beside_cubes, restart
+
 if TYPE_CHECKING:
     from tests.support.accounting.machine import Numbers
     from tests.support.accounting.ranks import Degrees
@@ -105,6 +107,14 @@ class Account:
     backward: Pass = field(default_factory=Pass)
     issued: list[float] = field(default_factory=lambda: [0.0, 0.0])
     synchronises: bool = False
+    backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
+    launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
+    hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
+
+    @property
+    def replays_in_waits(self) -> bool:
+        """Whether a backward pass recomputes while it waits for an exchange; pairs of passes have no waits left."""
+        return "selective_recompute" in self.run.on and self.d.schedule not in {"adaptive_pipe", "dualpipev"}
 
     @property
     def hot(self) -> float:
@@ -164,6 +174,7 @@ class Account:
     def _operator(self, name: str, window: str, even: Any, busy: Any, forward: float, backward: float) -> None:
         assert name not in self.operators
         self.operators[name] = Operator(window, even, busy)
+        self.launched[name] = forward
         self.issued[0] += forward
         self.issued[1] += backward
 
@@ -187,9 +198,13 @@ class Account:
         """A message of `seconds` (`busy` with the hottest rank's load), run so often in each pass."""
         busy = seconds if busy is None else busy
         self.forward_messages[name] = busy * forward
-        self.issued[0] += 1
-        self.issued[1] += 1
+        if seconds > 0:
+            self.issued[0] += forward
+            self.issued[1] += backward
         for part, count, hide in ((self.forward, forward, hide_forward), (self.backward, backward, hide_backward)):
+            self.hidden[name, 0 if part is self.forward else 1] = (busy - hide(busy)) * count
+            if lane == "ep" and part is self.backward and self.replays_in_waits:
+                self.backward_wait += hide(busy) * count
             shown = hide(seconds) * count
             setattr(part, lane, getattr(part, lane) + shown)
             part.imbalance += hide(busy) * count - shown
@@ -208,13 +223,18 @@ class Account:
                 )
                 part.compute += even
                 part.imbalance += busy - even
-            wait = machine.sync_s if self.synchronises and number == 0 and "host_sync_free" not in self.run.on else 0.0
-            host_s = self.issued[number] * machine.issue_s
-            part.host = max(0.0, host_s - part.total) + wait
+            part.compute -= beside_cubes(self, backward=number == 1, busy=False)
+            part.imbalance -= beside_cubes(self, backward=number == 1, busy=True) - beside_cubes(
+                self, backward=number == 1, busy=False
+            )
+            ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
+            waits = self.synchronises and number == 0 and "host_sync_free" not in self.run.on
+            part.host = max(ahead, restart(self, ahead)) if waits else ahead
 
     def window_s(self, window: str, *, backward: bool) -> float:
         """Computation of one half of the layer."""
-        return sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
+        work = sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
+        return work - (beside_cubes(self, backward=backward, busy=True) if window == "mlp" else 0.0)
 
     def hidden_in_pair(self) -> float:
         """Four windows of a forward beside another micro batch's backward: each hides the smaller of the two."""
@@ -255,7 +275,7 @@ def add_layer(a: Account, index: int) -> None:
     _tensor_region(a, "attention", first, "attention_out_proj", gathers_input=hidden)
     if moe:
         _mixture(a)
-        if _shared_width(a.run):
+        if _shared_width(a.run) and not _whole_shared(a):
             _tensor_region(a, "mlp", "shared_up_proj", "shared_down_proj")
     else:
         _mlp(a, "mlp", a.run.intermediate_size)
@@ -333,7 +353,8 @@ def _latent(a: Account, heads: float) -> None:
     # Before their norms, in its precision; after them, with the rotary key, as the projections up read them.
     rows = tokens if "graph_mode" in r.on else local
     a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + rows * (q_rank + kv_rank + rope) * 2)
-    a.keep("latent_qkv", 2 * tokens * heads * ((nope + rope) + (nope + rope) + kept_value))
+    a.keep("latent_q", 2 * tokens * heads * (nope + rope))
+    a.keep("latent_kv", 2 * tokens * heads * (nope + rope + kept_value))
     _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))
     # Down projections and the norms of the latents are whole on every rank.
     a.dense_params += h * (q_rank + kv_rank + rope) + q_rank + kv_rank
@@ -371,9 +392,14 @@ def _core(a: Account, heads: float, window: int | None) -> None:
         return
     seen = s / 2 if window is None or window >= s else window - window**2 / (2 * s)
     value = r.value if "rect_fa" in r.on else r.qk  # V is padded to Q's width
-    flops = 2 * a.tokens * seen * heads * r.qk + 2 * a.tokens * seen * heads * value
+    product = {width: 2 * a.tokens * seen * heads * width for width in (r.qk, value)}
     ring = a.d.cp // a.d.ulysses
-    times = tuple(a.machine.attention(flops, r.qk, s / ring, backward=back) for back in (False, True))
+    # Forward S = Q K, O = P V; backward S, dQ and dK as wide as Q, dP and dV as V.
+    flops = (product[r.qk] + product[value], 3 * product[r.qk] + 2 * product[value])
+    times = tuple(
+        a.machine.attention(work, (r.qk + value) / 2, s / ring, backward=back)
+        for work, back in zip(flops, (False, True), strict=True)
+    )
     a._operator("core_attention", "attention", (*times, 0.0), (*times, 0.0), 1, 1)
     a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
     if value != r.value:
@@ -439,8 +465,15 @@ def _activation_bytes(r: Run) -> tuple[int, int, int]:
     return (6, 10, 2) if "fused_swiglu" in r.on else (10, 16, 4)
 
 
-def _mlp(a: Account, prefix: str, width: float) -> None:
+def _whole_shared(a: Account) -> bool:
+    """A compiled graph under sequence parallelism holds shared experts whole and feeds them a rank's own tokens."""
+    return "graph_mode" in a.run.on and a.d.sequence_parallel and a.d.tp > 1
+
+
+def _mlp(a: Account, prefix: str, width: float, *, whole: bool = False) -> None:
     r, tokens, local = a.run, a.tokens, width / a.d.tp
+    if whole:
+        tokens, local = a.local, width
     forward, backward, kept = _activation_bytes(r)
     a.gemm(f"{prefix}_up_proj", "mlp", tokens, r.gates * local, r.hidden_size)
     elements = tokens * local
@@ -463,8 +496,11 @@ def _mixture(a: Account) -> None:
     a.synchronises = r.capacity_factor is None
     logits = a.local * experts
     a.gemm("router", "mlp", a.local, experts, h)
-    passes = 24 if fused else 48
-    a.vector("routing", "mlp", passes * logits, passes * logits / 2, 4 if fused else 12)
+    passes, steps = (24, 4) if fused else (48, 12)
+    sorts = "vector_sort" in r.on
+    if sorts:  # values and indices of two choices are not written and read again, but the logits once
+        passes, steps = passes - (16 - 4), steps - 1
+    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps)
     a.keep("router_logits", 4 * logits)
     a.dense_params += h * experts
 
@@ -479,20 +515,23 @@ def _mixture(a: Account) -> None:
     if d.dispatcher == "allgather":
         # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
         whole = sum(a.local for _ in a.groups["ep"] for _ in a.groups["etp"])
-        permute = unpermute_back = (2 + 8 + 2) * h * received
-        unpermute = permute_back = (2 + 8 + 4 + 4) * h * received + 2 * h * whole
+        wide = 0 if sorts else 8
+        permute = unpermute_back = (2 + wide + 2) * h * received
+        unpermute = permute_back = (2 + wide + 4 + 4) * h * received + 2 * h * whole
         sent = received
     once = 1 if fused else 3
-    a.vector("permute", "mlp", permute, permute_back, once, moves=True)
-    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=True, hot=True)
+    if sorts:  # a key and a place of each choice, in and out, twice
+        permute += 2 * (8 + 8) * a.local * k
+    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts)
+    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
     a.experts("expert_up_proj", mine, received / mine, r.gates * width, h)
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True)
     a.experts("expert_down_proj", mine, received / mine, h, width)
-    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=True, hot=True)
-    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=True)
+    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
+    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts)
     padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
     a.keep("unpermute_in", 2 * h * sent * padded)
     a.keep("expert_in", 2 * received * h, hot=True)
@@ -502,7 +541,7 @@ def _mixture(a: Account) -> None:
         a.keep("expert_activation_unweighted", 2 * elements, hot=True)
     a.expert_params += mine * (r.gates + 1) * h * width
     if _shared_width(r):
-        _mlp(a, "shared", _shared_width(r))
+        _mlp(a, "shared", _shared_width(r), whole=_whole_shared(a))
     _expert_messages(a, received)
 
 

@@ -54,33 +54,40 @@ class Numbers:
     communicator_bytes: float
     fragmentation: float
     links: tuple[Link, ...]
+    cube_cores: float = 1.0
+    pipelined_tiles: bool = False
 
     # -- operators -------------------------------------------------------------------------------------------
 
-    def _matrix_rate(self, m: float, n: float, k: float) -> float:
-        lost = self.gemm_k_half / k + self.gemm_mn_half / m + self.gemm_mn_half / n
+    def _matrix_rate(self, m: float, n: float, k: float, groups: float = 1) -> float:
+        waits = self.gemm_k_half
+        if self.pipelined_tiles:
+            # A core waits at the first of its tiles only; an operator has no fewer tiles than products.
+            mine = groups * max(m, 128) / 128 * max(n, 256) / 256 / self.cube_cores
+            waits /= max(mine, 1)
+        lost = waits / k + self.gemm_mn_half / m + self.gemm_mn_half / n
         return self.peak_flops * self.gemm_fraction / (1 + lost)
 
     def gemm(self, m: float, n: float, k: float, groups: float = 1) -> float:
         """C[m, n] = A[m, k] B[k, n], `groups` in one operator: matrix or memory rate, and the fixed cost once."""
         flops, touched = 2 * m * n * k, 2 * (m * k + k * n + m * n)
         memory_s = touched / (self.hbm_bytes_per_s * self.hbm_fraction)
-        return (groups * max(flops / self._matrix_rate(m, n, k), memory_s) + self.cube_op_s) * self.software_factor
+        rate = self._matrix_rate(m, n, k, groups)
+        return (groups * max(flops / rate, memory_s) + self.cube_op_s) * self.software_factor
 
     def grouped_gemm_s(self, groups: float, m: float, n: float, k: float, *, fused: bool) -> float:
         """`groups` multiplications of m rows: one operator at the grouped rate, or one operator each."""
-        rate = self._matrix_rate(m, n, k) * (self.grouped_gemm if fused else 1)
+        rate = self._matrix_rate(m, n, k, groups if fused else 1) * (self.grouped_gemm if fused else 1)
         memory_s = groups * 2 * (m * k + k * n + m * n) / (self.hbm_bytes_per_s * self.hbm_fraction)
         fixed = self.cube_op_s * (1 if fused else groups)
         return (max(groups * 2 * m * n * k / rate, memory_s) + fixed) * self.software_factor
 
     def attention(self, flops: float, head_dim: float, seq: float, *, backward: bool) -> float:
-        """Flash attention of `flops` forward FLOPs; five products backward against two forward."""
+        """A pass of flash attention that computes `flops` in products of mean width `head_dim`."""
         half = self.attention_head_dim_half
         full = (head_dim / (head_dim + half)) / (128 / (128 + half)) * seq / (seq + self.attention_seq_half)
         fraction = self.attention_backward if backward else self.attention_forward
-        work = flops * (5 / 2 if backward else 1)
-        return (work / (self.peak_flops * fraction * full) + self.cube_op_s) * self.software_factor
+        return (flops / (self.peak_flops * fraction * full) + self.cube_op_s) * self.software_factor
 
     def stream(self, moved: float, operators: float) -> float:
         """Vector operators that stream `moved` bytes."""

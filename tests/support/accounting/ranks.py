@@ -25,6 +25,7 @@ class Degrees:
     sequence_parallel: bool = False
     reuse_fp32: bool = False
     swap_optimizer: bool = False
+    virtual_optimizer: bool = False
 
     @property
     def dp(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,11 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         (),
     ),
     "mla_up_proj": (
-        ("latent_qkv",),
+        ("latent_q", "latent_kv"),
         ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
         ("latent_gather",),
     ),
+    "mla_kv_up_proj": (("latent_kv",), ("kv_up_proj", "rotary", "concat_and_pad"), ("latent_gather",)),
     "core_attn": (
         ("scores", "softmax_stats"),
         ("core_attention", "scores", "softmax_dropout", "weighted_values"),
@@ -53,7 +55,13 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
     "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
 }
 SWAP = {
-    "swap_attention": ("attention_norm_out", "qkv", "latent_qkv", "attention_out", "softmax_stats"),
+    "swap_attention": (
+        *("attention_norm_out", "qkv", "latent_q", "latent_kv"),
+        *("attention_out", "attention_out_padded", "softmax_stats"),
+    ),
+    "swap_core_attn_out": ("attention_out", "attention_out_padded", "softmax_stats"),
+    "swap_activation": ("mlp_activation_out", "shared_activation_out", *EXPERT_ACTIVATION),
+    "swap_layer_input": ("attention_norm_in",),
     "swap_unpermute": ("unpermute_in",),
     "swap_moe": ("expert_in", "expert_up_out"),
 }
@@ -172,14 +180,23 @@ def _freed(a: Account, name: str) -> float:
 
 
 def _again_s(a: Account, name: str) -> float:
-    """Seconds to run again what a choice recomputes."""
+    """Seconds to run again what a choice recomputes; a swap's reads and writes of device memory."""
+    if name in SWAP:
+        return 2 * _freed(a, name) / (a.machine.hbm_bytes_per_s * a.machine.hbm_fraction)
+    wait = a.backward_wait
     if name == "full":
-        return sum(o.busy[0] for o in a.operators.values()) + sum(a.forward_messages.values())
-    if name not in RECOMPUTE:
-        return 0.0
+        work = sum(o.busy[0] for o in a.operators.values())
+        return max(0.0, work - wait) + sum(a.forward_messages.values())
     _, operators, messages = RECOMPUTE[name]
-    again = sum(a.operators[o].busy[0] for o in operators if o in a.operators)
-    return again + sum(a.forward_messages.get(m, 0.0) for m in messages)
+    work = _work(a, operators)
+    # Every module that this layer could recompute gets its share of the wait, whether it is recomputed or not.
+    rivals = sum(_work(a, ops) for other, (_, ops, _) in RECOMPUTE.items() if _freed(a, other) > 0)
+    hidden = min(work, wait * work / rivals) if rivals else 0.0
+    return work - hidden + sum(a.forward_messages.get(m, 0.0) for m in messages)
+
+
+def _work(a: Account, operators: tuple[str, ...]) -> float:
+    return sum(a.operators[o].busy[0] for o in operators if o in a.operators)
 
 
 def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
@@ -239,7 +256,8 @@ def _parts(
                 parts["host_bound_s"] += n * one.host
         for chunk, names in zip(stage.layers, stage.choices, strict=True):
             for (_, a), mine in zip(chunk, names, strict=True):
-                parts["recompute_s"] += sum(_again_s(a, name) for name in mine)
+                for name in mine:
+                    parts["exposed_swap_s" if name in SWAP else "recompute_s"] += _again_s(a, name)
         parts["exposed_swap_s"] += swap
         parts["exposed_pp_s"] += 2 * blocking
     # A pair hides exchanges; beyond their even length, what uneven experts add to them.
@@ -279,13 +297,22 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             tail["exposed_dp_s"] += exposed(gathered, n * a.forward.compute * share * machine.overlap, gather_beside)
             shards = len(group) if distributed else 1
             # Adam reads gradient, weight and moments and writes weights and moments; norm and clearing touch it whole.
-            moved = params_n * ((4 + 12 + 12 + 2) / shards + 8)
+            gradient, master, moments = _state_sizes(run)
+            adam = 0 if d.virtual_optimizer else moments
+            moved = params_n * ((gradient + 2 * (master + adam) + 2) / shards + 2 * gradient)
             update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
             tail["optimizer_s"] += update
-            if d.swap_optimizer:
-                transfer = params_n * 12 / shards / machine.host_link_bytes_per_s
+            if d.swap_optimizer or d.virtual_optimizer:
+                away = moments + (master if d.swap_optimizer else 0)
+                transfer = params_n * away / shards / machine.host_link_bytes_per_s
                 tail["exposed_swap_s"] += max(0.0, transfer - update)
     return tail
+
+
+def _state_sizes(run: Run) -> tuple[int, int, int]:
+    """Bytes a parameter of the accumulated gradient, of the master copy and of both moments."""
+    half = bool(run.on & {"o2_optimizer", "quantized_optimizer"})
+    return 2 if half else 4, 0 if "o2_optimizer" in run.on else 4, 2 if "quantized_optimizer" in run.on else 8
 
 
 def _memory(
@@ -306,10 +333,15 @@ def _memory(
             kinds["weights"] += n * params * 2
             # A compiled step without a pipeline splits a gradient as soon as it exists.
             split = shards if "graph_mode" in run.on and d.pp == 1 else 1
-            kinds["gradients"] += n * params * 4 / split
-            states = (4 + 8 - (2 if d.reuse_fp32 else 0)) / shards
+            gradient, master, adam = _state_sizes(run)
+            kinds["gradients"] += n * params * gradient / split
+            if d.reuse_fp32:
+                master = max(0, master - 2)
+            if d.virtual_optimizer:
+                adam = 0
+            states = (master + adam) / shards
             kinds["optimizer"] += n * params * (states / 16 if d.swap_optimizer else states)
-            moments += 0.0 if d.swap_optimizer else n * params * 8 / shards
+            moments += 0.0 if d.swap_optimizer else n * params * adam / shards
     held = []
     for number, (chunk, names) in enumerate(zip(stage.layers, stage.choices, strict=True)):
         size = sum(sum(a.kept.values()) for _, a in chunk) + sum(
@@ -324,7 +356,7 @@ def _memory(
     allocator = static + activations + workspace
     step.allocator.append(allocator)
     step.first_step.append(max(static, static - moments + activations + workspace))
-    buffers = _communicators(d) * machine.communicator_bytes
+    buffers = _buffers(run, d, machine)
     step.memory.append(
         kinds
         | {
@@ -336,19 +368,27 @@ def _memory(
     )
 
 
-def _communicators(d: Degrees) -> int:
-    """Groups of more than one rank that a rank is in, the world's always."""
-    sizes = {
-        "dp": d.dp,
-        "dp and cp": d.dp * d.cp,
-        "tp": d.tp,
-        "pp": d.pp,
-        "pp, second stream": d.pp,
-        "embedding": d.pp,
-        "cp": d.cp,
-        "model": d.tp * d.pp,
-        "ep": d.ep,
-        "edp": d.ep,
-        "etp": d.etp,
-    }
-    return 1 + sum(size > 1 for size in sizes.values())
+def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
+    """A send and a receive buffer for each group of more than one rank that a rank is in, the world's always."""
+    tokens = d.micro_batch_size * run.seq / d.cp
+    whole = 2 * tokens * run.hidden_size
+    mine = whole / (d.tp if d.sequence_parallel else 1)
+    around = whole / d.tp if d.ulysses > 1 else 0
+    if d.cp > d.ulysses:
+        keys = (run.num_key_value_heads or run.num_attention_heads) * run.qk if run.kv_lora_rank else 0
+        keys = keys or run.num_key_value_heads * run.head_dim
+        around += 2 * 2 * tokens * keys / d.tp
+    rows = mine * (run.num_experts_per_tok or 0) * run.peak_imbalance
+    groups: list[tuple[int, float | None]] = [
+        *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), (d.pp, mine), (d.pp, mine), (d.pp, mine)],
+        *[(d.cp, around), (d.tp * d.pp, 10 * 2**20), (d.ep, rows), (d.ep, None), (d.etp, whole)],
+    ]
+    default = [machine.communicator_bytes for size, _ in groups if size > 1]
+    if "adaptive_comm_buffers" not in run.on:
+        return sum(default)
+    sized = [
+        machine.communicator_bytes if message is None else 2 * math.ceil(message / 2**20) * 2**20
+        for size, message in groups
+        if size > 1
+    ]
+    return min(sum(default), sum(sized))

@@ -1,0 +1,144 @@
+"""What holds of every feature: it never lengthens the lane that it frees, and a saving one never takes memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.evaluation.lane_report import lane_report
+from autodeploy.evaluation.memory_menu import memory_menu
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.workload.memory_choices import CHOICES
+from tests.support.accounting.cases import (
+    LATENT,
+    Case,
+    Cluster,
+    candidates_of,
+    case_of,
+    cluster,
+    degrees,
+    models,
+    placements,
+)
+from tests.support.accounting.ranks import Degrees
+
+ROUNDING = 1e-9
+OPERATORS = ("rect_fa", "ascendp_mm", "vector_sort", "fused_operators", "fused_swiglu", "fused_rmsnorm")
+HOST = ("host_sync_free", "host_reorder", "host_core_binding")
+LOSSY = ("o2_optimizer", "quantized_optimizer")
+BASE = frozenset({"flash_attention", "grouped_gemm"})
+
+
+def estimated(case: Case, d: Degrees, per_chunk: list[list[int]], applied: dict[str, list[int]]) -> Estimate:
+    """The planner's estimate of one layout."""
+    candidates = candidates_of([d])
+    classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
+    layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk))
+    counts = {name: np.asarray(values) for name, values in applied.items()}
+    return estimate_layout(classes, candidates, case.context, 0, Layout(layers, counts))
+
+
+@st.composite
+def pairs(draw: st.DrawFn, features: tuple[str, ...]) -> tuple[str, Case, Case, Degrees, list[list[int]]]:
+    """A run without and with one feature, on Ascend, beside others that are on in both."""
+    name = draw(st.sampled_from(features))
+    others = draw(st.sets(st.sampled_from((*OPERATORS, *HOST, "cube_vector_parallel", "moe_alltoall_overlap"))))
+    where: Cluster = cluster(draw(st.sampled_from(["node", "nodes", "supernode"])))
+    model, imbalance = draw(models()), draw(st.sampled_from([1.0, 1.3, 3.0]))
+    network = draw(st.sampled_from([1.0, 0.1]))
+    without = BASE | (others - {name})
+    before = case_of(model, where, frozenset(without), imbalance=imbalance, network=network)
+    after = case_of(model, where, frozenset(without | {name}), imbalance=imbalance, network=network)
+    d = draw(degrees(before))
+    return name, before, after, d, draw(placements(model["num_hidden_layers"], d.pp, d.vpp))
+
+
+@settings(max_examples=40, phases=[Phase.generate])
+@given(pairs((*OPERATORS, "cube_vector_parallel")))
+def test_an_operator_feature_takes_no_more_time(pair: tuple[str, Case, Case, Degrees, list[list[int]]]) -> None:
+    _, off, on, d, per_chunk = pair
+    before, after = (estimated(case, d, per_chunk, {}) for case in (off, on))
+    assert after.step_time_s <= before.step_time_s * (1 + ROUNDING)
+    worked = [e.breakdown["compute_s"] + e.breakdown["imbalance_s"] for e in (before, after)]
+    if before.pacing_stage == after.pacing_stage and d.schedule != "adaptive_pipe":
+        assert worked[1] <= worked[0] * (1 + ROUNDING)
+    assert (after.allocator_bytes <= before.allocator_bytes * (1 + ROUNDING)).all()
+
+
+@settings(max_examples=40, phases=[Phase.generate])
+@given(pairs(HOST))
+def test_a_host_feature_exposes_no_more_host_time(pair: tuple[str, Case, Case, Degrees, list[list[int]]]) -> None:
+    _, off, on, d, per_chunk = pair
+    before, after = (estimated(case, d, per_chunk, {}) for case in (off, on))
+    assert after.step_time_s <= before.step_time_s * (1 + ROUNDING)
+    if before.pacing_stage == after.pacing_stage:
+        assert after.breakdown["host_bound_s"] <= before.breakdown["host_bound_s"] * (1 + ROUNDING)
+        assert after.breakdown["compute_s"] == pytest.approx(before.breakdown["compute_s"])
+    events = [lane_report(candidates_of([d]), case.context, 0).event_s for case in (off, on)]
+    assert events[1] <= events[0] * (1 + ROUNDING)
+
+
+@settings(max_examples=40, phases=[Phase.generate])
+@given(pairs((*LOSSY, "adaptive_comm_buffers")))
+def test_a_saving_feature_takes_no_memory(pair: tuple[str, Case, Case, Degrees, list[list[int]]]) -> None:
+    _, off, on, d, per_chunk = pair
+    before, after = (estimated(case, d, per_chunk, {}) for case in (off, on))
+    assert (after.card_bytes <= before.card_bytes * (1 + ROUNDING)).all()
+    for name in ("reuse_fp32", "swap_optimizer", "virtual_optimizer"):
+        plain = replace(d, reuse_fp32=False, swap_optimizer=False, virtual_optimizer=False)
+        less = estimated(off, replace(plain, **{name: True}), per_chunk, {})
+        assert (less.card_bytes <= estimated(off, plain, per_chunk, {}).card_bytes * (1 + ROUNDING)).all()
+
+
+@settings(max_examples=30, phases=[Phase.generate])
+@given(pairs(OPERATORS), st.sampled_from(sorted(set(CHOICES) - {"full"})))
+def test_a_memory_choice_saves_memory_and_takes_time(
+    pair: tuple[str, Case, Case, Degrees, list[list[int]]], choice: str
+) -> None:
+    _, case, _, d, per_chunk = pair
+    plain = estimated(case, d, per_chunk, {})
+    chosen = estimated(case, d, per_chunk, {choice: [sum(stage) for stage in per_chunk]})
+    assert (chosen.allocator_bytes <= plain.allocator_bytes * (1 + ROUNDING)).all()
+    assert chosen.step_time_s >= plain.step_time_s * (1 - ROUNDING)
+    slower = case.context.machine.host.link_bytes_per_s / 2.0
+    machine = replace(case.context.machine, host=replace(case.context.machine.host, link_bytes_per_s=slower))
+    shared = replace(case, context=replace(case.context, machine=machine))
+    swapped = estimated(shared, d, per_chunk, {choice: [sum(stage) for stage in per_chunk]})
+    assert swapped.step_time_s >= chosen.step_time_s * (1 - ROUNDING)
+
+
+def test_choices_together_hide_no_more_than_the_backward_pass_waits() -> None:
+    """Replays in waits: with every compatible choice on, an exchange hides at most its own length."""
+    case = case_of(LATENT, cluster("nodes"), BASE | {"selective_recompute"}, network=0.1)
+    plain = case_of(LATENT, cluster("nodes"), BASE, network=0.1)
+    d = Degrees(case.world, tp=2, ep=16, micro_batches=2, sequence_parallel=True)
+    chosen = {name: [8] for name in ("norm", "activation", "mla_up_proj", "permute", "shared_experts")}
+    base = estimated(case, d, [[8]], {})
+    hidden = estimated(plain, d, [[8]], chosen).step_time_s - estimated(case, d, [[8]], chosen).step_time_s
+    assert 0.0 < hidden <= base.breakdown["exposed_ep_s"] + base.breakdown["imbalance_s"]
+    whole = estimated(plain, d, [[8]], {"full": [8]}).step_time_s - estimated(case, d, [[8]], {"full": [8]}).step_time_s
+    assert hidden < whole <= base.breakdown["exposed_ep_s"] + base.breakdown["imbalance_s"]
+
+
+def test_the_lanes_of_a_layer_and_its_menu() -> None:
+    case = case_of(LATENT, cluster("nodes"), BASE | {"cube_vector_parallel"})
+    d = Degrees(case.world, tp=2, ep=16, micro_batches=2, sequence_parallel=True)
+    report = lane_report(candidates_of([d]), case.context, 0)
+    assert sum(report.shares.values()) == pytest.approx(1.0)
+    assert 0.0 < report.sorting_hidden <= 1.0
+    assert report.event_s > case.context.machine.host.sync_s
+    candidates = candidates_of([d])
+    classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
+    layers = template_layers(tuple(c.count for c in classes.layers), 1, 1, np.asarray([[8]]))
+    menu = memory_menu(classes, case.context, 0, Layout(layers, {"norm": np.asarray([3])}))
+    assert {item.choice for item in menu if item.layers == "moe"} >= {"full", "norm", "swap_layer_input", "permute"}
+    ratios = [item.saved_bytes / item.added_s for item in menu if item.layers == "moe"]
+    assert ratios == sorted(ratios, reverse=True)
+    # The first layers of the stage use it: one dense layer, then two with experts.
+    assert {item.layers: item.used_layers for item in menu if item.choice == "norm"} == {"dense": 1, "moe": 2}
