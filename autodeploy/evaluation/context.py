@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.expert_balance import Loads, placed_balance
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures
+from autodeploy.evaluation.sample_balance import Packs, attention_factor
 from autodeploy.strategies.candidates import PAIRED, Candidates
+from cost_models.all_to_all import ExpertGroups
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.workload.operators import OperatorFeatures
+    from autodeploy.workload.operators import Floats, OperatorFeatures
 
 MC2_CHUNKS = 8.0  # the fused kernel splits rows into about this many pieces
 COC_CHUNKS = 4.0  # --coc-parallel-num
@@ -36,14 +39,14 @@ class Context:
     num_npus: int
     seq_length: int
     global_batch: int
-    imbalance: float
-    peak_imbalance: float
+    loads: Loads
     slowest_device_factor: float
     limit_bytes: float
     host_bytes_per_device: float
     gradient_bytes: float
     distributed_optimizer: bool = True
     deduplicate: bool = False
+    packs: Packs | None = None  # documents of different lengths; None: every sequence is full
     precision: str = "bf16"
     family: str = ""
     facts: dict[str, object] = field(default_factory=dict)
@@ -75,8 +78,22 @@ class Context:
             tp_fusion=chunks,
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
+            balance=placed_balance(self, candidates.ep.astype(np.float64), self.expert_nodes(candidates)),
+            attention_imbalance=attention_factor(self, candidates),
             deduplicate=self.deduplicate,
             sync_free="host_sync_free" in on,
-            imbalance=self.imbalance,
-            groups_limit=float(self.model.topk_group) if self.model.topk_group else None,
+            # MindFormers runs the gather between nodes and the exchange inside one after the other.
+            pipelined=self.target != "mindformers",
+            groups=_expert_groups(self.model),
         )
+
+    def expert_nodes(self, candidates: Candidates) -> Floats:
+        """Instances of the outermost tier that each candidate's expert group spans [n]."""
+        group = self.machine.group(candidates.etp.astype(np.float64), candidates.ep.astype(np.float64))
+        return group.fan_out[-1]
+
+
+def _expert_groups(model: ModelSpec) -> ExpertGroups | None:
+    if not model.n_group or not model.topk_group:
+        return None
+    return ExpertGroups(model.n_group, model.topk_group)

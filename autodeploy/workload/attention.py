@@ -134,7 +134,9 @@ def _core(
         padded_value = value if on.rect_fa else qk
         # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
         padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
-        flops = attention_flops(tokens, score_columns(seq, window), heads, qk, padded_value)
+        keys = score_columns(seq, window)
+        keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
+        flops = attention_flops(tokens, keys, heads, qk, padded_value)
         stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads))
         core = Operator("core_attention", "attention", W, flops=flops, head_dim=float(qk), seq=seq / shard.ring)
         return [core], [out, stats] if padded_value == value else [out, padded_out, stats]

@@ -108,8 +108,13 @@ class Account:
 
     @property
     def hot(self) -> float:
-        """Load of the busiest expert-parallel rank against the mean one: one rank can receive everything at most."""
-        return min(self.run.imbalance, self.d.ep) if self.d.ep > 1 else 1.0
+        """Load of the busiest expert-parallel rank against the mean one: one rank can receive everything at most.
+
+        Experts padded to their capacity all compute the same.
+        """
+        if self.d.ep == 1 or self.run.capacity_factor:
+            return 1.0
+        return min(self.run.imbalance, self.d.ep)
 
     @property
     def tokens(self) -> float:
@@ -169,7 +174,8 @@ class Account:
 
     def keep(self, name: str, size: float, *, hot: bool = False) -> None:
         """A tensor kept for the backward pass."""
-        peak = min(self.run.peak_imbalance, self.d.ep) if hot and self.d.ep > 1 else 1.0
+        uneven = hot and self.d.ep > 1 and not self.run.capacity_factor
+        peak = min(self.run.peak_imbalance, self.d.ep) if uneven else 1.0
         self.kept[name] = size * peak
 
     def message(
@@ -511,26 +517,43 @@ def _expert_messages(a: Account, received: float) -> None:
     token_bytes = 2 * r.hidden_size * a.local * (r.capacity_factor or 1)
     k = r.num_experts_per_tok
 
-    def once(hot: float) -> float:
+    def once(hot: float, loss: float) -> float:
         if a.d.dispatcher == "allgather":
-            return machine.all_gather(token_bytes * len(ep), ep)
+            everybody = a.groups["experts"]  # the tensor-parallel ranks of an expert hold other tokens too
+            return machine.all_gather(token_bytes * len(everybody), everybody)
         if a.d.dispatcher == "hierarchical":
-            return machine.two_step(token_bytes, k, ep, hot)
-        deduplicate = "deduplicated_dispatch" in r.on
-        return machine.all_to_all(token_bytes, k, ep, imbalance=hot, deduplicate=deduplicate, reach=r.topk_group)
+            return machine.two_step(token_bytes, k, ep, hot, loss)
+        seconds = machine.all_to_all(
+            token_bytes,
+            k,
+            ep,
+            imbalance=hot,
+            deduplicate="deduplicated_dispatch" in r.on,
+            expert_groups=r.n_group or 0,
+            picked_groups=r.topk_group or 0,
+            loss=loss,
+        )
+        if a.d.dispatcher == "alltoall_seq":
+            # Rows of the sequence become columns of the hidden width inside the expert's tensor-parallel group.
+            seconds += machine.all_to_all(token_bytes, 1, a.groups["etp"])
+        return seconds
 
-    even, busy = once(1.0), once(a.hot)
-    a.dispatch = a.combine = busy
+    losses = {"dispatch": machine.dispatch_loss, "combine": machine.combine_loss}
+    even = {name: once(1.0, loss) for name, loss in losses.items()}
+    busy = {name: once(a.hot, loss) for name, loss in losses.items()}
+    a.dispatch, a.combine = busy["dispatch"], busy["combine"]
     windows = _overlap_windows(a)
 
     def hide(which: str) -> Hide:
         return lambda t: max(0.0, t - windows[which])
 
-    a.message("dispatch", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("dispatch"))
-    a.message("combine", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("combine"))
-    gathered = machine.all_gather(2 * r.hidden_size * received, a.groups["etp"])
-    a.message("expert_gather", "ep", gathered, 1, 1)
-    a.message("expert_scatter", "ep", gathered, 1, 1)
+    for name in losses:
+        hidden = {"hide_forward": hide("forward"), "hide_backward": hide(name)}
+        a.message(name, "ep", even[name], 1, 1, busy=busy[name], **hidden)
+    rows = 0 if a.d.dispatcher == "allgather" else 2 * r.hidden_size * received
+    mean, most = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
+    a.message("expert_gather", "ep", mean, 1, 1, busy=most)
+    a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
 
 
 def _overlap_windows(a: Account) -> dict[str, float]:
