@@ -16,7 +16,7 @@ from cost_models.all_to_all import ExpertGroups
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.workload.operators import Floats, OperatorFeatures
+    from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
 
 MC2_CHUNKS = 8.0  # the fused kernel splits rows into about this many pieces
 COC_CHUNKS = 4.0  # --coc-parallel-num
@@ -86,6 +86,14 @@ class Context:
             pipelined=self.target != "mindformers",
             groups=_expert_groups(self.model),
         )
+
+    def levels_experts(self, candidates: Candidates) -> Bools:
+        """Where experts can be moved or copied [n]: MindSpeed wires both through its overlapped layer."""
+        found = candidates.ep > 1
+        if self.target == "mindspeed-llm":
+            found = found & np.isin(candidates.schedule, PAIRED) & (candidates.moe_dispatcher == FLAT)
+            found = found & self.distributed_optimizer
+        return np.asarray(found)
 
     def expert_nodes(self, candidates: Candidates) -> Floats:
         """Instances of the outermost tier that each candidate's expert group spans [n]."""

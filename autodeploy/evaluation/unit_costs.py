@@ -126,13 +126,16 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
     moved: dict[int, LayerCost] = {}
     nodes = context.expert_nodes(candidates) if model.is_moe else np.ones(len(candidates))
     if "mutual_routing" in context.features and model.is_moe:
-        balance = routed_balance(context, shard.ep, nodes, _may_copy(candidates))
+        may_copy = context.levels_experts(candidates) & _may_copy(candidates)
+        balance = routed_balance(context, shard.ep, nodes, may_copy)
         routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
         for n, table in tables(copied).items():
             if table.choices_per_token:
                 layers[n] = faster(cost(table, routed, copied), layers[n], candidates)
     elif "expert_migration" in context.features and model.is_moe:
-        features = replace(exchange, balance=migrated_balance(context, shard.ep, nodes))
+        balance = migrated_balance(context, shard.ep, nodes)
+        levels = context.levels_experts(candidates)
+        features = replace(exchange, balance=chosen(levels, balance, exchange.balance))
         moved = {n: cost(table, features) for n, table in plain.items() if table.choices_per_token}
     even = replace(exchange, balance=even_balance(len(candidates)))
     return UnitCosts(

@@ -105,6 +105,7 @@ def _axis_features() -> set[str]:
         *("ulysses", "ring", "hybrid_cp", "tp_extend_ep", "selective_recompute", "selective_swap"),
         *("moe_alltoall_overlap", "shared_expert_overlap", "mc2", "coc"),
         *("overlap_grad_reduce", "overlap_param_gather"),
+        *("expert_migration", "mutual_routing", "capacity_drop", "sample_rearrangement"),
     }
 
 
@@ -128,6 +129,11 @@ def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> se
         and axes["moe_dispatcher"] == "alltoall_seq"
     ):
         found |= {"tp_extend_ep"} & on
+    if context.model.is_moe and int(axes["ep"]) > 1:
+        levels = context.target != "mindspeed-llm" or (paired and axes["moe_dispatcher"] == "alltoall")
+        found |= {"capacity_drop", *({"expert_migration", "mutual_routing"} if levels else ())} & on
+    if context.packs is not None and int(axes["dp"]) > 1:
+        found |= {"sample_rearrangement"} & on
     if not paired:
         found |= {"overlap_grad_reduce", "overlap_param_gather"} & on
     for name in ("reuse_fp32_param", "swap_optimizer"):

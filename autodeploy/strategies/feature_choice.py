@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MODELLED: frozenset[str] = frozenset(
     {
         *("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap"),
+        *("expert_migration", "sample_rearrangement", "mutual_routing", "capacity_drop"),
         *("virtual_pipeline_balance", "rect_fa", "fused_operators", "host_sync_free"),
         *("selective_recompute", "selective_swap", "swap_attention", "reuse_fp32_param", "swap_optimizer"),
         *("coc", "mc2", "overlap_grad_reduce", "overlap_param_gather", "tp_extend_ep", "grouped_gemm"),
@@ -27,9 +28,11 @@ MODELLED: frozenset[str] = frozenset(
 
 # What a framework's public release can launch; the rest comes from Huawei's own stack.
 LAUNCHABLE: dict[str, frozenset[str]] = {
-    "mindspeed-llm": MODELLED - {"hierarchical_a2a", "host_sync_free"},
+    # Samples are rearranged by the data pipeline, which no public release does.
+    "mindspeed-llm": MODELLED - {"hierarchical_a2a", "host_sync_free", "sample_rearrangement"},
     "megatron": MODELLED
     - {
+        *("expert_migration", "mutual_routing", "sample_rearrangement"),
         "hierarchical_a2a",
         "host_sync_free",
         "coc",
@@ -43,8 +46,8 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
     },
     "mindformers": MODELLED
     - {
+        *("expert_migration", "mutual_routing", "sample_rearrangement", "capacity_drop"),
         "adaptive_pipe",
-        "hierarchical_a2a",
         "host_sync_free",
         "coc",
         "mc2",
@@ -57,10 +60,27 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
 }
 
 _ASCEND_ONLY = frozenset(
-    {"mc2", "coc", "reuse_fp32_param", "swap_optimizer", "swap_attention", "moe_alltoall_overlap", "tp_extend_ep"}
+    {
+        "expert_migration",
+        "mutual_routing",
+        "mc2",
+        "coc",
+        "reuse_fp32_param",
+        "swap_optimizer",
+        "swap_attention",
+        "moe_alltoall_overlap",
+        "tp_extend_ep",
+    }
 )
 _RANK = {"exact": 0, "reordered": 1, "lossy": 2}
-_EXCLUDED_TOGETHER = (("mc2", "coc"), ("moe_alltoall_overlap", "shared_expert_overlap"))
+# Migration and mutual routing replace the same layer; copied experts drop nothing (MindSpeed balanced_moe.py).
+_EXCLUDED_TOGETHER = (
+    ("mc2", "coc"),
+    ("moe_alltoall_overlap", "shared_expert_overlap"),
+    ("expert_migration", "mutual_routing"),
+    ("capacity_drop", "mutual_routing"),
+)
+_NEED_EXPERTS = frozenset({"expert_migration", "mutual_routing", "capacity_drop"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +156,10 @@ def _why_not(name: str, search: SearchSpec, model: ModelSpec, profile_name: str)
         return "it is a feature of Ascend software"
     if name == "mc2" and profile_name == "cloudmatrix-384":
         return "MC2 is not supported on Atlas 900 A3"
-    if not model.is_moe and FEATURES[name].area in {"all-to-all", "experts"}:
+    if not model.is_moe and (FEATURES[name].area in {"all-to-all", "experts"} or name in _NEED_EXPERTS):
         return "the model has no experts"
+    if name in _NEED_EXPERTS and model.capacity_factor is not None:
+        return "experts are padded to the model's capacity_factor: all do the same work"
     if name == "adaptive_pipe" and not model.is_moe:
         return "it hides expert communication, and the model has no experts"
     return None
