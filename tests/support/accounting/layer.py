@@ -14,6 +14,23 @@ Hide = Callable[[float], float]
 
 
 @dataclass(frozen=True)
+class Levelled:
+    """Loads after experts were moved or copied, against the mean: what placement leaves is given, not computed.
+
+    compute, arrives: rows and copies of tokens of the busiest rank; home: share of all copies that stays on its rank.
+    peak: at the worst moment. moved: share of the busiest rank's experts that are new every 50 steps. hot: experts
+    whose weights every rank receives.
+    """
+
+    compute: float
+    arrives: float
+    peak: float
+    home: float = 0.0
+    moved: float = 0.0
+    hot: float = 0.0
+
+
+@dataclass(frozen=True)
 class Run:
     """What is trained and how. `model` holds numbers by their Hugging Face names; `on` the features that are on."""
 
@@ -28,6 +45,9 @@ class Run:
     norm_bytes: float = 2.0
     distributed_optimizer: bool = True
     precision: str = "bf16"
+    levelled: Levelled | None = None
+    slow_attention: float = 1.0  # of the ranks whose packed documents take longest
+    keys: float | None = None  # that a query sees in the mean, where documents are packed
     weighted_activation: bool = False  # experts keep their activation before and after the routing weights
 
     def __getattr__(self, name: str) -> Any:
@@ -114,6 +134,8 @@ class Account:
         """
         if self.d.ep == 1 or self.run.capacity_factor:
             return 1.0
+        if self.run.levelled is not None:
+            return self.run.levelled.compute
         return min(self.run.imbalance, self.d.ep)
 
     @property
@@ -176,6 +198,8 @@ class Account:
         """A tensor kept for the backward pass."""
         uneven = hot and self.d.ep > 1 and not self.run.capacity_factor
         peak = min(self.run.peak_imbalance, self.d.ep) if uneven else 1.0
+        if uneven and self.run.levelled is not None:
+            peak = self.run.levelled.peak
         self.kept[name] = size * peak
 
     def message(
@@ -377,10 +401,12 @@ def _core(a: Account, heads: float, window: int | None) -> None:
         return
     seen = s / 2 if window is None or window >= s else window - window**2 / (2 * s)
     value = r.value if "rect_fa" in r.on else r.qk  # V is padded to Q's width
+    seen = seen if r.keys is None else min(seen, r.keys)
     flops = 2 * a.tokens * seen * heads * r.qk + 2 * a.tokens * seen * heads * value
     ring = a.d.cp // a.d.ulysses
     times = tuple(a.machine.attention(flops, r.qk, s / ring, backward=back) for back in (False, True))
-    a._operator("core_attention", "attention", (*times, 0.0), (*times, 0.0), 1, 1)
+    slowest = tuple(a.machine.attention(flops * r.slow_attention, r.qk, s / ring, backward=b) for b in (False, True))
+    a._operator("core_attention", "attention", (*times, 0.0), (*slowest, 0.0), 1, 1)
     a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
     if value != r.value:
         a.keep("attention_out_padded", 2 * a.tokens * heads * value)
@@ -493,10 +519,12 @@ def _mixture(a: Account) -> None:
     a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=True, hot=True)
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
-    a.experts("expert_up_proj", mine, received / mine, r.gates * width, h)
+    levelled = r.levelled or Levelled(1, 1, 1)
+    multiplied = mine + levelled.hot
+    a.experts("expert_up_proj", multiplied, received / multiplied, r.gates * width, h)
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True)
-    a.experts("expert_down_proj", mine, received / mine, h, width)
+    a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
     a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=True, hot=True)
     a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=True)
     padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
@@ -539,8 +567,9 @@ def _expert_messages(a: Account, received: float) -> None:
         return seconds
 
     losses = {"dispatch": machine.dispatch_loss, "combine": machine.combine_loss}
-    even = {name: once(1.0, loss) for name, loss in losses.items()}
-    busy = {name: once(a.hot, loss) for name, loss in losses.items()}
+    levelled = r.levelled or Levelled(a.hot, a.hot, 1)
+    even = {name: once(1.0 - levelled.home, loss) for name, loss in losses.items()}
+    busy = {name: once(levelled.arrives if a.d.ep > 1 else 1.0, loss) for name, loss in losses.items()}
     a.dispatch, a.combine = busy["dispatch"], busy["combine"]
     windows = _overlap_windows(a)
 
@@ -554,6 +583,12 @@ def _expert_messages(a: Account, received: float) -> None:
     mean, most = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
     a.message("expert_gather", "ep", mean, 1, 1, busy=most)
     a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
+    if levelled.hot:
+        one = (r.gates + 1) * r.hidden_size * r.moe_intermediate_size
+        weights = machine.all_gather(2 * levelled.hot * one, ep)
+        a.message("hot_weights", "ep", weights, 1, 1)  # there again for the backward pass
+        a.message("hot_gradients", "ep", weights, 0, 1)
+        a.dispatch += weights
 
 
 def _overlap_windows(a: Account) -> dict[str, float]:

@@ -252,7 +252,7 @@ def _parts(
 
 def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float) -> dict[str, float]:
     """Gradient reduction, update and gathering that nothing hides."""
-    tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0}
+    tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0, "imbalance_s": 0.0}
     last = 1 / per_stage
     distributed = run.distributed_optimizer
     reduce_beside = "overlap_grad_reduce" in run.on and d.schedule != "adaptive_pipe"
@@ -265,6 +265,11 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
         return max(0.0, seconds * (1 - last) * machine.contention - window) + seconds * last
 
     for a, n in stage.all():
+        if run.levelled is not None and run.levelled.moved and a.expert_params:
+            arriving = n * a.expert_params * run.levelled.moved
+            moved = machine.all_to_all((2 + 12) * arriving, 1, a.groups["ep"])
+            moved += machine.all_gather(12 * arriving, a.groups["edp"]) if distributed else 0.0
+            tail["imbalance_s"] += moved / 50
         for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
             group = a.groups[name]
             params_n = params * n
