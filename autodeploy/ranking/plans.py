@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
+from autodeploy.ranking.assumptions import assumptions_of
 from autodeploy.ranking.uncertainty import interval
 from autodeploy.specs.planset import Breakdown, Hidden, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
@@ -229,6 +230,7 @@ def plan_of_estimate(
         hidden=Hidden(**estimate.hidden),
         stages=_stages(estimate, layout, context),
         uncertainty=interval(step, candidate, context),
+        assumptions=assumptions_of(candidate, context),
         provenance="assumed",
     )
 
