@@ -6,6 +6,8 @@ is max / mean tokens over the ranks of the group: the busiest rank receives that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, tier_rate
@@ -20,13 +22,60 @@ def distinct_targets(choices: Number, places: Number) -> Floats:
     return np.asarray(places * (1.0 - (1.0 - 1.0 / places) ** choices))
 
 
-def _level_s(received_bytes: Floats, peers: Floats, tier: Tier, fan_out: Floats) -> Floats:
+@dataclass(frozen=True, slots=True)
+class ExpertGroups:
+    """Group-limited routing: experts lie in `count` equal groups, and a token's experts in `limit` of them."""
+
+    count: int
+    limit: int
+
+
+def distinct_nodes(choices: Number, nodes: Number, groups: ExpertGroups | None = None) -> Floats:
+    """Expected number of distinct nodes that hold a token's k experts.
+
+    Parameters
+    ----------
+    nodes : O, over which the experts lie evenly; an expert group lies in one node or over several whole ones.
+    groups : absent, the k choices are independent.
+
+    Notes
+    -----
+    A token picks M of G groups, and its k experts spread evenly over them. A node that holds g = G / O groups has j of
+    the M with the hypergeometric probability C(g, j) C(G - g, M - j) / C(G, M), and then one of the k experts with
+    1 - (1 - j / M)^k. Where a group spans G < O nodes' worth, its share of a node is j = G / O of a group.
+    Source of group-limited routing: DeepSeek-V2, arXiv:2405.04434, section 2.1.3.
+    """
+    nodes = np.asarray(nodes, dtype=np.float64)
+    if groups is None or groups.limit >= groups.count:
+        return distinct_targets(choices, nodes)
+    count, limit = float(groups.count), groups.limit
+    spread = groups.count / nodes  # groups of a node, below 1 where a group spans several
+    inside = np.maximum(spread, 1.0)
+    hit = np.zeros(np.broadcast_shapes(nodes.shape, np.shape(choices)))
+    total = np.zeros_like(nodes)
+    for picked in range(limit + 1):
+        ways = _binomial(inside, picked) * _binomial(count - inside, limit - picked)
+        share = picked / limit * np.minimum(spread, 1.0)
+        hit = hit + ways * (1.0 - (1.0 - share) ** choices)
+        total = total + ways
+    return np.asarray(nodes * hit / total)
+
+
+def _binomial(n: Floats, k: int) -> Floats:
+    """C(n, k), 0 where fewer than k are there."""
+    product = np.ones_like(n)
+    for step in range(k):
+        product = product * np.maximum(n - step, 0.0) / (step + 1.0)
+    return product
+
+
+def _level_s(received_bytes: Floats, peers: Floats, tier: Tier, fan_out: Floats, loss: Number) -> Floats:
     """Seconds of one tier's share of a pairwise exchange.
 
-    Many peers mean many small messages: beyond 8 peers the rate falls by `exchange_loss` per doubling.
+    Many peers mean many small messages: beyond 8 ranks the rate falls to 1 / (1 + loss log2(ranks / 8)).
     """
     doublings = np.log2(np.maximum(peers + 1.0, 8.0) / 8.0)
-    rate = tier_rate(tier, fan_out) / (1.0 + tier.exchange_loss * doublings)
+    rate = tier_rate(tier, fan_out) / (1.0 + np.asarray(loss) * doublings)
     steps = 1.0 if tier.links else np.ceil(np.log2(np.maximum(peers + 1.0, 1.0)))
     return np.asarray(np.where(fan_out > 1, received_bytes / rate + steps * tier.latency_s, 0.0))
 
@@ -39,8 +88,10 @@ def flat_s(
     fixed_s: Number,
     *,
     imbalance: Number = 1.0,
+    node_imbalance: Number | None = None,
     deduplicate: bool = False,
-    groups_limit: Number | None = None,
+    groups: ExpertGroups | None = None,
+    loss: Number = 0.0,
 ) -> Floats:
     """Seconds of one pairwise All-to-All (dispatch or combine).
 
@@ -50,7 +101,10 @@ def flat_s(
     choices : experts per token, k.
     imbalance : max / mean tokens over ranks of the group.
     deduplicate : a token crosses the outermost tier once per instance it goes to, not once per expert.
-    groups_limit : node-limited routing: experts of a token lie in at most this many instances of the outermost tier.
+    node_imbalance : the same over instances of the outermost tier, whose ranks share what enters it when copies are
+        deduplicated; absent, the ranks' own.
+    groups : group-limited routing: experts of a token lie in few groups, and so in fewer instances.
+    loss : by how much the exchange slows per doubling of a tier's ranks beyond 8.
 
     Notes
     -----
@@ -63,27 +117,36 @@ def flat_s(
     slowest = np.zeros(np.broadcast_shapes(copies.shape, g.shape))
     for index, (tier, fan_out) in enumerate(zip(tiers, group.fan_out, strict=True)):
         members = inside * fan_out
-        share = (members - inside) / g
-        if index == len(tiers) - 1:
-            share = _outermost_share(share, choices, fan_out, deduplicate, groups_limit)
-        slowest = np.maximum(slowest, _level_s(copies * share, members - inside, tier, fan_out))
+        received = copies * (members - inside) / g
+        if deduplicate and index == len(tiers) - 1:
+            uneven = imbalance if node_imbalance is None else node_imbalance
+            reached = distinct_nodes(choices, np.maximum(fan_out, 1.0), groups)
+            received = np.asarray(token_bytes * reached * (fan_out - 1.0) / np.maximum(fan_out, 1.0)) * uneven
+        slowest = np.maximum(slowest, _level_s(received, members - inside, tier, fan_out, loss))
         inside = members
     return np.asarray(np.where(g > 1, slowest + fixed_s, 0.0))
 
 
-def _outermost_share(
-    share: Floats, choices: Number, places: Floats, deduplicate: bool, groups_limit: Number | None
+def sequential_s(
+    token_bytes: Number, flat: Floats, tensor_group: Group, tiers: tuple[Tier, ...], fixed_s: Number
 ) -> Floats:
-    """Share of the k copies that cross the outermost tier."""
-    limited = places if groups_limit is None else np.minimum(places, groups_limit)
-    if deduplicate:
-        copies = distinct_targets(choices, np.maximum(limited, 1.0))
-        return np.asarray(copies * (places - 1.0) / np.maximum(places, 1.0) / choices)
-    return share
+    """Seconds of MindSpeed's sequential dispatcher, whose flat exchange takes `flat` seconds.
+
+    Where experts are cut over a tensor-parallel group, its ranks first turn their own tokens at full width into all
+    tokens of the group at 1 / t of the width, and back after the combine: an All-to-All of the rank's tokens inside
+    that group. The all-gather of received rows is an exchange of its own. With whole experts (tp-extend-ep) there is
+    nothing to turn. Source: MindSpeed alltoall_seq, all_to_all_sp2hp.
+    """
+    return np.asarray(flat + flat_s(token_bytes, 1.0, tensor_group, tiers, fixed_s))
 
 
 def all_gather_dispatch_s(token_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
     """Seconds when every rank gathers all tokens of the group and keeps its own; combine is a reduce-scatter.
+
+    Parameters
+    ----------
+    group : all ranks that hold the experts of a layer, tensor parallel ranks of an expert included: (e t - 1) times
+        the rank's tokens arrive.
 
     Every rank receives the same bytes, so routing imbalance does not lengthen it.
     """
@@ -98,14 +161,20 @@ def hierarchical_s(
     fixed_s: Number,
     *,
     imbalance: Number = 1.0,
+    pipelined: bool = True,
+    loss: Number = 0.0,
 ) -> Floats:
     """Seconds of the two-step exchange: all-gather across the outermost tier, All-to-All inside.
 
+    Parameters
+    ----------
+    pipelined : the steps run on their disjoint links at the same time and the slower one counts; else they add up.
+
     Notes
     -----
-    Across: (O - 1) copies of each token, O = instances of the outermost tier in the group. Inside: k copies over the
-    inner tiers. The links are disjoint and the steps are pipelined, so the slower one counts. Against a flat exchange
-    without deduplication the outer bytes fall by k / O; at O >= k there is nothing to gain.
+    Across: (O - 1) copies of each token, O = instances of the outermost tier in the group, the same for every rank.
+    Inside: k copies over the inner tiers. Against a flat exchange without deduplication the outer bytes fall by k / O;
+    at O >= k there is nothing to gain from balanced experts.
 
     References
     ----------
@@ -114,8 +183,10 @@ def hierarchical_s(
     g = np.asarray(group.size, dtype=np.float64)
     outer = group.fan_out[-1]
     across = np.asarray((outer - 1.0) * token_bytes)
-    outer_s = _level_s(across, outer - 1.0, tiers[-1], outer)
+    # An all-gather sends whole blocks of tokens, not one message for each pair of ranks: its rate does not fall.
+    outer_s = _level_s(across, outer - 1.0, tiers[-1], outer, 0.0)
     inner_size = np.maximum(g / np.maximum(outer, 1.0), 1.0)
     inner = Group(inner_size, (*group.fan_out[:-1], np.ones_like(g)))
-    inner_s = flat_s(token_bytes, choices, inner, tiers, 0.0, imbalance=imbalance)
-    return np.asarray(np.where(g > 1, np.maximum(outer_s, inner_s) + 2.0 * np.asarray(fixed_s), 0.0))
+    inner_s = flat_s(token_bytes, choices, inner, tiers, 0.0, imbalance=imbalance, loss=loss)
+    both = np.maximum(outer_s, inner_s) if pipelined else outer_s + inner_s
+    return np.asarray(np.where(g > 1, both + 2.0 * np.asarray(fixed_s), 0.0))

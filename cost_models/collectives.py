@@ -24,7 +24,6 @@ class Tier:
     links : for a full mesh, its links per rank (instance size - 1); 0 for a switch.
     latency_s : per step [s].
     efficiency : fraction of bytes_per_s that large transfers reach.
-    exchange_loss : by how much an All-to-All slows per doubling of the peers beyond 8.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Tier:
     links: int
     latency_s: Number
     efficiency: Number
-    exchange_loss: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)

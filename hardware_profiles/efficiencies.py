@@ -109,6 +109,23 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             0.50,
         ),
         EfficiencyTerm(
+            "dispatch_loss",
+            "by how much the dispatch of tokens to experts slows per doubling of a tier's ranks beyond 8: its "
+            "rate falls to 1 / (1 + this log2(ranks / 8))",
+            "fraction",
+            0.0,
+            0.50,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "combine_loss",
+            "the same of the combine, which returns the experts' rows",
+            "fraction",
+            0.0,
+            0.50,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
             "link_overlap_contention",
             "a collective that runs beside computation takes 1 + this times as long (cores and HBM are shared)",
             "fraction",

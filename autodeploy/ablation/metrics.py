@@ -47,6 +47,11 @@ def _ep_hidden_added_points(baseline: Run, variant: Run) -> float:
     return 100.0 * (variant.plan.hidden.ep_share_step - baseline.plan.hidden.ep_share_step)
 
 
+def _ep_speedup(baseline: Run, variant: Run) -> float:
+    """Exposed expert communication of the baseline over the variant's, balanced experts' part of it."""
+    return baseline.plan.breakdown.exposed_ep_s / variant.plan.breakdown.exposed_ep_s
+
+
 def _waiting_share_pct(baseline: Run, _: Run) -> float:
     """Share of the baseline's step that is not useful computation: waiting, or work done twice."""
     parts = baseline.plan.breakdown
@@ -142,6 +147,7 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "ep_hidden_steady_pct": _ep_hidden_steady_pct,
     "ep_hidden_step_pct": _ep_hidden_step_pct,
     "ep_hidden_added_points": _ep_hidden_added_points,
+    "ep_speedup": _ep_speedup,
     "waiting_share_pct": _waiting_share_pct,
     "free_share_pct": _free_share_pct,
     "host_time_change_pct": _host_time_change_pct,

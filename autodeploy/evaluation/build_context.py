@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, ProfileError, SpecError
 from autodeploy.evaluation.context import Context
+from autodeploy.evaluation.expert_balance import CAPACITY_FACTOR, Loads
 from autodeploy.evaluation.machine import Machine, machine_of
+from autodeploy.evaluation.sample_balance import packs_of
+from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
+from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
@@ -104,6 +109,33 @@ def operator_features(
     )
 
 
+def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str]) -> Loads:
+    """What the spec says about the router: its file of expert loads, else its two factors.
+
+    Experts padded to a capacity all do the same work, whatever the router sends them.
+
+    Raises
+    ------
+    SpecError
+        if the file can't be read or is of a model with other experts.
+    """
+    experts = model.n_routed_experts or 1
+    if model.capacity_factor is not None:
+        return Loads(experts, 1.0, 1.0)
+    capacity = CAPACITY_FACTOR if "capacity_drop" in features else None
+    factors = training.routing_imbalance, training.routing_imbalance_peak
+    if training.expert_load_file is None or not model.is_moe:
+        return Loads(experts, *factors, capacity=capacity)
+    found = read_expert_loads(training.expert_load_file, training.expert_load_sha256)
+    columns = found.series.experts
+    if experts % columns if found.of_ranks else experts != columns:
+        what = "ranks" if found.of_ranks else "experts"
+        raise SpecError(
+            f"the loads are of {columns} {what}, the model has {experts} routed experts", path=LOAD_FILE_FIELD
+        )
+    return Loads(experts, *factors, found.series, found.of_ranks, capacity)
+
+
 def _logit_bytes(features: frozenset[str]) -> float:
     """Kept of a logit: 16 bits where one kernel works in place, else with its FP32 cast.
 
@@ -197,24 +229,29 @@ def build_context(
     host = profile.host.memory_bytes_per_node / profile.ranks_per_node
     reserved = host_memory_reserved_gib * GIB / profile.ranks_per_node
     usable = device.usable_hbm_bytes
+    histogram = training.sequence_length_histogram
+    packs = packs_of(histogram, training.seq_length, batch) if histogram else None
     return Context(
         model=model,
         machine=machine,
-        operators=operator_features(model, training, features, profile.vendor.lower()),
+        operators=replace(
+            operator_features(model, training, features, profile.vendor.lower()),
+            mean_keys=packs.keys if packs is not None else None,
+        ),
         features=features,
         target=target,
         world=world,
         num_npus=cards,
         seq_length=training.seq_length,
         global_batch=batch,
-        imbalance=training.routing_imbalance,
-        peak_imbalance=training.routing_imbalance_peak,
+        loads=loads_of(model, training, features),
         slowest_device_factor=cluster.slowest_device_factor,
         limit_bytes=min(memory_limit_gib * GIB, usable) if memory_limit_gib else usable,
         host_bytes_per_device=max(0.0, host - reserved),
         gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(features).gradient,
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
+        packs=packs,
         precision=training.precision,
         family=profile.family if cluster.profile in list_profiles() else f"{profile.family}{OWN}",
         facts=facts_of(

@@ -64,6 +64,7 @@ def build_problem(
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
+        equal_chunks="virtual_pipeline_balance" not in context.features,
         uniform_options=context.target != "any",
         min_layers_per_chunk=1 if context.model.num_hidden_layers >= pp * vpp else 0,
     )

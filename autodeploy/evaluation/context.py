@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.expert_balance import Loads, placed_balance
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures
+from autodeploy.evaluation.sample_balance import Packs, attention_factor
 from autodeploy.strategies.candidates import PAIRED, Candidates
+from cost_models.all_to_all import ExpertGroups
 from cost_models.hbm import OptimizerFormat
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.workload.operators import OperatorFeatures
+    from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
 
 MC2_CHUNKS = 8.0  # the fused kernel splits rows into about this many pieces
 COC_CHUNKS = 4.0  # --coc-parallel-num
@@ -37,14 +40,14 @@ class Context:
     num_npus: int
     seq_length: int
     global_batch: int
-    imbalance: float
-    peak_imbalance: float
+    loads: Loads
     slowest_device_factor: float
     limit_bytes: float
     host_bytes_per_device: float
     gradient_bytes: float
     distributed_optimizer: bool = True
     deduplicate: bool = False
+    packs: Packs | None = None  # documents of different lengths; None: every sequence is full
     precision: str = "bf16"
     family: str = ""
     facts: dict[str, object] = field(default_factory=dict)
@@ -83,10 +86,32 @@ class Context:
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
             recompute_in_waits=~paired & ("selective_recompute" in on and self.target == "any"),
+            balance=placed_balance(self, candidates.ep.astype(np.float64), self.expert_nodes(candidates)),
+            attention_imbalance=attention_factor(self, candidates),
             deduplicate=self.deduplicate,
             sync_free="host_sync_free" in on,
             host_reorder="host_reorder" in on,
             vector_parallel="cube_vector_parallel" in on,
-            imbalance=self.imbalance,
-            groups_limit=float(self.model.topk_group) if self.model.topk_group else None,
+            # MindFormers runs the gather between nodes and the exchange inside one after the other.
+            pipelined=self.target != "mindformers",
+            groups=_expert_groups(self.model),
         )
+
+    def levels_experts(self, candidates: Candidates) -> Bools:
+        """Where experts can be moved or copied [n]: MindSpeed wires both through its overlapped layer."""
+        found = candidates.ep > 1
+        if self.target == "mindspeed-llm":
+            found = found & np.isin(candidates.schedule, PAIRED) & (candidates.moe_dispatcher == FLAT)
+            found = found & self.distributed_optimizer
+        return np.asarray(found)
+
+    def expert_nodes(self, candidates: Candidates) -> Floats:
+        """Instances of the outermost tier that each candidate's expert group spans [n]."""
+        group = self.machine.group(candidates.etp.astype(np.float64), candidates.ep.astype(np.float64))
+        return group.fan_out[-1]
+
+
+def _expert_groups(model: ModelSpec) -> ExpertGroups | None:
+    if not model.n_group or not model.topk_group:
+        return None
+    return ExpertGroups(model.n_group, model.topk_group)

@@ -22,6 +22,7 @@ from autodeploy.evaluation.inner_problem import (
 )
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
+from autodeploy.evaluation.step_parts import TAIL_PARTS
 from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import operation_order, simulate
 
@@ -177,7 +178,7 @@ def _tail_parts(problem: InnerProblem, classes: StepClasses, index: int, layers:
         return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.tail, part), index))
 
     slowest = int(np.argmax(sums("total_s")))
-    return {part: float(sums(part)[slowest]) for part in ("exposed_dp_s", "optimizer_s", "exposed_swap_s")}
+    return {part: float(sums(part)[slowest]) for part in TAIL_PARTS}
 
 
 def _memory(
@@ -282,11 +283,12 @@ def _oom_imbalance(
 
     Expert activations grow in proportion to the imbalance, all else stays.
     """
-    uneven = np.zeros((1, problem.pp, problem.vpp))
+    uneven, peak = np.zeros((1, problem.pp, problem.vpp)), 1.0
     for number, step in enumerate(classes.layers):
         extra = at(step.cost.activation_bytes, index) - at(step.cost.balanced_activation_bytes, index)
-        if context.peak_imbalance > 1.0 and extra > 0.0:
-            per_unit = extra / (context.peak_imbalance - 1.0)
+        per_unit = at(step.cost.expert_activation_bytes, index)
+        if extra > 0.0:
+            peak = max(peak, 1.0 + extra / per_unit)
             share = np.ones((problem.pp, problem.vpp))
             for position, option in enumerate(problem.options):
                 if option.layer_class == number:
@@ -298,7 +300,7 @@ def _oom_imbalance(
     if not np.any(growth > 0.0):
         return None
     room = buffers.limit_bytes - allocator
-    at_limit = context.peak_imbalance + np.where(growth > 0.0, room / np.maximum(growth, 1.0), np.inf)
+    at_limit = peak + np.where(growth > 0.0, room / np.maximum(growth, 1.0), np.inf)
     return float(max(0.0, np.min(at_limit)))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.options import ALL_GATHER, HIERARCHICAL, ExchangeFeatures
+from autodeploy.evaluation.options import ALL_GATHER, HIERARCHICAL, SEQUENTIAL, ExchangeFeatures
 from cost_models import all_to_all
 from cost_models.collectives import (
     Group,
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.workload.operators import Exchange, Floats, LayerTable, Sharding
 
-EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"})
+HOT = frozenset({"hot_weights", "hot_gradients"})
+EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT
 CONTEXT = frozenset({"ring", "heads"})
 
 
@@ -70,6 +71,7 @@ class Groups:
     ulysses: Group
     ep: Group
     etp: Group
+    experts: Group  # all ranks that hold the experts of a layer
 
     @classmethod
     def of(cls, shard: Sharding, machine: Machine) -> Groups:
@@ -81,6 +83,7 @@ class Groups:
             ring=machine.group(shard.tp * shard.ulysses, shard.ring),
             ep=machine.group(shard.etp, shard.ep),
             etp=machine.group(one, shard.etp),
+            experts=machine.group(one, shard.etp * shard.ep),
         )
 
 
@@ -90,7 +93,6 @@ def exchange_times(
     machine: Machine,
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
-    imbalance: Floats,
 ) -> ExchangeTimes:
     """Seconds of every exchange of a layer, and what of them stays exposed inside one micro batch."""
     groups = Groups.of(shard, machine)
@@ -104,12 +106,14 @@ def exchange_times(
     launches = {False: zero, True: zero}
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
-        even = _once_s(exchange, groups, shard, machine, features, table, np.ones_like(shard.tp))
-        if lane == "ep" and exchange.kind in once:
-            uneven = _once_s(exchange, groups, shard, machine, features, table, imbalance)
-            once[exchange.kind] = uneven
-        else:
-            uneven = even
+        even = uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=False)
+        if lane == "ep" and exchange.name not in HOT:
+            uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=True)
+        if exchange.kind in once:
+            once[exchange.kind] = once[exchange.kind] + uneven
+        elif exchange.name == "hot_weights":
+            # Weights of hot experts arrive beside their tokens' dispatch.
+            once["dispatch"] = once["dispatch"] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
@@ -141,12 +145,18 @@ def _once_s(
     machine: Machine,
     features: ExchangeFeatures,
     table: LayerTable,
-    imbalance: Floats,
+    *,
+    busiest: bool,
 ) -> Floats:
-    """Seconds of one run of an exchange if nothing hides it."""
+    """Seconds of one run of an exchange if nothing hides it, on the mean or on the busiest rank."""
     fixed, tiers, size = machine.comm_op_s, machine.tiers, exchange.message_bytes
     if exchange.kind in {"dispatch", "combine"}:
-        return _expert_s(exchange, groups, shard, machine, features, table, imbalance)
+        return _expert_s(exchange, groups, machine, features, table, busiest=busiest)
+    if exchange.name in HOT:
+        return all_gather_s(size, groups.ep, tiers, fixed)
+    if exchange.name in EXPERT and busiest:
+        # Every rank of an expert's tensor-parallel group needs the rows of the busiest expert rank.
+        size = size * features.balance.compute
     if exchange.kind == "ring":
         return np.asarray(np.where(shard.ring > 1, ring_pass_s(size, groups.ring, tiers, fixed), 0.0))
     if exchange.kind == "heads":
@@ -161,15 +171,17 @@ def _once_s(
 def _expert_s(
     exchange: Exchange,
     groups: Groups,
-    shard: Sharding,
     machine: Machine,
     features: ExchangeFeatures,
     table: LayerTable,
-    imbalance: Floats,
+    *,
+    busiest: bool,
 ) -> Floats:
     """Seconds of one dispatch or combine under each candidate's dispatcher."""
     size, tiers, fixed = exchange.message_bytes, machine.tiers, machine.comm_op_s
-    choices = table.choices_per_token
+    choices, balance = table.choices_per_token, features.balance
+    imbalance = balance.exchange if busiest else balance.mean_exchange
+    loss = machine.dispatch_loss if exchange.kind == "dispatch" else machine.combine_loss
     flat = all_to_all.flat_s(
         size,
         choices,
@@ -177,14 +189,22 @@ def _expert_s(
         tiers,
         fixed,
         imbalance=imbalance,
+        node_imbalance=balance.node if busiest else balance.mean_exchange,
         deduplicate=features.deduplicate,
-        groups_limit=features.groups_limit,
+        groups=features.groups,
+        loss=loss,
     )
-    gathered = all_to_all.all_gather_dispatch_s(size, groups.ep, tiers, fixed)
-    stepped = all_to_all.hierarchical_s(size, choices, groups.ep, tiers, fixed, imbalance=imbalance)
-    return np.asarray(
-        np.select([features.dispatcher == ALL_GATHER, features.dispatcher == HIERARCHICAL], [gathered, stepped], flat)
-    )
+    dispatcher = features.dispatcher
+    found = np.where(dispatcher == SEQUENTIAL, all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed), flat)
+    if (dispatcher == ALL_GATHER).any():
+        gathered = all_to_all.all_gather_dispatch_s(size, groups.experts, tiers, fixed)
+        found = np.where(dispatcher == ALL_GATHER, gathered, found)
+    if (dispatcher == HIERARCHICAL).any():
+        stepped = all_to_all.hierarchical_s(
+            size, choices, groups.ep, tiers, fixed, imbalance=imbalance, pipelined=features.pipelined, loss=loss
+        )
+        found = np.where(dispatcher == HIERARCHICAL, stepped, found)
+    return np.asarray(found)
 
 
 def _exposed_once(

@@ -12,7 +12,6 @@ from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
-from cost_models.load_balance import rank_imbalance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,15 +74,21 @@ class LayerCost:
     cp_total_s: Floats
     activation_bytes: Floats
     balanced_activation_bytes: Floats  # the same with evenly loaded experts
+    expert_activation_bytes: Floats  # of evenly loaded experts alone: these grow with the imbalance
+    moved_params: Floats  # arriving at the busiest rank in each interval of expert migration
     dense_params: Floats
     expert_params: Floats
     choices: dict[str, ChoiceCost]
 
+    @property
+    def alone_s(self) -> Floats:
+        """Seconds of both passes with nothing beside them."""
+        return np.asarray(self.forward.total_s + self.backward.total_s)
 
-def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> OperatorTime:
-    """Seconds of an operator under `imbalance` (max / mean rows of the busiest rank) where it is per expert."""
+
+def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> OperatorTime:
+    """Seconds of an operator that does `factor` times its rows, bytes or attention FLOPs."""
     rates = machine.rates
-    factor = imbalance if op.per_expert else 1.0
     if op.kind == "gemm":
         m, n, k, g = op.rows, op.columns, op.depth, op.groups
         once = rates.cube_op_s
@@ -99,9 +104,10 @@ def operator_time(op: Operator, machine: Machine, imbalance: Floats | float) -> 
             compute.grouped_gemm_s(g, k, n, m, rates, fused=op.fused),
         )
     elif op.kind == "attention":
+        flops = op.flops * factor
         times = (
-            compute.attention_s(op.flops, op.head_dim, op.seq, rates, backward=False),
-            compute.attention_s(op.backward_flops, op.head_dim, op.seq, rates, backward=True),
+            compute.attention_s(flops, op.head_dim, op.seq, rates, backward=False),
+            compute.attention_s(op.backward_flops * factor, op.head_dim, op.seq, rates, backward=True),
             np.zeros(1),
         )
     else:
@@ -119,26 +125,26 @@ def layer_times(
     table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures
 ) -> tuple[dict[str, OperatorTime], dict[str, OperatorTime], ExchangeTimes]:
     """Times of a layer's operators under even load and on the busiest rank, and of its exchanges."""
-    ep_imbalance = rank_imbalance(features.imbalance, shard.ep)
     balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
-    busiest = {
-        op.name: operator_time(op, machine, ep_imbalance) if op.per_expert else balanced[op.name]
-        for op in table.operators
-    }
-    return balanced, busiest, exchange_times(table, shard, machine, features, busiest, ep_imbalance)
+    busiest = dict(balanced)
+    for op in table.operators:
+        if op.per_expert:
+            busiest[op.name] = operator_time(op, machine, features.balance.compute)
+        elif op.kind == "attention":
+            busiest[op.name] = operator_time(op, machine, features.attention_imbalance)
+    return balanced, busiest, exchange_times(table, shard, machine, features, busiest)
 
 
-def layer_cost(
-    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures, *, peak_imbalance: float = 1.0
-) -> LayerCost:
+def layer_cost(table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures) -> LayerCost:
     """Cost of a layer table for every candidate of `shard`.
 
-    Imbalance is priced as the difference between the busiest and the mean rank: compute_s is the balanced work.
+    Imbalance, of experts and of packed documents, is priced as the difference between the busiest and the mean rank:
+    compute_s is the balanced work.
     """
     balanced, busiest, exchanged = layer_times(table, shard, machine, features)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
-    peak = rank_imbalance(peak_imbalance, shard.ep)
+    peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + np.zeros_like(shard.tp))
     return LayerCost(
@@ -151,6 +157,10 @@ def layer_cost(
         cp_total_s=exchanged.cp_total_s,
         activation_bytes=activation,
         balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + np.zeros_like(shard.tp)),
+        expert_activation_bytes=np.asarray(
+            sum(t.kept_bytes for t in table.tensors if t.per_expert) + np.zeros_like(shard.tp)
+        ),
+        moved_params=np.asarray(table.expert_params * features.balance.moved_share),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
         choices=_choices(table, kept, busiest, exchanged, shard, machine, features),

@@ -40,6 +40,8 @@ class Machine:
     comm_op_s: Number
     host: HostRates
     software_factor: Number  # time against the release that the efficiencies describe
+    dispatch_loss: Number  # by how much a dispatch slows per doubling of a tier's ranks beyond 8
+    combine_loss: Number
     contention: Number  # a collective beside computation takes this much longer
     overlap: Number  # share of a pass that data-parallel collectives can run beside
     runtime_bytes: float
@@ -116,6 +118,8 @@ def machine_of(
             link_bytes_per_s=host.link_bytes_per_s,
         ),
         software_factor=factor,
+        dispatch_loss=value["dispatch_loss"],
+        combine_loss=value["combine_loss"],
         contention=1.0 + np.asarray(value["link_overlap_contention"]),
         overlap=value.get("overlap", 1.0),
         runtime_bytes=profile.memory.runtime_bytes,
@@ -134,5 +138,4 @@ def _tier(tier: ProfileTier, value: Mapping[str, Number]) -> Tier:
         links=tier.links if tier.kind == "full_mesh" else 0,
         latency_s=tier.latency_s,
         efficiency=tier.efficiency * np.asarray(value.get(f"link_{tier.name}", 1.0)),
-        exchange_loss=value.get("exchange_loss", 0.0),
     )

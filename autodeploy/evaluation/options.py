@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from autodeploy.strategies.candidates import DISPATCHERS
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.expert_balance import ExpertBalance
+    from cost_models.all_to_all import ExpertGroups
 
 Bools = npt.NDArray[np.bool_]
 FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
@@ -18,8 +23,10 @@ class ExchangeFeatures:
     """Features of the communication, one entry per candidate.
 
     tp_fusion : chunks of a fused or chunked matrix multiplication with its collective (1 = none).
-    dispatcher : index into DISPATCHERS.
+    dispatcher : index into DISPATCHERS. balance : how evenly experts load the ranks.
     recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
+    attention_imbalance : time of attention on the ranks that set the pace, against the mean.
+    groups : group-limited routing. pipelined : the two steps of a hierarchical exchange run at the same time.
     """
 
     dispatcher: npt.NDArray[np.int64]
@@ -27,9 +34,11 @@ class ExchangeFeatures:
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
     recompute_in_waits: Bools
+    balance: ExpertBalance
+    attention_imbalance: npt.NDArray[np.float64]
     deduplicate: bool = False
     sync_free: bool = False
     host_reorder: bool = False
     vector_parallel: bool = False
-    imbalance: float = 1.0
-    groups_limit: float | None = None
+    pipelined: bool = True
+    groups: ExpertGroups | None = None

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
-from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, static_of, tail_of
+from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, migration_of, static_of, tail_of
+from autodeploy.evaluation.unit_costs import MODULE, chosen, saved_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -51,6 +52,7 @@ class StepClasses:
 def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> StepClasses:
     """Classes of a batch of candidates; `costs` holds one entry per candidate."""
     groups = ParameterGroups.of(candidates, context)
+    costs = _with_migration(costs, candidates, context, groups)
     per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
 
     def step_class(cost: LayerCost, name: str, count: int) -> StepClass:
@@ -79,6 +81,23 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         else step_class(_with_copy(_scaled(costs.mtp, float(modules)), True, candidates, context), "mtp", 1),
         groups,
     )
+
+
+def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, groups: ParameterGroups) -> UnitCosts:
+    """Experts migrate where the time they save in a step is more than their migration costs a step."""
+    if not costs.moved:
+        return costs
+    layers, module = list(costs.layers), costs.mtp
+    for place, moved in costs.moved.items():
+        plain = costs.mtp if place == MODULE else costs.layers[place]
+        assert plain is not None
+        gain = candidates.micro_batches * saved_s(moved, plain, candidates)
+        best = chosen(gain > migration_of(moved, candidates, context, groups), moved, plain)
+        if place == MODULE:
+            module = best
+        else:
+            layers[place] = best
+    return replace(costs, layers=tuple(layers), mtp=module)
 
 
 def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: Context) -> LayerCost:

@@ -64,7 +64,8 @@ def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools,
     cut = hidden / np.where(c.sequence_parallel, c.tp, 1)
     key_value = 4.0 * tokens * model.num_key_value_heads * model.head_dim / c.tp
     context_message = np.where(c.ulysses > 1, hidden / c.tp, 0.0) + np.where(c.cp > c.ulysses, key_value, 0.0)
-    routed = cut * (model.num_experts_per_tok or 0) * context.peak_imbalance
+    most = model.capacity_factor or context.loads.peak_factor  # padded to the capacity, or at the worst moment
+    routed = cut * (model.num_experts_per_tok or 0) * most
     small, always = 10.0 * MIB, np.ones(len(c), dtype=np.bool_)
     return [
         (always, None),

@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.strategies.candidates import PAIRED, Candidates
 from cost_models import data_parallel
+from cost_models.expert_migration import migration_s
 from cost_models.hbm import StateBytes, state_bytes
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import LayerCost
     from autodeploy.workload.operators import Floats
     from cost_models.collectives import Group
+
+
+TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,28 @@ class Tail:
     exposed_dp_s: Floats
     optimizer_s: Floats
     exposed_swap_s: Floats
+    imbalance_s: Floats  # moving experts
     dp_total_s: Floats
 
     @property
     def total_s(self) -> Floats:
         """All of them."""
-        return np.asarray(self.exposed_dp_s + self.optimizer_s + self.exposed_swap_s)
+        return np.asarray(self.exposed_dp_s + self.optimizer_s + self.exposed_swap_s + self.imbalance_s)
+
+
+def migration_of(cost: LayerCost, candidates: Candidates, context: Context, groups: ParameterGroups) -> Floats:
+    """Seconds a step to move experts of a layer, 0 where none move [n]."""
+    if not np.any(cost.moved_params > 0.0):
+        return np.zeros(len(candidates))
+    machine = context.machine
+    return migration_s(
+        cost.moved_params,
+        machine.group(candidates.etp.astype(np.float64), candidates.ep.astype(np.float64)),
+        groups.expert,
+        machine.tiers,
+        machine.comm_op_s,
+        distributed_optimizer=context.distributed_optimizer,
+    )
 
 
 def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: ParameterGroups, layers: Floats) -> Tail:
@@ -157,4 +177,5 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
         )
         swapped = swapped + data_parallel.host_optimizer_s(params, on_host, machine.host.link_bytes_per_s, step)
         total = total + sync.reduce_s + sync.gather_s
-    return Tail(np.asarray(exposed), np.asarray(update), np.asarray(swapped), np.asarray(total))
+    moved = migration_of(cost, candidates, context, groups)
+    return Tail(np.asarray(exposed), np.asarray(update), np.asarray(swapped), moved, np.asarray(total))

@@ -14,6 +14,7 @@ import numpy as np
 
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses, step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes
+from autodeploy.evaluation.step_parts import TAIL_PARTS
 from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates, Ints
 from cost_models.collectives import point_to_point_s
@@ -69,11 +70,11 @@ class _Template:
 
 
 def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
-    cuts, inverse = distinct_cuts(candidates)
+    cuts, inverse = distinct_cuts(candidates, packed=context.packs is not None)
     costs = unit_costs(context, cuts).take(inverse)
     classes = step_classes(costs, candidates, context)
     n = len(candidates)
-    template = _template(classes, candidates, n)
+    template = _template(classes, candidates, context, n)
     forward, backward = (_stage_s(classes, template, phase, n, context) for phase in ("forward", "backward"))
     blocking, edge = _p2p(candidates, context)
     forward, backward = forward + blocking[:, None], backward + blocking[:, None]
@@ -82,7 +83,7 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     parts = _parts(classes, template, candidates, context, paired, pacing, blocking)
     parts["pipeline_bubble_s"] = bubble
     slowest = np.argmax(tail["total_s"], axis=1)
-    for name in ("exposed_dp_s", "optimizer_s", "exposed_swap_s"):
+    for name in TAIL_PARTS:
         parts[name] = parts.get(name, 0.0) + tail[name][np.arange(n), slowest]
     step = closed_work + bubble + tail["total_s"].max(axis=1)
     memory, least, room, in_flight, recomputed = _memory(classes, template, candidates, context, n)
@@ -100,7 +101,7 @@ def _each(classes: StepClasses) -> list[tuple[StepClass, int]]:
     return [(classes.embedding, 0), *((piece, 2) for piece in classes.pieces[1:])]
 
 
-def _template(classes: StepClasses, candidates: Candidates, n: int) -> _Template:
+def _template(classes: StepClasses, candidates: Candidates, context: Context, n: int) -> _Template:
     """Layers per stage class; where pp is 1 the last stage holds everything."""
     total = float(sum(c.count for c in classes.layers))
     layer_s = sum(c.count * (c.cost.forward.total_s + c.cost.backward.total_s) for c in classes.layers) / total
@@ -109,6 +110,8 @@ def _template(classes: StepClasses, candidates: Candidates, n: int) -> _Template
         ends[0 if stage == 0 else 1] += (piece.cost.forward.total_s + piece.cost.backward.total_s) / layer_s
     pp = candidates.pp.astype(np.float64)
     first_less, last_less = np.round(ends[0]), np.round(ends[1])
+    if "virtual_pipeline_balance" not in context.features:
+        first_less, last_less = np.zeros(n), np.zeros(n)
     middle = np.ceil((total + np.minimum(first_less + last_less, total)) / pp)
     middle = np.where(pp == 1, total, np.minimum(middle, total))
     last = np.where(pp == 1, total, np.clip(total - (pp - 1) * middle, 0.0, np.maximum(middle - last_less, 0.0)))
@@ -210,7 +213,7 @@ def _closed_forms(
 def _tail(classes: StepClasses, template: _Template, candidates: Candidates, n: int) -> dict[str, Floats]:
     """What follows the pipeline, on each stage class [n, 3], by part."""
     found, one = {}, candidates.pp == 1
-    for part in ("total_s", "exposed_dp_s", "optimizer_s", "exposed_swap_s"):
+    for part in ("total_s", *TAIL_PARTS):
         total = np.zeros((n, 3))
         for step, layers in zip(classes.layers, template.layers, strict=True):
             total += layers * _column(getattr(step.tail, part), n)[:, None]

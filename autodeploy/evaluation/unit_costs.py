@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.evaluation.expert_balance import even_balance, migrated_balance, routed_balance
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
-from autodeploy.evaluation.options import ALL_GATHER, ExchangeFeatures
+from autodeploy.evaluation.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
 from autodeploy.strategies.candidates import PAIRED, Candidates
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
+    from autodeploy.workload.operators import Floats, LayerTable
 
 T = TypeVar("T")
+MODULE = -1  # place of the prediction module among the layers
 
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """Costs of one layer of each kind and of the fixed pieces, one entry per candidate or per distinct cut."""
+    """Costs of one layer of each kind and of the fixed pieces, one entry per candidate or per distinct cut.
+
+    moved : the same of layers and prediction modules with migrated experts, by their place in `layers` (-1: the
+        module); whether a candidate migrates is decided where its micro batches are known.
+    """
 
     layers: tuple[LayerCost, ...]
     counts: tuple[int, ...]
@@ -30,6 +37,7 @@ class UnitCosts:
     head: LayerCost
     mtp: LayerCost | None
     shard: Sharding
+    moved: dict[int, LayerCost] = field(default_factory=dict)
 
     def take(self, index: Any) -> UnitCosts:
         """The costs of the candidates at an index array."""
@@ -40,6 +48,7 @@ class UnitCosts:
             _take(self.head, index),
             None if self.mtp is None else _take(self.mtp, index),
             _take(self.shard, index),
+            _take(self.moved, index),
         )
 
 
@@ -54,8 +63,11 @@ def _take(value: T, index: Any) -> T:
     return value
 
 
-def distinct_cuts(candidates: Candidates) -> tuple[Candidates, npt.NDArray[np.int64]]:
-    """One candidate for each distinct cut of tensors, and which of them each candidate has."""
+def distinct_cuts(candidates: Candidates, *, packed: bool = False) -> tuple[Candidates, npt.NDArray[np.int64]]:
+    """One candidate for each distinct cut of tensors, and which of them each candidate has.
+
+    packed : documents of different lengths are packed: how they spread over ranks depends on the batch's cut too.
+    """
     paired = np.isin(candidates.schedule, PAIRED)
     key = np.zeros(len(candidates), dtype=np.int64)
     for column, radix in (
@@ -70,6 +82,10 @@ def distinct_cuts(candidates: Candidates) -> tuple[Candidates, npt.NDArray[np.in
         (paired, 2),
     ):
         key = key * radix + column.astype(np.int64) % radix
+    if packed:
+        key = np.unique(np.stack([key, candidates.dp, candidates.micro_batches]), axis=1, return_inverse=True)[
+            1
+        ].ravel()
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return candidates.take(first), inverse.astype(np.int64)
 
@@ -93,17 +109,71 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
     """Costs of every layer kind for every candidate given (make them distinct first)."""
     model, shard = context.model, sharding_of(candidates, context.seq_length)
     exchange = context.exchange_features(candidates)
-    peak = context.peak_imbalance
 
-    def cost(table: Any, features: ExchangeFeatures = exchange) -> LayerCost:
-        return layer_cost(table, shard, context.machine, features, peak_imbalance=peak)
+    def cost(table: Any, features: ExchangeFeatures = exchange, cut: Sharding = shard) -> LayerCost:
+        return layer_cost(table, cut, context.machine, features)
+
+    def tables(cut: Sharding) -> dict[int, LayerTable]:
+        """Of layers that may have experts."""
+        found = {n: layer_table(model, cut, context.operators, kind) for n, (kind, _) in enumerate(kinds)}
+        if model.num_nextn_predict_layers:
+            found[MODULE] = mtp_table(model, cut, context.operators)
+        return found
 
     kinds = layer_kinds(model)
+    plain = tables(shard)
+    layers = {n: cost(table) for n, table in plain.items()}
+    moved: dict[int, LayerCost] = {}
+    nodes = context.expert_nodes(candidates) if model.is_moe else np.ones(len(candidates))
+    if "mutual_routing" in context.features and model.is_moe:
+        may_copy = context.levels_experts(candidates) & _may_copy(candidates)
+        balance = routed_balance(context, shard.ep, nodes, may_copy)
+        routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
+        for n, table in tables(copied).items():
+            if table.choices_per_token:
+                layers[n] = faster(cost(table, routed, copied), layers[n], candidates)
+    elif "expert_migration" in context.features and model.is_moe:
+        balance = migrated_balance(context, shard.ep, nodes)
+        levels = context.levels_experts(candidates)
+        features = replace(exchange, balance=chosen(levels, balance, exchange.balance))
+        moved = {n: cost(table, features) for n, table in plain.items() if table.choices_per_token}
+    even = replace(exchange, balance=even_balance(len(candidates)))
     return UnitCosts(
-        layers=tuple(cost(layer_table(model, shard, context.operators, kind)) for kind, _ in kinds),
+        layers=tuple(layers[n] for n in range(len(kinds))),
         counts=tuple(count for _, count in kinds),
-        embedding=cost(embedding_table(model, shard)),
-        head=cost(head_table(model, shard, context.operators)),
-        mtp=cost(mtp_table(model, shard, context.operators)) if model.num_nextn_predict_layers else None,
+        embedding=cost(embedding_table(model, shard), even),
+        head=cost(head_table(model, shard, context.operators), even),
+        mtp=layers.get(MODULE),
         shard=shard,
+        moved=moved,
     )
+
+
+def _may_copy(candidates: Candidates) -> npt.NDArray[np.bool_]:
+    """Hot experts are copied whole, and their tokens left out of a flat exchange."""
+    return np.asarray((candidates.etp == 1) & np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL]))
+
+
+def faster(first: LayerCost, second: LayerCost, candidates: Candidates) -> LayerCost:
+    """Per candidate the first where it takes less time, alone and beside another micro batch's passes."""
+    return chosen(saved_s(first, second, candidates) > 0.0, first, second)
+
+
+def saved_s(first: LayerCost, second: LayerCost, candidates: Candidates) -> Floats:
+    """Seconds of a micro batch that the first saves over the second [n]: the less of both where passes are paired."""
+    paired = np.isin(candidates.schedule, PAIRED)
+    alone = second.alone_s - first.alone_s
+    beside = alone - (second.hidden_pair_s - first.hidden_pair_s)
+    return np.asarray(np.where(paired, np.minimum(alone, beside), alone))
+
+
+def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
+    """`first` where the condition holds, array by array; both have the same structure."""
+    if isinstance(first, np.ndarray):
+        return np.where(condition, first, second)  # type: ignore[no-any-return, call-overload]
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {k: chosen(condition, first[k], second[k]) for k in first if k in second}  # type: ignore[return-value]
+    if is_dataclass(first) and not isinstance(first, type):
+        pairs = {f.name: (getattr(first, f.name), getattr(second, f.name)) for f in fields(first)}
+        return type(first)(**{name: chosen(condition, a, b) for name, (a, b) in pairs.items()})
+    return first

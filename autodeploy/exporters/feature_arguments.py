@@ -15,6 +15,7 @@ OPTIMIZE, MOE, OPERATORS = "OPTIMIZE_ARGS", "MOE_ARGS", "OPERATOR_ARGS"
 BOTH: dict[str, Lines] = {
     "flash_attention": ((OPERATORS, "--use-flash-attn", ()),),
     "grouped_gemm": ((MOE, "--moe-grouped-gemm", ()),),
+    "capacity_drop": ((MOE, "--moe-expert-capacity-factor", (1.5,)),),
     "shared_expert_overlap": ((MOE, "--moe-shared-expert-overlap", ()),),
     "overlap_grad_reduce": ((OPTIMIZE, "--overlap-grad-reduce", ()),),
     "overlap_param_gather": ((OPTIMIZE, "--overlap-param-gather", ()),),
@@ -31,6 +32,7 @@ MINDSPEED: dict[str, Lines] = {
         (MOE, "--expert-placement-freq", (50,)),
         (MOE, "--enable-fine-grained-expert-placement", ()),
         (MOE, "--fine-grained-expert-placement-thre", (0.08,)),
+        (MOE, "--print-expert-load", ()),
     ),
     "mutual_routing": (
         (MOE, "--balanced-moe-experts", ()),
@@ -68,7 +70,6 @@ SAID_ELSEWHERE = frozenset(
         "ulysses",
         "ring",
         "hybrid_cp",
-        "capacity_drop",
         "host_core_binding",  # CPU_AFFINITY_CONF of the environment block
     }
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.documents import read_document
 from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.specs.expert_loads import content_hash
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.validation import did_you_mean
 from hardware_profiles import ProfileError, apply_overrides, load_profile
@@ -50,6 +51,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None) -> Spec:
     if isinstance(document, Mapping):
         _refuse_other_documents(document)
         document = _with_profile_path(document, base_dir)
+        document = _with_load_file(document, base_dir)
         errors += _profile_errors(document)
     try:
         spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir))
@@ -86,6 +88,18 @@ def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Ma
         )
     found = Path(profile) if Path(profile).is_absolute() else base_dir / profile
     return {**document, "cluster": {**cluster, "profile": str(found)}}  # type: ignore[dict-item]
+
+
+def _with_load_file(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
+    """A file of expert loads is looked for next to the spec; its hash makes the spec say what it holds."""
+    training = document.get("training")
+    name = training.get("expert_load_file") if isinstance(training, Mapping) else None
+    if not isinstance(name, str) or base_dir is None:
+        return document
+    assert isinstance(training, Mapping)
+    path = base_dir / name
+    resolved = {"expert_load_file": str(path), "expert_load_sha256": content_hash(path)}
+    return {**document, "training": {**training, **resolved}}
 
 
 def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:

@@ -13,6 +13,7 @@ from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, esti
 from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
 from autodeploy.evaluation.stage_memory import ADAPTIVE_BUFFERS, saves_buffers
+from autodeploy.ranking.assumptions import assumptions_of
 from autodeploy.ranking.uncertainty import interval
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
@@ -112,6 +113,7 @@ def _axis_features() -> set[str]:
         *("ulysses", "ring", "hybrid_cp", "tp_extend_ep", "selective_recompute", "selective_swap"),
         *("moe_alltoall_overlap", "shared_expert_overlap", "mc2", "coc"),
         *("overlap_grad_reduce", "overlap_param_gather", "virtual_optimizer"),
+        *("expert_migration", "mutual_routing", "capacity_drop", "sample_rearrangement"),
     }
 
 
@@ -135,6 +137,11 @@ def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> se
         and axes["moe_dispatcher"] == "alltoall_seq"
     ):
         found |= {"tp_extend_ep"} & on
+    if context.model.is_moe and int(axes["ep"]) > 1:
+        levels = context.target != "mindspeed-llm" or (paired and axes["moe_dispatcher"] == "alltoall")
+        found |= {"capacity_drop", *({"expert_migration", "mutual_routing"} if levels else ())} & on
+    if context.packs is not None and int(axes["dp"]) > 1:
+        found |= {"sample_rearrangement"} & on
     if not paired:
         found |= {"overlap_grad_reduce", "overlap_param_gather"} & on
     for name in ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer"):
@@ -241,6 +248,7 @@ def plan_of_estimate(
         memory_menu=_menu(classes, context, layout),
         stages=_stages(estimate, layout, context),
         uncertainty=interval(step, candidate, context),
+        assumptions=assumptions_of(candidate, context),
         provenance="assumed",
     )
 

@@ -60,6 +60,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
         facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
     facts.append(breakdown_line(plan, lang))
+    facts += plan.assumptions
     for fact in facts:
         lines += wrap(fact, columns, indent=INDENT, hanging=INDENT)
     return lines

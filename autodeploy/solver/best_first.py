@@ -97,9 +97,12 @@ def solve_candidate(
     choices = memory_choices(candidate, context)
     problem = build_problem(classes, candidate, context, 0, choices=choices - {"full"})
     solution = _solve_quickly(problem, should_cancel)
-    if solution.status == "infeasible" and "full" in choices:
+    if solution.layout is None and solution.status != "cancelled" and "full" in choices:
+        # A quick search that found no layout has not always proven that there is none.
+        lean_s = solution.bound_s
         problem = build_problem(classes, candidate, context, 0, choices=choices)
         solution = _solve_quickly(problem, should_cancel)
+        solution = replace(solution, bound_s=min(solution.bound_s, lean_s))
     return Solved(index, candidate, classes, context, problem, solution)
 
 

@@ -142,6 +142,7 @@ class Plan(Document):
     tie_with: int | None = None
     label: str | None = None
     explanation: str = ""
+    assumptions: tuple[str, ...] = ()
     provenance: Kind = "assumed"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from autodeploy.specs.base import Document
 
@@ -45,9 +45,30 @@ class TrainingSpec(Document):
     precision: Precision = "bf16"
     routing_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] = 1.3
     routing_imbalance_peak: Annotated[float, Field(ge=1.0, le=64.0)] = 2.0
-    expert_load_file: str | None = None
-    sequence_length_histogram: dict[str, float] | None = None
+    expert_load_file: Annotated[
+        str | None,
+        Field(description="expert loads over time: .csv, .json or a MindSpeed log; replaces the two factors"),
+    ] = None
+    expert_load_sha256: Annotated[
+        str | None, Field(pattern="^[0-9a-f]{64}$", description="of that file; set when the spec is read")
+    ] = None
+    sequence_length_histogram: Annotated[
+        dict[str, Annotated[float, Field(ge=0.0, le=1e15)]] | None,
+        Field(description="document length in tokens: share of documents; absent: sequences are full"),
+    ] = None
     norm_precision: Literal["bf16", "fp32"] = "bf16"
+
+    @field_validator("sequence_length_histogram")
+    @classmethod
+    def _lengths_are_tokens(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        if value is None:
+            return None
+        bad = [length for length in value if not (length.isascii() and length.isdigit() and 0 < int(length) < 2**31)]
+        if bad:
+            raise ValueError(f"{bad[0][:40]!r} is not a number of tokens | a whole number of at least 1: its share")
+        if not any(share > 0.0 for share in value.values()):
+            raise ValueError("no length has a share above 0")
+        return value
 
     @model_validator(mode="after")
     def _peak_is_the_larger(self) -> Self:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MODELLED: frozenset[str] = frozenset(
     {
         *("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap"),
+        *("expert_migration", "sample_rearrangement", "mutual_routing", "capacity_drop"),
         *("virtual_pipeline_balance", "rect_fa", "ascendp_mm", "vector_sort", "fused_operators"),
         *("cube_vector_parallel", "host_sync_free", "host_reorder", "host_core_binding"),
         *("selective_recompute", "selective_swap", "swap_attention", "reuse_fp32_param", "swap_optimizer"),
@@ -32,10 +33,12 @@ _OWN_STACK = frozenset({"ascendp_mm", "vector_sort", "cube_vector_parallel", "ho
 
 # What a framework's public release can launch; the rest comes from Huawei's own stack.
 LAUNCHABLE: dict[str, frozenset[str]] = {
-    "mindspeed-llm": MODELLED - _OWN_STACK - {"hierarchical_a2a"},
+    # Samples are rearranged by the data pipeline, which no public release does.
+    "mindspeed-llm": MODELLED - _OWN_STACK - {"hierarchical_a2a", "sample_rearrangement"},
     "megatron": MODELLED
     - _OWN_STACK
     - {
+        *("expert_migration", "mutual_routing", "sample_rearrangement"),
         "hierarchical_a2a",
         "host_core_binding",
         "coc",
@@ -54,8 +57,8 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
     "mindformers": MODELLED
     - _OWN_STACK
     - {
+        *("expert_migration", "mutual_routing", "sample_rearrangement", "capacity_drop"),
         "adaptive_pipe",
-        "hierarchical_a2a",
         "coc",
         "mc2",
         "reuse_fp32_param",
@@ -75,10 +78,18 @@ _ASCEND_ONLY = frozenset(
         *("mc2", "coc", "reuse_fp32_param", "swap_optimizer", "swap_attention", "moe_alltoall_overlap", "tp_extend_ep"),
         *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
         *("virtual_optimizer", "o2_optimizer", "quantized_optimizer", "adaptive_comm_buffers"),
+        *("expert_migration", "mutual_routing"),
     }
 )
 _RANK = {"exact": 0, "reordered": 1, "lossy": 2}
-_EXCLUDED_TOGETHER = (("mc2", "coc"), ("moe_alltoall_overlap", "shared_expert_overlap"))
+# Migration and mutual routing replace the same layer; copied experts drop nothing (MindSpeed balanced_moe.py).
+_EXCLUDED_TOGETHER = (
+    ("mc2", "coc"),
+    ("moe_alltoall_overlap", "shared_expert_overlap"),
+    ("expert_migration", "mutual_routing"),
+    ("capacity_drop", "mutual_routing"),
+)
+_NEED_EXPERTS = frozenset({"expert_migration", "mutual_routing", "capacity_drop"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +165,14 @@ def _why_not(name: str, search: SearchSpec, model: ModelSpec, profile_name: str)
         return "it is a feature of Ascend software"
     if name == "mc2" and profile_name == "cloudmatrix-384":
         return "MC2 is not supported on Atlas 900 A3"
-    if not model.is_moe and FEATURES[name].area in {"all-to-all", "experts"}:
+    if not model.is_moe and (FEATURES[name].area in {"all-to-all", "experts"} or name in _NEED_EXPERTS):
         return "the model has no experts"
     if name == "rect_fa" and not model.is_mla:
         return "keys and values of the model are as wide as its queries"
     if name in {"vector_sort", "cube_vector_parallel"} and not model.is_moe:
         return "it moves rows between experts, and the model has none"
+    if name in _NEED_EXPERTS and model.capacity_factor is not None:
+        return "experts are padded to the model's capacity_factor: all do the same work"
     if name == "adaptive_pipe" and not model.is_moe:
         return "it hides expert communication, and the model has no experts"
     return None

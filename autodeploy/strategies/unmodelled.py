@@ -25,18 +25,6 @@ def refuse_unmodelled(spec: Spec) -> None:
     found = [
         ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
         (
-            "/training/expert_load_file",
-            training.expert_load_file is not None,
-            "a file of expert loads",
-            "give routing_imbalance and routing_imbalance_peak",
-        ),
-        (
-            "/training/sequence_length_histogram",
-            training.sequence_length_histogram is not None,
-            "a histogram of sequence lengths",
-            "leave it out: sequences are full",
-        ),
-        (
             "/training/global_batch_size/tolerance_pct",
             training.global_batch_size.tolerance_pct > 0.0,
             "a tolerance of the batch",

@@ -132,7 +132,9 @@ def _core(
         padded_value = value if on.rect_fa else qk
         # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
         padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
-        shape = (tokens, score_columns(seq, window), heads, qk, padded_value)
+        keys = score_columns(seq, window)
+        keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
+        shape = (tokens, keys, heads, qk, padded_value)
         stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads))
         core = Operator(
             "core_attention",

@@ -175,7 +175,8 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     """Grouped matrix multiplications over the experts of a rank, few rows each where experts are many."""
     h, gates = model.hidden_size, 2.0 if model.is_gated else 1.0
     width = (model.moe_intermediate_size or 0) / shard.etp
-    groups = (model.n_routed_experts or 1) / shard.ep
+    # Copied hot experts are multiplications of their own, with fewer rows each.
+    groups = (model.n_routed_experts or 1) / shard.ep + shard.hot_experts
     rows = expert_rows(shard, model, on)
     each = rows / groups
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
@@ -220,15 +221,25 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 
 
 def _expert_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Exchange]:
-    """Dispatch and combine of the tokens a rank holds; with expert tensor parallelism their gather and scatter."""
+    """Dispatch and combine of the tokens a rank holds; with expert tensor parallelism their gather and scatter.
+
+    Gathered tokens come from all ranks of the experts' group at once: nothing is left to gather. Weights of copied hot
+    experts arrive for the forward and again for the backward pass, and their BF16 gradients return.
+    """
     h = model.hidden_size
     factor = on.capacity_factor or 1.0
     token_bytes = np.asarray(2.0 * h * shard.local_tokens * factor)
     # Inside an expert's tensor-parallel group every rank needs all rows that any of its ranks received.
     etp_bytes = np.where(shard.etp > 1, 2.0 * h * expert_rows(shard, model, on), 0.0)
-    return [
+    times = np.where(shard.gathers_tokens, 0.0, 1.0)
+    found = [
         Exchange("dispatch", "dispatch", W, token_bytes),
         Exchange("combine", "combine", W, token_bytes),
-        Exchange("expert_gather", "gather", W, np.asarray(etp_bytes)),
-        Exchange("expert_scatter", "scatter", W, np.asarray(etp_bytes)),
+        Exchange("expert_gather", "gather", W, np.asarray(etp_bytes), times, times),
+        Exchange("expert_scatter", "scatter", W, np.asarray(etp_bytes), times, times),
     ]
+    if np.any(np.asarray(shard.hot_experts) > 0):
+        weights = np.asarray(2.0 * shard.hot_experts * model.routed_expert_params)
+        found.append(Exchange("hot_weights", "gather", W, weights))
+        found.append(Exchange("hot_gradients", "scatter", W, weights, 0.0, 1.0))
+    return found

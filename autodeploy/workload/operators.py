@@ -108,6 +108,7 @@ class Sharding:
     sequence_parallel: Bools
     gathers_tokens: Bools  # the dispatcher gathers all tokens of the group and picks its own by index
     seq_length: float
+    hot_experts: Floats | float = 0.0  # experts whose weights every rank of the group receives for its own tokens
 
     @property
     def tokens(self) -> Floats:
@@ -145,3 +146,4 @@ class OperatorFeatures:
     logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; other losses differ
     dropout: bool = False
     attention_dropout: bool = False
+    mean_keys: float | None = None  # a query attends to, where documents are packed; None: the whole sequence is one

@@ -58,7 +58,7 @@ def networks(draw: st.DrawFn) -> tuple[Tier, ...]:
     """A full mesh of eight inside, a switch outside."""
     return (
         Tier("mesh", draw(rates), 7, draw(small_times), draw(fractions)),
-        Tier("switch", draw(rates), 0, draw(small_times), draw(fractions), draw(st.floats(0.0, 0.5))),
+        Tier("switch", draw(rates), 0, draw(small_times), draw(fractions)),
     )
 
 

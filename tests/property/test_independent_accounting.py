@@ -84,7 +84,7 @@ def template_of(case: Case, d: Degrees) -> list[list[int]] | None:
     """
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
-    kinds = np.array([row[0] for row in _template(classes, candidates, 1).layers])  # [class, stage class]
+    kinds = np.array([row[0] for row in _template(classes, candidates, case.context, 1).layers])  # [class, stage class]
     first, middle, last = (int(n) for n in kinds.sum(axis=0))
     sizes = {1: [last], 2: [first, last]}.get(d.pp, [first, *[middle] * (d.pp - 2), last])
     if sum(sizes) != case.run.num_hidden_layers:

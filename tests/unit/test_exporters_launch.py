@@ -290,7 +290,7 @@ def test_no_feature_is_dropped_in_silence():
 # The strategy's own fields say these, or the environment block does.
 SAID_BY_OTHER_FIELDS = {
     *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "virtual_pipeline_balance", "selective_recompute"),
-    *("selective_swap", "reuse_fp32_param", "swap_optimizer", "ulysses", "ring", "hybrid_cp", "capacity_drop"),
+    *("selective_swap", "reuse_fp32_param", "swap_optimizer", "ulysses", "ring", "hybrid_cp"),
     *("host_core_binding", "tp_extend_ep"),
 }
 

@@ -115,7 +115,6 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
             t.links,
             float(t.latency_s),
             float(t.efficiency),
-            float(np.asarray(t.exchange_loss)),
         )
         for size, t in zip(sizes, machine.tiers, strict=True)
     )
@@ -127,6 +126,8 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
     own = (
         "comm_op_s",
         "software_factor",
+        "dispatch_loss",
+        "combine_loss",
         "contention",
         "overlap",
         "runtime_bytes",

@@ -16,6 +16,23 @@ Hide = Callable[[float], float]
 
 
 @dataclass(frozen=True)
+class Levelled:
+    """Loads after experts were moved or copied, against the mean: what placement leaves is given, not computed.
+
+    compute, arrives: rows and copies of tokens of the busiest rank; home: share of all copies that stays on its rank.
+    peak: at the worst moment. moved: share of the busiest rank's experts that are new every 50 steps. hot: experts
+    whose weights every rank receives.
+    """
+
+    compute: float
+    arrives: float
+    peak: float
+    home: float = 0.0
+    moved: float = 0.0
+    hot: float = 0.0
+
+
+@dataclass(frozen=True)
 class Run:
     """What is trained and how. `model` holds numbers by their Hugging Face names; `on` the features that are on."""
 
@@ -30,6 +47,9 @@ class Run:
     norm_bytes: float = 2.0
     distributed_optimizer: bool = True
     precision: str = "bf16"
+    levelled: Levelled | None = None
+    slow_attention: float = 1.0  # of the ranks whose packed documents take longest
+    keys: float | None = None  # that a query sees in the mean, where documents are packed
     weighted_activation: bool = False  # experts keep their activation before and after the routing weights
 
     def __getattr__(self, name: str) -> Any:
@@ -118,8 +138,15 @@ class Account:
 
     @property
     def hot(self) -> float:
-        """Load of the busiest expert-parallel rank against the mean one: one rank can receive everything at most."""
-        return min(self.run.imbalance, self.d.ep) if self.d.ep > 1 else 1.0
+        """Load of the busiest expert-parallel rank against the mean one: one rank can receive everything at most.
+
+        Experts padded to their capacity all compute the same.
+        """
+        if self.d.ep == 1 or self.run.capacity_factor:
+            return 1.0
+        if self.run.levelled is not None:
+            return self.run.levelled.compute
+        return min(self.run.imbalance, self.d.ep)
 
     @property
     def tokens(self) -> float:
@@ -180,7 +207,10 @@ class Account:
 
     def keep(self, name: str, size: float, *, hot: bool = False) -> None:
         """A tensor kept for the backward pass."""
-        peak = min(self.run.peak_imbalance, self.d.ep) if hot and self.d.ep > 1 else 1.0
+        uneven = hot and self.d.ep > 1 and not self.run.capacity_factor
+        peak = min(self.run.peak_imbalance, self.d.ep) if uneven else 1.0
+        if uneven and self.run.levelled is not None:
+            peak = self.run.levelled.peak
         self.kept[name] = size * peak
 
     def message(
@@ -392,15 +422,17 @@ def _core(a: Account, heads: float, window: int | None) -> None:
         return
     seen = s / 2 if window is None or window >= s else window - window**2 / (2 * s)
     value = r.value if "rect_fa" in r.on else r.qk  # V is padded to Q's width
+    seen = seen if r.keys is None else min(seen, r.keys)
     product = {width: 2 * a.tokens * seen * heads * width for width in (r.qk, value)}
     ring = a.d.cp // a.d.ulysses
     # Forward S = Q K, O = P V; backward S, dQ and dK as wide as Q, dP and dV as V.
     flops = (product[r.qk] + product[value], 3 * product[r.qk] + 2 * product[value])
-    times = tuple(
-        a.machine.attention(work, (r.qk + value) / 2, s / ring, backward=back)
-        for work, back in zip(flops, (False, True), strict=True)
-    )
-    a._operator("core_attention", "attention", (*times, 0.0), (*times, 0.0), 1, 1)
+
+    def times(factor: float) -> tuple[float, float]:
+        both = zip(flops, (False, True), strict=True)
+        return tuple(a.machine.attention(w * factor, (r.qk + value) / 2, s / ring, backward=b) for w, b in both)
+
+    a._operator("core_attention", "attention", (*times(1.0), 0.0), (*times(r.slow_attention), 0.0), 1, 1)
     a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
     if value != r.value:
         a.keep("attention_out_padded", 2 * a.tokens * heads * value)
@@ -526,10 +558,12 @@ def _mixture(a: Account) -> None:
     a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
-    a.experts("expert_up_proj", mine, received / mine, r.gates * width, h)
+    levelled = r.levelled or Levelled(1, 1, 1)
+    multiplied = mine + levelled.hot
+    a.experts("expert_up_proj", multiplied, received / multiplied, r.gates * width, h)
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True)
-    a.experts("expert_down_proj", mine, received / mine, h, width)
+    a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
     a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
     a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts)
     padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
@@ -550,26 +584,50 @@ def _expert_messages(a: Account, received: float) -> None:
     token_bytes = 2 * r.hidden_size * a.local * (r.capacity_factor or 1)
     k = r.num_experts_per_tok
 
-    def once(hot: float) -> float:
+    def once(hot: float, loss: float) -> float:
         if a.d.dispatcher == "allgather":
-            return machine.all_gather(token_bytes * len(ep), ep)
+            everybody = a.groups["experts"]  # the tensor-parallel ranks of an expert hold other tokens too
+            return machine.all_gather(token_bytes * len(everybody), everybody)
         if a.d.dispatcher == "hierarchical":
-            return machine.two_step(token_bytes, k, ep, hot)
-        deduplicate = "deduplicated_dispatch" in r.on
-        return machine.all_to_all(token_bytes, k, ep, imbalance=hot, deduplicate=deduplicate, reach=r.topk_group)
+            return machine.two_step(token_bytes, k, ep, hot, loss)
+        seconds = machine.all_to_all(
+            token_bytes,
+            k,
+            ep,
+            imbalance=hot,
+            deduplicate="deduplicated_dispatch" in r.on,
+            expert_groups=r.n_group or 0,
+            picked_groups=r.topk_group or 0,
+            loss=loss,
+        )
+        if a.d.dispatcher == "alltoall_seq":
+            # Rows of the sequence become columns of the hidden width inside the expert's tensor-parallel group.
+            seconds += machine.all_to_all(token_bytes, 1, a.groups["etp"])
+        return seconds
 
-    even, busy = once(1.0), once(a.hot)
-    a.dispatch = a.combine = busy
+    losses = {"dispatch": machine.dispatch_loss, "combine": machine.combine_loss}
+    levelled = r.levelled or Levelled(a.hot, a.hot, 1)
+    even = {name: once(1.0 - levelled.home, loss) for name, loss in losses.items()}
+    busy = {name: once(levelled.arrives if a.d.ep > 1 else 1.0, loss) for name, loss in losses.items()}
+    a.dispatch, a.combine = busy["dispatch"], busy["combine"]
     windows = _overlap_windows(a)
 
     def hide(which: str) -> Hide:
         return lambda t: max(0.0, t - windows[which])
 
-    a.message("dispatch", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("dispatch"))
-    a.message("combine", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("combine"))
-    gathered = machine.all_gather(2 * r.hidden_size * received, a.groups["etp"])
-    a.message("expert_gather", "ep", gathered, 1, 1)
-    a.message("expert_scatter", "ep", gathered, 1, 1)
+    for name in losses:
+        hidden = {"hide_forward": hide("forward"), "hide_backward": hide(name)}
+        a.message(name, "ep", even[name], 1, 1, busy=busy[name], **hidden)
+    rows = 0 if a.d.dispatcher == "allgather" else 2 * r.hidden_size * received
+    mean, most = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
+    a.message("expert_gather", "ep", mean, 1, 1, busy=most)
+    a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
+    if levelled.hot:
+        one = (r.gates + 1) * r.hidden_size * r.moe_intermediate_size
+        weights = machine.all_gather(2 * levelled.hot * one, ep)
+        a.message("hot_weights", "ep", weights, 1, 1)  # there again for the backward pass
+        a.message("hot_gradients", "ep", weights, 0, 1)
+        a.dispatch += weights
 
 
 def _overlap_windows(a: Account) -> dict[str, float]:

@@ -18,7 +18,6 @@ class Link:
     mesh_links: int  # of a full mesh; 0 for a switch
     latency_s: float
     efficiency: float
-    exchange_loss: float
 
     def home(self, rank: int) -> int:
         """Which instance a rank is in."""
@@ -48,6 +47,8 @@ class Numbers:
     sync_s: float
     host_link_bytes_per_s: float
     software_factor: float
+    dispatch_loss: float
+    combine_loss: float
     contention: float
     overlap: float
     runtime_bytes: float
@@ -142,9 +143,9 @@ class Numbers:
         pairs = zip(members, members[1:] + members[:1], strict=True)
         return max(self.send(chunk, a, b) for a, b in pairs)
 
-    def _peers_s(self, received: float, peers: int, pieces: int, link: Link) -> float:
+    def _peers_s(self, received: float, peers: int, pieces: int, link: Link, loss: float) -> float:
         """Pairwise exchange with `peers` ranks of one tier; small messages slow it beyond eight ranks."""
-        slower = 1 + link.exchange_loss * math.log2(max(peers + 1, 8) / 8)
+        slower = 1 + loss * math.log2(max(peers + 1, 8) / 8)
         steps = 1 if link.mesh_links else math.ceil(math.log2(peers + 1))
         return received * slower / self._rate(link, pieces - 1) + steps * link.latency_s
 
@@ -157,11 +158,14 @@ class Numbers:
         imbalance: float = 1.0,
         fixed: float | None = None,
         deduplicate: bool = False,
-        reach: float | None = None,
+        expert_groups: int = 0,
+        picked_groups: int = 0,
+        loss: float = 0.0,
     ) -> float:
         """Each token to `choices` of the members; the tiers' links run side by side.
 
-        deduplicate: a token crosses the outermost tier once for each instance that it goes to, of `reach` at most.
+        deduplicate: a token crosses the outermost tier once for each instance that it goes to; its experts lie in
+        `picked_groups` of `expert_groups`.
         """
         size = len(members)
         if size == 1:
@@ -174,12 +178,13 @@ class Numbers:
                 continue
             copies = choices * peers / size
             if deduplicate and tier == len(self.links) - 1:
-                places = min(pieces, reach) if reach else pieces
-                copies = places * (1 - (1 - 1 / places) ** choices) * (pieces - 1) / pieces
-            slowest = max(slowest, self._peers_s(token_bytes * copies * imbalance, peers, pieces, link))
+                copies = (pieces - 1) * _reached(pieces, choices, expert_groups, picked_groups)
+            slowest = max(slowest, self._peers_s(token_bytes * copies * imbalance, peers, pieces, link, loss))
         return slowest + (self.comm_op_s if fixed is None else fixed)
 
-    def two_step(self, token_bytes: float, choices: float, members: list[int], imbalance: float) -> float:
+    def two_step(
+        self, token_bytes: float, choices: float, members: list[int], imbalance: float, loss: float = 0.0
+    ) -> float:
         """All-gather across the outermost tier beside an All-to-All inside; pipelined, so the slower one counts."""
         if len(members) == 1:
             return 0.0
@@ -188,7 +193,20 @@ class Numbers:
         outside = len(members) // inside
         outer = 0.0
         if outside > 1:
-            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1])
+            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1], 0.0)
         near = [r for r in members if self.links[-2].home(r) == self.links[-2].home(members[0])]
-        inner = self.all_to_all(token_bytes, choices, near, imbalance=imbalance, fixed=0.0)
+        inner = self.all_to_all(token_bytes, choices, near, imbalance=imbalance, fixed=0.0, loss=loss)
         return max(outer, inner) + 2 * self.comm_op_s
+
+
+def _reached(nodes: int, choices: float, groups: int, picked: int) -> float:
+    """Probability that one of `nodes` holds one of a token's experts, which lie in `picked` of the groups at most."""
+    if not groups or picked >= groups:
+        return 1 - (1 - 1 / nodes) ** choices
+    if nodes > groups:  # a group over several nodes: it must be picked, and one of the experts be in the node's part
+        return picked / groups * (1 - (1 - groups / (nodes * picked)) ** choices)
+    here, hit = groups // nodes, 0.0
+    for mine in range(min(here, picked) + 1):
+        ways = math.comb(here, mine) * math.comb(groups - here, picked - mine)
+        hit += ways / math.comb(groups, picked) * (1 - (1 - mine / picked) ** choices)
+    return hit

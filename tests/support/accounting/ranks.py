@@ -70,4 +70,5 @@ def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
     found = {axis: group(rank, d.world, dense, {axis}) for axis in ("tp", "heads", "ring", "pp")}
     found["dense"] = group(rank, d.world, dense, {"heads", "ring", "dp"})
     found |= {axis: group(rank, d.world, expert, {axis}) for axis in ("etp", "ep", "edp")}
+    found["experts"] = group(rank, d.world, expert, {"etp", "ep"})
     return found

@@ -270,7 +270,7 @@ def _parts(
 
 def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float) -> dict[str, float]:
     """Gradient reduction, update and gathering that nothing hides."""
-    tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0}
+    tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0, "imbalance_s": 0.0}
     last = 1 / per_stage
     distributed = run.distributed_optimizer
     reduce_beside = "overlap_grad_reduce" in run.on and d.schedule != "adaptive_pipe"
@@ -283,6 +283,11 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
         return max(0.0, seconds * (1 - last) * machine.contention - window) + seconds * last
 
     for a, n in stage.all():
+        if run.levelled is not None and run.levelled.moved and a.expert_params:
+            arriving = n * a.expert_params * run.levelled.moved
+            moved = machine.all_to_all((2 + 12) * arriving, 1, a.groups["ep"])
+            moved += machine.all_gather(12 * arriving, a.groups["edp"]) if distributed else 0.0
+            tail["imbalance_s"] += moved / 50
         for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
             group = a.groups[name]
             params_n = params * n
@@ -378,7 +383,7 @@ def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
         keys = (run.num_key_value_heads or run.num_attention_heads) * run.qk if run.kv_lora_rank else 0
         keys = keys or run.num_key_value_heads * run.head_dim
         around += 2 * 2 * tokens * keys / d.tp
-    rows = mine * (run.num_experts_per_tok or 0) * run.peak_imbalance
+    rows = mine * (run.num_experts_per_tok or 0) * (run.capacity_factor or run.peak_imbalance)
     groups: list[tuple[int, float | None]] = [
         *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), (d.pp, mine), (d.pp, mine), (d.pp, mine)],
         *[(d.cp, around), (d.tp * d.pp, 10 * 2**20), (d.ep, rows), (d.ep, None), (d.etp, whole)],
