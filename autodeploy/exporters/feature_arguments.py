@@ -87,6 +87,12 @@ NO_FLAG_IN_MEGATRON: dict[str, str] = {
 }
 
 
+def features_without_flags(strategy: Strategy, target: str) -> list[str]:
+    """Features of the plan that are on without a flag: they come with a release, the data pipeline or the placement."""
+    silent = {*NO_FLAG, "virtual_pipeline_balance"} | ({*NO_FLAG_IN_MEGATRON} if target == "megatron" else set())
+    return sorted(silent & {*strategy.features})
+
+
 def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool) -> None:
     """Flags of every feature of the plan; a feature without one becomes a note, never silence."""
     mindspeed = arguments.target == "mindspeed-llm"

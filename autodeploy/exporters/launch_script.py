@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
+from autodeploy.exporters.feature_arguments import features_without_flags
 from autodeploy.exporters.flag_table import environment_variables
 from hardware_profiles import ProfileError, load_profile
 
@@ -86,7 +87,7 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
 def flags_text(plan_set: PlanSet, launch: Launch) -> str:
     """The argument blocks alone, for one's own script."""
     blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
-    head = [f"# {provenance_line(plan_set, launch.plan)}", f"# For {launch.ranks} ranks.", *cluster_mark(launch)]
+    head = [f"# {provenance_line(plan_set, launch.plan)}", f"# For {launch.ranks} ranks.", *mark(launch)]
     head += [f"# Note: {note}" for note in launch.arguments.notes]
     variables = [f"{name}={value}" for name, value in launch.variables.items()]
     return (
@@ -94,13 +95,18 @@ def flags_text(plan_set: PlanSet, launch: Launch) -> str:
     )
 
 
-def cluster_mark(launch: Launch) -> list[str]:
-    """The comment that names the cluster to whoever reads the file back; no flag can. A path is no name."""
+def mark(launch: Launch) -> list[str]:
+    """The comment that names what no flag can to whoever reads the file back: cluster and features without a flag.
+
+    A profile that is a path is no name: it is left out.
+    """
     cluster = launch.spec.cluster
-    values = {"cluster": cluster.profile, "device": cluster.device, "num_npus": str(launch.plan.num_npus_used)}
-    if not _MARKABLE.fullmatch(cluster.profile) or (cluster.device and not _MARKABLE.fullmatch(cluster.device)):
-        return []
-    return ["# autodeploy: " + " ".join(f"{name}={value}" for name, value in values.items() if value)]
+    values: dict[str, str | None] = {}
+    if all(_MARKABLE.fullmatch(name) for name in (cluster.profile, cluster.device or "-")):
+        values = {"cluster": cluster.profile, "device": cluster.device, "num_npus": str(launch.plan.num_npus_used)}
+    values["features"] = "+".join(features_without_flags(launch.plan.strategy, launch.arguments.target))
+    given = [f"{name}={value}" for name, value in values.items() if value]
+    return ["# autodeploy: " + " ".join(given)] if given else []
 
 
 def profile_of(spec: Spec) -> Profile | None:
@@ -150,13 +156,13 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
     spec, plan = launch.spec, launch.plan
     notes = "".join(f"# Note: {note}\n" for note in launch.arguments.notes)
     name = " ".join(spec.model.name.split())
-    mark = "".join(f"{line}\n" for line in cluster_mark(launch))
+    marked = "".join(f"{line}\n" for line in mark(launch))
     return (
         "#!/usr/bin/env bash\n"
         f"# {provenance_line(plan_set, plan)}\n"
         f"# {name} on {plan.num_npus_used} cards ({launch.ranks} ranks), predicted step {plan.step_time_s:.4g} s, "
         f"peak memory {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB\n"
-        f"{mark}# Start it in the {directory} directory on every node.\n"
+        f"{marked}# Start it in the {directory} directory on every node.\n"
         f"{notes}set -euo pipefail\n"
     )
 

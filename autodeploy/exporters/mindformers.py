@@ -12,7 +12,7 @@ from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import Artefact, provenance_line
 from autodeploy.exporters.flag_table import configuration_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
-from autodeploy.exporters.launch_script import cluster_mark
+from autodeploy.exporters.launch_script import mark
 from autodeploy.exporters.layer_placement import Placement, placement
 from autodeploy.exporters.memory_arguments import by_stage
 from autodeploy.exporters.mindformers_model import model_config
@@ -36,7 +36,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     unknown = sorted(set(_paths(document)) - configuration_keys().keys())
     if unknown:
         raise KeyError(f"{unknown} are not in the flag table")
-    comments = [provenance_line(plan_set, plan), *(mark.removeprefix("# ") for mark in cluster_mark(launch))]
+    comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
     comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks."]
     comments += [f"Note: {note}" for note in launch.arguments.notes]
     text = yaml_text(document, comments)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_CLUSTER = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)
+from autodeploy.specs.features import FEATURES
+
+_MARK = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)
 _PLAN = re.compile(r"^#.*\bplan (p_[a-z2-7]{8})\b", re.MULTILINE)
 _USES = frozenset({"exactly", "at_most"})
 
 
 def marked_cluster(text: str) -> dict[str, Any] | None:
     """The `cluster` of a line `# autodeploy: cluster=PROFILE device=GRADE num_npus=N use=exactly`, if there is one."""
-    found = _CLUSTER.search(text)
-    marks = dict(pair.split("=", 1) for pair in found[1].split()) if found else {}
+    marks = _marks(text)
     if "cluster" not in marks:
         return None
     cluster: dict[str, Any] = {"profile": marks["cluster"]}
@@ -30,3 +31,13 @@ def plan_id_of(text: str) -> str | None:
     """The id of the plan that the file was exported from, as its first comment names it."""
     found = _PLAN.search(text)
     return found[1] if found else None
+
+
+def marked_features(text: str) -> list[str]:
+    """Features of the same line that have no flag, `features=rect_fa+vector_sort`; unknown names are left out."""
+    return [name for name in _marks(text).get("features", "").split("+") if name in FEATURES]
+
+
+def _marks(text: str) -> dict[str, str]:
+    found = _MARK.search(text)
+    return dict(pair.split("=", 1) for pair in found[1].split()) if found else {}

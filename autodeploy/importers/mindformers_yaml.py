@@ -13,7 +13,7 @@ from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_table import configuration_keys
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
-from autodeploy.importers.marks import marked_cluster, plan_id_of
+from autodeploy.importers.marks import marked_cluster, marked_features, plan_id_of
 from autodeploy.importers.mindformers_model import read_model
 from autodeploy.importers.mindformers_strategy import read_strategy
 
@@ -60,6 +60,9 @@ def import_mindformers(document: Mapping[str, Any], text: str = "", name: str | 
     strategy, degrees = read_strategy(reader, model)
     training = _training(reader, strategy, degrees["dp"])
     spec: dict[str, Any] = {"model": model, "training": training}
+    if features := marked_features(text):
+        reader.log.take("# autodeploy:", "/strategy/features", " ".join(features), "they have no flag")
+        strategy["features"] = sorted({*strategy["features"], *features})
     cluster = marked_cluster(text)
     if cluster is not None:
         reader.log.take("# autodeploy:", "/cluster", cluster["profile"])

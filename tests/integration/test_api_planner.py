@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from autodeploy.importers.import_document import import_document
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.jobs.planning import PLANNER
+from autodeploy.planner import estimate as estimate_of
 from autodeploy.planner import plan
 from autodeploy.specs.planset import Plan, PlanSet, Timing
 from tests.integration.conftest import quick_settings, running_app
@@ -29,6 +31,7 @@ async def test_the_api_answers_as_the_library(sqlite_url):
         served = PlanSet.model_validate(response.json())
         plan_id = served.plans[0].plan_id
         exported = await client.get(f"/v1/plans/{plan_id}/export", params={"to": "megatron"})
+        script = await client.get(f"/v1/plans/{plan_id}/export", params={"to": "mindspeed-llm"})
         trace = await client.get(f"/v1/plans/{plan_id}/export", params={"to": "chrome-trace"})
         strategy = served.plans[0].strategy.model_dump(mode="json", exclude_defaults=True)
         estimate = await client.post("/v1/estimates", json={**SPEC, "strategy": strategy})
@@ -37,6 +40,9 @@ async def test_the_api_answers_as_the_library(sqlite_url):
     assert served.model_copy(update=no_time) == planned.model_copy(update=no_time)
     assert served.status in {"optimal", "feasible"}
     assert plan_id in exported.text
+    read_back = estimate_of(import_document(script.text).spec())
+    assert read_back.step_time_s == pytest.approx(served.plans[0].step_time_s, rel=1e-12)
+    assert read_back.peak_memory_gib == pytest.approx(served.plans[0].peak_memory_gib, rel=1e-12)
     assert_trace_is_of(trace.json(), served.plans[0])
     assert estimate.status_code == 200
     assert estimate.json()["step_time_s"] > 0

@@ -15,6 +15,7 @@ from tests import factories
 MINDSPEED_FEATURES = (
     *("flash_attention", "fused_swiglu", "fused_rmsnorm", "fused_operators", "grouped_gemm"),
     *("shared_expert_overlap", "overlap_grad_reduce", "overlap_param_gather", "moe_alltoall_overlap"),
+    *("rect_fa", "vector_sort", "host_sync_free", "virtual_pipeline_balance"),
 )
 SEPARATE = ("activation", "norm", "mla_up_proj")
 SELECTIVE = ("core_attn", "mlp", "moe", "shared_experts")
@@ -119,7 +120,6 @@ def cases(draw, target):
     features = draw(st.lists(st.sampled_from(MINDSPEED_FEATURES), unique=True))
     dropped = {"overlap_grad_reduce", "overlap_param_gather"} if paired or target == "mindformers" else set()
     dropped |= {"moe_alltoall_overlap"} if paired or target != "mindspeed-llm" else set()
-    dropped |= {"fused_swiglu", "fused_rmsnorm"} if target == "megatron" else set()
     dropped |= set() if is_moe else {"grouped_gemm", "fused_operators", "shared_expert_overlap", "moe_alltoall_overlap"}
     algorithm = draw(st.sampled_from(["ring", "ulysses", *(["hybrid"] if cp == 4 else [])])) if cp > 1 else None
     dispatchers = ["alltoall", "allgather"]
