@@ -69,6 +69,11 @@ class Database:
             yield session
 
     @property
+    def conninfo(self) -> str:
+        """The address as libpq reads it; PostgreSQL only."""
+        return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    @property
     def write_engine(self) -> Engine:
         """The engine whose transactions begin as writers; for migrations."""
         return self._writer

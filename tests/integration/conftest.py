@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,12 +13,13 @@ import pytest
 from api.app import create_app
 from autodeploy.services import Services, open_services
 from autodeploy.settings import Settings
+from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
+from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 QUICK = "tests.quick_planner"
 WAIT_S = 30.0
@@ -67,6 +69,30 @@ def eventually(condition: Callable[[], Any], *, within_s: float = WAIT_S) -> Any
             return value
         time.sleep(0.03)
     pytest.fail(f"not true within {within_s} s")
+
+
+def named(behaviour: str, **changes: Any) -> Spec:
+    """A spec whose model's name tells the quick planner what to do."""
+    return Spec.model_validate(factories.spec_document(model=factories.DEEPSEEK_V3 | {"name": behaviour}, **changes))
+
+
+def status_is(services: Services, search_id: str, status: str) -> Callable[[], bool]:
+    """Whether the search has that status, asked when it is called."""
+    return lambda: services.searches.status(search_id) == status
+
+
+def children_of(pid: int) -> list[int]:
+    """The spawned pool processes of a process."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == pid and b"spawn_main" in command:
+            found.append(int(entry.name))
+    return found
 
 
 @asynccontextmanager
