@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -20,6 +19,7 @@ from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
 QUICK = "tests.quick_planner"
 WAIT_S = 30.0
@@ -79,20 +79,6 @@ def named(behaviour: str, **changes: Any) -> Spec:
 def status_is(services: Services, search_id: str, status: str) -> Callable[[], bool]:
     """Whether the search has that status, asked when it is called."""
     return lambda: services.searches.status(search_id) == status
-
-
-def children_of(pid: int) -> list[int]:
-    """The spawned pool processes of a process."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if parent == pid and b"spawn_main" in command:
-            found.append(int(entry.name))
-    return found
 
 
 @asynccontextmanager

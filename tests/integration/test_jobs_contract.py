@@ -17,9 +17,10 @@ import pytest
 from autodeploy.services import open_services
 from autodeploy.store.database import DATABASE_ERRORS, Database
 from autodeploy.store.migrate import upgrade
-from tests.integration.conftest import QUICK, children_of, eventually, named, quick_settings, status_is
+from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.quick_planner import CRASHES, FAILS, INFEASIBLE, SLOW
 from tests.support.postgresql import libpq_dsn
+from tests.support.programs import children_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

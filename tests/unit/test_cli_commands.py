@@ -344,7 +344,13 @@ def test_a_database_goes_through_a_file(command, own_database):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "ends early"), ("no json\n", "no JSON"), ("[1]\n", "not a row"), ("\xff\n", "no JSON"), ("{}\n", "no export")],
+    [
+        ("", "ends early"),
+        ("no json\n", "no JSON"),
+        ("[1]\n", "not a row"),
+        ("\xff\n", "no JSON"),
+        ("{}\n", "no export"),
+    ],
 )
 def test_a_file_that_is_no_export_is_refused(command, own_database, text, message):
     path = own_database / "backup.jsonl"
