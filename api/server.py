@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -50,4 +52,6 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
     )
+    # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _Server(config, app).run()

@@ -42,6 +42,11 @@ class Program:
         """Whether its process lives."""
         return self._process is not None and self._process.poll() is None
 
+    def wait(self) -> int:
+        """The exit code of a program that ends by itself."""
+        assert self._process is not None, "a program that was started"
+        return self._process.wait(STOP_LIMIT_S)
+
     def kill(self) -> None:
         """SIGKILL: no last word."""
         assert self._process is not None, "a program that was started"
