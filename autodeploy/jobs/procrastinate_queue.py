@@ -59,9 +59,10 @@ class JobSender:
 
     def send(self, session: Session, search_id: str) -> None:
         """Inserts the search's job in the transaction of the session; one that waits already is enough."""
-        connection = session.connection().connection.driver_connection
         try:
             with session.begin_nested():
+                # Asked for inside: only then does the session make the savepoint.
+                connection = session.connection().connection.driver_connection
                 self._task.configure(connection=connection, queueing_lock=search_id).defer(search_id=search_id)
         except AlreadyEnqueued:
             log.debug("search %s has a waiting job already", search_id)

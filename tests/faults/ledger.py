@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ SPEC: dict[str, Any] = {
     "search": {"effort": 0.02, "top_k": 2},
 }
 PATIENCE_S = 90.0
+UNAVAILABLE, STORAGE_FULL = 503, 507
 # One life: it waits, runs, perhaps waits again after its runner died, and ends once.
 LIFE = re.compile(r"queued (running queued )*running (optimal|feasible) ")
 
@@ -44,6 +46,7 @@ class Audit:
     lost: int
     doubled: int
     retried: int
+    refused: int
 
 
 class Ledger:
@@ -54,12 +57,13 @@ class Ledger:
         self._urls = urls
         self._answers: dict[str, set[str]] = {}
         self._known: set[str] = set()
+        self._refused: Counter[int] = Counter()
 
     def submit(self, keys: list[str], *, copies: int = 1) -> None:
         """Submits a search for every key, `copies` times at once over all servers, until every request is answered."""
         asked = [(key, self._urls[copy % len(self._urls)]) for key in keys for copy in range(copies)]
         with ThreadPoolExecutor(len(asked)) as clients:
-            for key, search_id in clients.map(lambda item: (item[0], _submit(*item)), asked):
+            for key, search_id in clients.map(lambda item: (item[0], self._submit(*item)), asked):
                 self._answers.setdefault(key, set()).add(search_id)
 
     def settle(self) -> Audit:
@@ -68,6 +72,24 @@ class Ledger:
             audit = _patiently(lambda: self._audit_when_finished(services))
         assert isinstance(audit, Audit), "the searches did not finish in time"
         return audit
+
+    def _submit(self, key: str, url: str) -> str:
+        """The id of the search that key makes; asks again until there is an answer."""
+        headers = {"Idempotency-Key": key, "Cache-Control": "no-cache"}
+        end_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end_s:
+            try:
+                answer = httpx.post(f"{url}/v1/searches", json=SPEC, headers=headers, timeout=20)
+            except httpx.TransportError:
+                time.sleep(0.1)
+                continue
+            if answer.status_code in {200, 202}:
+                return str(answer.json()["search"]["id"])
+            if answer.status_code not in {UNAVAILABLE, STORAGE_FULL}:
+                raise AssertionError(f"{answer.status_code}: {answer.text}")
+            self._refused[answer.status_code] += 1
+            time.sleep(0.1)
+        raise AssertionError(f"no answer to {key} in {PATIENCE_S} s")
 
     def _audit_when_finished(self, services: Services) -> Audit | None:
         ids = {search_id for found in self._answers.values() for search_id in found}
@@ -90,25 +112,7 @@ class Ledger:
             retried += statuses.count("running") - 1
         lost += len(ids - stored)
         doubled += len(stored - ids) + sum(len(found) - 1 for found in self._answers.values())
-        return Audit(len(ids), lost, doubled, retried)
-
-
-def _submit(key: str, url: str) -> str:
-    """The id of the search that key makes; asks again until there is an answer."""
-    headers = {"Idempotency-Key": key, "Cache-Control": "no-cache"}
-    end_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end_s:
-        try:
-            answer = httpx.post(f"{url}/v1/searches", json=SPEC, headers=headers, timeout=20)
-        except httpx.TransportError:
-            time.sleep(0.1)
-            continue
-        if answer.status_code in {200, 202}:
-            return str(answer.json()["search"]["id"])
-        if answer.status_code not in {503, 507}:
-            raise AssertionError(f"{answer.status_code}: {answer.text}")
-        time.sleep(0.1)
-    raise AssertionError(f"no answer to {key} in {PATIENCE_S} s")
+        return Audit(len(ids), lost, doubled, retried, self._refused[STORAGE_FULL])
 
 
 def _all_ids(services: Services) -> set[str]:

@@ -102,6 +102,16 @@ def test_handing_back_is_no_attempt(database):
             assert Queue(session).hand_back(mine, now=NOW)
 
 
+def test_a_search_that_was_to_stop_does_not_wait_again(database):
+    enqueue(database, "srch_1")
+    mine = claim(database)
+    with database.write() as session:
+        Queue(session).request_cancel("srch_1", now=NOW)
+        assert Queue(session).hand_back(mine, now=NOW) == "cancelled"
+        assert Queue(session).hand_back(mine, now=NOW) is None
+    assert status(database, "srch_1") == "cancelled"
+
+
 def test_recovery_takes_only_the_silent_and_the_dead(database):
     enqueue(database, "srch_1", "srch_2", "srch_3")
     claims = [claim(database, owner) for owner in ("silent", "dead", "alive")]

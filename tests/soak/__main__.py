@@ -27,6 +27,7 @@ def judge(outcome: Outcome, case: str) -> bool:
     report("searches_lost", outcome.audit.lost, "count", case)
     report("searches_done_twice", outcome.audit.doubled, "count", case)
     report("runs_begun_anew", outcome.audit.retried, "count", case)
+    report("writes_refused_for_space", outcome.audit.refused, "count", case)
     report("seconds_per_fault", outcome.seconds / outcome.faults, "s", case)
     return outcome.audit.lost == outcome.audit.doubled == 0
 
