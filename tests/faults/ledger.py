@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -40,13 +40,18 @@ LIFE = re.compile(r"queued (running queued )*running (optimal|feasible) ")
 
 @dataclass(frozen=True)
 class Audit:
-    """What the database says of all that was asked."""
+    """What the database says of what was asked."""
 
-    searches: int
-    lost: int
-    doubled: int
-    retried: int
-    refused: int
+    searches: int = 0
+    lost: int = 0
+    doubled: int = 0
+    retried: int = 0
+    refused: int = 0
+
+    def since(self, before: Audit) -> Audit:
+        """What was added after an earlier one."""
+        values = zip(astuple(self), astuple(before), strict=True)
+        return Audit(*(now - then for now, then in values))
 
 
 class Ledger:
@@ -58,6 +63,7 @@ class Ledger:
         self._answers: dict[str, set[str]] = {}
         self._known: set[str] = set()
         self._refused: Counter[int] = Counter()
+        self.audit = Audit()
 
     def submit(self, keys: list[str], *, copies: int = 1) -> None:
         """Submits a search for every key, `copies` times at once over all servers, until every request is answered."""
@@ -71,6 +77,7 @@ class Ledger:
         with open_services(self._settings) as services:
             audit = _patiently(lambda: self._audit_when_finished(services))
         assert isinstance(audit, Audit), "the searches did not finish in time"
+        self.audit = audit
         return audit
 
     def _submit(self, key: str, url: str) -> str:
