@@ -122,7 +122,8 @@ class _Slot(threading.Thread):
             try:
                 self._serve_once()
             except BrokenProcessPool:
-                log.warning("a process for searches died; it is made again")
+                if not self._runner.stopping:
+                    log.warning("a process for searches died; it is made again")
                 if not self.process.comes_up:
                     self._runner.pause()
             except DATABASE_ERRORS as error:

@@ -47,7 +47,7 @@ class SearchProcess:
         Raises
         ------
         BrokenProcessPool
-            when it does not come up.
+            when it does not come up, or was interrupted.
         """
         if self._pool is not None:
             try:
@@ -55,6 +55,8 @@ class SearchProcess:
                 return
             except BrokenProcessPool:
                 self.close()
+        if self._interrupted:
+            raise BrokenProcessPool("the process was told to end")
         for name, value in pool_process.SINGLE_THREADED.items():
             os.environ.setdefault(name, value)
         self._starts_in_vain += 1
