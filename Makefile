@@ -12,11 +12,11 @@ STAMP := $(VENV)/.installed
 TYPED := autodeploy api cost_models hardware_profiles
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test bench calibrate accuracy docs check format lock clean
+.PHONY: help install plan serve test bench soak wheelhouse calibrate accuracy docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Create .venv and install the locked packages
 
@@ -39,6 +39,12 @@ test: $(STAMP) ## Run the tests; AUTODEPLOY_REQUIRE_ALL=1 turns skips into failu
 
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
 	@$(BIN)/python -m tests.benchmarks
+
+soak: $(STAMP) ## Run many faults and a large database; one JSON line a figure
+	@$(BIN)/python -m tests.soak
+
+wheelhouse: $(STAMP) ## Gather wheels for an install without a network; MACHINE=aarch64 for another machine
+	@$(BIN)/python .ci/wheelhouse.py wheelhouse $(if $(MACHINE),--machine $(MACHINE))
 
 calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
 	@$(BIN)/python -m autodeploy.calibration

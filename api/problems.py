@@ -18,6 +18,7 @@ from autodeploy.errors import (
     NotFoundError,
     ProfileError,
     SpecError,
+    StorageFullError,
     UnsupportedError,
 )
 from autodeploy.specs.validation import pointer
@@ -38,6 +39,7 @@ _STATUS_OF: tuple[tuple[type[AutoDeployError], int, str], ...] = (
     (NotFoundError, 404, "not-found"),
     (ConflictError, 409, "conflict"),
     (AccessError, 403, "forbidden"),
+    (StorageFullError, 507, "storage-full"),
 )
 _TITLES = {
     "unsupported": "This is not modelled",
@@ -47,6 +49,7 @@ _TITLES = {
     "not-found": "There is nothing under this address",
     "conflict": "The state of the resource does not allow this",
     "forbidden": "This is not allowed",
+    "storage-full": "The disk of the database is full",
     "unavailable": "The database does not answer",
     "internal": "The server failed",
 }
@@ -106,7 +109,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(AutoDeployError, _on_autodeploy_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    for kind in DATABASE_ERRORS:
+    for kind in set(DATABASE_ERRORS) - {StorageFullError}:
         app.add_exception_handler(kind, _on_database_error)
     app.add_exception_handler(Exception, on_unexpected)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
+import signal
 import sys
 from typing import TYPE_CHECKING
 
-import structlog
 import uvicorn
 
 from api.app import create_app
 from autodeploy.jobs.planning import PLANNER
+from autodeploy.logs import configure_logging
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -52,36 +52,6 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
     )
+    # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _Server(config, app).run()
-
-
-def configure_logging(settings: Settings) -> None:
-    """One line for each event on stderr, as JSON or for people; the standard library's loggers join in."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    renderer: structlog.typing.Processor
-    if settings.log_format == "json":
-        shared.append(structlog.processors.format_exc_info)
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove_meta, renderer])
-    )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(settings.log_level.upper())

@@ -7,6 +7,7 @@ AutoDeployError
 ├── NotFoundError        no such search, plan, preset, profile or schema
 ├── ConflictError        the request contradicts the state of what it addresses
 ├── AccessError          the caller may not do this
+├── StorageFullError     the database has no room for a write; reads go on
 └── SearchCancelled      the user stopped the search (its incumbent is kept)
 
 An infeasible spec is a result with its binding rules, never an exception.
@@ -62,6 +63,10 @@ class ConflictError(AutoDeployError):
 
 class AccessError(AutoDeployError):
     """The caller is not allowed to do this."""
+
+
+class StorageFullError(AutoDeployError):
+    """The disk of the database is full: nothing was written, and what is stored can still be read."""
 
 
 class SearchCancelled(AutoDeployError):

@@ -14,6 +14,11 @@ def render_item(kind: str, item: Any, _context: Any) -> str | Literal[False]:
     return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UtcDateTime) else False
 
 
+def include_name(name: str | None, kind: str, _parents: Any) -> bool:
+    """The tables of the job queue are procrastinate's own; revisions bring them as they are."""
+    return kind != "table" or name is None or not name.startswith("procrastinate_")
+
+
 connection = context.config.attributes.get("connection")
 if connection is None:
     raise RuntimeError("migrations run through `autodeploy db upgrade`")
@@ -23,6 +28,7 @@ context.configure(
     compare_type=True,
     render_as_batch=connection.dialect.name == "sqlite",
     render_item=render_item,
+    include_name=include_name,
 )
 with context.begin_transaction():
     context.run_migrations()

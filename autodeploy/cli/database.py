@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
+from autodeploy.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.store.database import Database
+
 app = typer.Typer(no_args_is_help=True)
+
+_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+LARGEST_LINE = 64 * 2**20
 
 
 @app.command()
@@ -23,6 +40,105 @@ def upgrade() -> None:
     talk("the database is up to date")
 
 
+@app.command(epilog="Example: autodeploy db prune --older-than 90d --keep-tagged")
+def prune(
+    older_than: Annotated[str, typer.Option(help="age of the searches that go: hours (12h), days (90d), weeks (8w)")],
+    keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="keep searches that have a tag")] = False,
+) -> None:
+    """Delete finished searches of that age with their plans."""
+    from autodeploy.cli.output import talk
+    from autodeploy.store.clock import utc_now
+    from autodeploy.store.retention import prune as prune_searches
+
+    age = read_age(older_than)
+    with _current_database() as database:
+        pruned = prune_searches(database, before=utc_now() - age, keep_tagged=keep_tagged)
+    talk(f"{pruned} searches deleted")
+
+
+@app.command("export", epilog="Example: autodeploy db export backup.jsonl")
+def export_file(file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")]) -> None:
+    """Write everything that is stored to a file, while the service may go on."""
+    from autodeploy.cli.output import talk
+    from autodeploy.store.dump import export_lines
+
+    part = file.with_name(f".{file.name}.part")
+    rows = 0
+    with _current_database() as database:
+        try:
+            with part.open("w", encoding="utf-8") as stream:
+                for line in export_lines(database):
+                    rows += "table" in line
+                    stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
+            part.replace(file)
+        except OSError as error:
+            raise SpecError(f"{file} can't be written: {error.strerror or error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+    talk(f"{rows} rows written to {file}")
+
+
+@app.command("import", epilog="Example: autodeploy db import backup.jsonl")
+def import_file(file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")]) -> None:
+    """Add what an exported file has and this database has not; a second time nothing happens."""
+    from autodeploy.cli.output import talk
+    from autodeploy.store.dump import import_lines
+
+    with _current_database() as database:
+        inserted = import_lines(database, _lines(file))
+    told = ", ".join(f"{count} {table}" for table, count in inserted.items())
+    talk(f"added: {told or 'nothing, it is all there'}")
+
+
 @app.callback()
 def group() -> None:
     """The database."""
+
+
+def read_age(text: str) -> timedelta:
+    """90d -> 90 days.
+
+    Raises
+    ------
+    SpecError
+        when it is no age.
+    """
+    match = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
+    if match is None:
+        raise SpecError(f"{text!r} is no age", path="--older-than", hint="12h, 90d or 8w")
+    return timedelta(hours=int(match[1]) * _HOURS[match[2]])
+
+
+@contextmanager
+def _current_database() -> Iterator[Database]:
+    """The database at this version's revision; an SQLite file is brought there."""
+    from autodeploy.settings import load_settings
+    from autodeploy.store.database import Database
+    from autodeploy.store.migrate import require_current
+    from autodeploy.store.migrate import upgrade as migrate
+
+    database = Database(load_settings().database_url)
+    try:
+        if database.is_sqlite:
+            migrate(database)
+        else:
+            require_current(database)
+        yield database
+    finally:
+        database.close()
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with file.open(encoding="utf-8") as stream:
+            number = 0
+            while text := stream.readline(LARGEST_LINE):
+                number += 1
+                line = json.loads(text)
+                if not isinstance(line, dict):
+                    raise SpecError("not a row", path=f"{file.name}, line {number}")
+                yield line
+    except OSError as error:
+        raise SpecError(f"{file} can't be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError("this line is no JSON", path=f"{file.name}, line {number}") from error

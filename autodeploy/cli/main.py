@@ -20,6 +20,7 @@ from autodeploy.cli import (
     serve,
     validate,
     why_not,
+    worker,
 )
 from autodeploy.cli.exits import SERVICE_ERROR, report_error
 
@@ -30,11 +31,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, export, why_not, ablate, import_file, serve, doctor):
+for module in (plan, validate, calibrate, export, why_not, ablate, import_file, serve, worker, doctor):
     app.add_typer(module.app)
 app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")
-app.add_typer(database.app, name="db", help="The database: upgrade.")
+app.add_typer(database.app, name="db", help="The database: upgrade, prune, export, import.")
 
 
 def _print_version(wanted: bool) -> None:

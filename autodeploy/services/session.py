@@ -84,26 +84,31 @@ class Services:
 
 
 @contextmanager
-def open_services(settings: Settings, *, with_runner: bool = False, planner: str = PLANNER) -> Iterator[Services]:
+def open_services(
+    settings: Settings, *, with_runner: bool = False, as_worker: bool = False, planner: str = PLANNER
+) -> Iterator[Services]:
     """The services, closed at the end of the block; running searches go back to the queue.
 
     An SQLite file is brought to the newest revision, being this program's own; PostgreSQL is migrated on purpose.
 
     Parameters
     ----------
-    with_runner : whether this process runs queued searches.
+    with_runner : whether this process answers for queued searches: runs them (embedded) or sends them to workers.
+    as_worker : whether it is such a worker.
     planner : the module with the planner's functions.
 
     Raises
     ------
     ConflictError
         when PostgreSQL is at another revision.
+    SpecError
+        when a worker is asked for that the settings have no use for.
     """
-    if settings.jobs != "embedded":
+    if as_worker and settings.jobs != "procrastinate":
         raise SpecError(
-            f"{settings.jobs} is not built into this version",
+            "workers are for searches that are sent to them",
             path="AUTODEPLOY_JOBS",
-            hint="AUTODEPLOY_JOBS=embedded; several servers may share one PostgreSQL database",
+            hint="AUTODEPLOY_JOBS=procrastinate, here and for the server; embedded searches run in the server",
         )
     database = Database(settings.database_url)
     try:
@@ -112,7 +117,7 @@ def open_services(settings: Settings, *, with_runner: bool = False, planner: str
         else:
             require_current(database)
         loaded = load_planner(planner)
-        runner = EmbeddedRunner(database, settings, planner=planner) if with_runner else None
+        runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)
         if runner is not None:
             runner.start()
@@ -123,3 +128,14 @@ def open_services(settings: Settings, *, with_runner: bool = False, planner: str
                 runner.stop()
     finally:
         database.close()
+
+
+def _runner(
+    database: Database, settings: Settings, planner: str, *, with_runner: bool, as_worker: bool
+) -> JobRunner | None:
+    if settings.jobs == "procrastinate":
+        # Imported here: procrastinate is installed with the extra `postgres`.
+        from autodeploy.jobs.distributed import JobSendingRunner, WorkerRunner
+
+        return WorkerRunner(database, settings, planner=planner) if as_worker else JobSendingRunner()
+    return EmbeddedRunner(database, settings, planner=planner) if with_runner else None

@@ -7,6 +7,7 @@ as a reader and then writes fails with "database is locked", whatever the busy t
 from __future__ import annotations
 
 import json
+import sqlite3
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take it from here
 
+from autodeploy.errors import StorageFullError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,7 +26,11 @@ if TYPE_CHECKING:
 
 BUSY_TIMEOUT_MS = 5000
 # The database is away, locked or full: the same call may work later.
-DATABASE_ERRORS: tuple[type[Exception], ...] = (DBAPIError, TimeoutError)
+DATABASE_ERRORS: tuple[type[Exception], ...] = (DBAPIError, TimeoutError, StorageFullError)
+SQLITE_FULL_CODES = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
+)
+POSTGRESQL_DISK_FULL = "53100"
 _BEGIN = "autodeploy_begin"
 
 
@@ -64,9 +71,25 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """One write transaction: committed at the end, rolled back by an exception."""
-        with Session(self._writer, expire_on_commit=False) as session, session.begin():
-            yield session
+        """One write transaction: committed at the end, rolled back by an exception.
+
+        Raises
+        ------
+        StorageFullError
+            when there is no room for it.
+        """
+        try:
+            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+                yield session
+        except DBAPIError as error:
+            if _is_full(error):
+                raise StorageFullError(hint="free space on the disk of the database, then try again") from error
+            raise
+
+    @property
+    def conninfo(self) -> str:
+        """The address as libpq reads it; PostgreSQL only."""
+        return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
 
     @property
     def write_engine(self) -> Engine:
@@ -85,6 +108,11 @@ class Database:
     def close(self) -> None:
         """Closes all connections."""
         self.engine.dispose()
+
+
+def _is_full(error: DBAPIError) -> bool:
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code in SQLITE_FULL_CODES or getattr(error.orig, "sqlstate", None) == POSTGRESQL_DISK_FULL
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -45,6 +45,12 @@ class Queue:
         """Whether a search waits. Reading first keeps an idle runner from taking the write lock."""
         return self.session.scalar(select(SearchRow.id).where(SearchRow.status == "queued").limit(1)) is not None
 
+    def queued_ids(self) -> list[str]:
+        """Every search that waits, the oldest first."""
+        return list(
+            self.session.scalars(select(SearchRow.id).where(SearchRow.status == "queued").order_by(SearchRow.id))
+        )
+
     def claim_next(self, owner: str, *, now: datetime) -> Claim | None:
         """Takes the oldest queued search; None when there is none."""
         oldest = (
@@ -106,8 +112,13 @@ class Queue:
             self.events.append(claim.search_id, STATUS, [{"status": status, "error": error}], now=now)
         return done == 1
 
-    def hand_back(self, claim: Claim, *, now: datetime) -> bool:
-        """Puts a running search back into the queue as if it had not been started."""
+    def hand_back(self, claim: Claim, *, now: datetime) -> str | None:
+        """Puts a running search back into the queue as if it had not been started; the status it has then.
+
+        Cancelled where that was asked for. None when the claim holds no longer.
+        """
+        if self._cancelled_instead(claim, now):
+            return "cancelled"
         done = self._change(
             _held(claim),
             status="queued",
@@ -118,46 +129,49 @@ class Queue:
         )
         if done:
             self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": "shutdown"}], now=now)
-        return done == 1
+        return "queued" if done else None
 
-    def lose(self, claim: Claim, *, max_attempts: int, error: str, now: datetime) -> None:
-        """The process of a search died: queued again, or failed after the last attempt."""
-        self._retry(claim, max_attempts, error, now)
+    def lose(self, claim: Claim, *, max_attempts: int, error: str, now: datetime) -> str | None:
+        """The process of a search died: the status it has then.
+
+        Queued again, cancelled where that was asked for, failed after the last attempt; None when the claim holds no
+        longer.
+        """
+        if self._cancelled_instead(claim, now):
+            return "cancelled"
+        if claim.attempt >= max_attempts:
+            ended = self.end(claim, "failed", f"{error} ({claim.attempt} attempts)", now=now)
+            return "failed" if ended else None
+        done = self._change(_held(claim), status="queued", owner=None, heartbeat_at=None, updated_at=now)
+        if done:
+            self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": error}], now=now)
+        return "queued" if done else None
+
+    def _cancelled_instead(self, claim: Claim, now: datetime) -> bool:
+        wanted = self.session.scalar(select(SearchRow.cancel_requested).where(_held(claim)))
+        return bool(wanted) and self.end(claim, "cancelled", None, now=now)
 
     def recover(
         self,
         *,
         stalled_before: datetime,
         max_attempts: int,
+        error: str,
         now: datetime,
         is_dead: Callable[[str], bool] = lambda owner: False,
-    ) -> list[str]:
-        """Takes back searches whose heartbeat is old or whose owner is known to be dead; gives their ids."""
+    ) -> dict[str, str]:
+        """Takes back searches whose heartbeat is old or whose owner is known to be dead; their new status by id."""
         running = select(SearchRow.id, SearchRow.owner, SearchRow.attempts, SearchRow.heartbeat_at).where(
             SearchRow.status == "running"
         )
-        lost = []
+        lost = {}
         for search_id, owner, attempts, heartbeat_at in self.session.execute(running).all():
-            stale = heartbeat_at is None or heartbeat_at < stalled_before
-            if (stale or is_dead(owner or "")) and self._retry(
-                Claim(search_id, owner or "", attempts), max_attempts, "the process that ran this search died", now
-            ):
-                lost.append(search_id)
+            if heartbeat_at is None or heartbeat_at < stalled_before or is_dead(owner or ""):
+                claim = Claim(search_id, owner or "", attempts)
+                status = self.lose(claim, max_attempts=max_attempts, error=error, now=now)
+                if status is not None:
+                    lost[search_id] = status
         return lost
-
-    def _retry(self, claim: Claim, max_attempts: int, error: str, now: datetime) -> bool:
-        """Back to the queue, cancelled where that was asked for, or failed after the last attempt."""
-        row = self.session.scalar(select(SearchRow.cancel_requested).where(_held(claim)))
-        if row is None:
-            return False
-        if row:
-            return self.end(claim, "cancelled", None, now=now)
-        if claim.attempt >= max_attempts:
-            return self.end(claim, "failed", f"{error} ({claim.attempt} attempts)", now=now)
-        done = self._change(_held(claim), status="queued", owner=None, heartbeat_at=None, updated_at=now)
-        if done:
-            self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": error}], now=now)
-        return done == 1
 
     def request_cancel(self, search_id: str, *, now: datetime) -> str | None:
         """Cancels a queued search, asks a running one to stop; gives the status before, None if unknown."""

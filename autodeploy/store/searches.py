@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy import Select
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import InstrumentedAttribute, Session
 
     from autodeploy.specs.planset import PlanSet
 
 REUSABLE = ("optimal", "feasible", "infeasible")
+# So many searches of a tag are looked up one by one.
+FEW = 1000
 # A list never reads the documents of the searches it lists.
 LIST_COLUMNS: tuple[Any, ...] = (
     SearchRow.id,
@@ -86,11 +88,16 @@ class Searches:
 
     def page(self, where: SearchFilter, *, limit: int, after: str | None = None) -> Sequence[Any]:
         """Up to `limit` rows of LIST_COLUMNS, newest first, that come after the search `after`."""
-        columns: Select[Any] = select(*LIST_COLUMNS)
-        query = _filtered(columns, where).order_by(SearchRow.id.desc()).limit(limit)
+        few_tagged = where.tag is not None and self._has_few(where.tag)
+        query, search_id = _filtered(select(*LIST_COLUMNS), where, few_tagged=few_tagged)
         if after is not None:
-            query = query.where(SearchRow.id < after)
-        return self.session.execute(query).all()
+            query = query.where(search_id < after)
+        return self.session.execute(query.order_by(search_id.desc()).limit(limit)).all()
+
+    def _has_few(self, tag: str) -> bool:
+        """Whether at most FEW searches have that tag; looks at no more than that."""
+        some = select(TagRow.search_id).where(TagRow.tag == tag).limit(FEW + 1).subquery()
+        return (self.session.scalar(select(func.count()).select_from(some)) or 0) <= FEW
 
     def count_by_status(self) -> dict[str, int]:
         """How many searches have each status."""
@@ -150,22 +157,35 @@ class Searches:
             self.session.execute(insert(TagRow), rows)
 
 
-def _filtered(query: Select[Any], where: SearchFilter) -> Select[Any]:
-    for column, value in (
-        (SearchRow.model_name, where.model),
-        (SearchRow.profile, where.profile),
-        (SearchRow.status, where.status),
-    ):
-        if value is not None:
-            query = query.where(column == value)
-    if where.tag is not None:
-        query = query.where(SearchRow.id.in_(select(TagRow.search_id).where(TagRow.tag == where.tag)))
+def _filtered(
+    query: Select[Any], where: SearchFilter, *, few_tagged: bool
+) -> tuple[Select[Any], InstrumentedAttribute[str]]:
+    """The query for these searches, and the column of their ids that its index is ordered by."""
+    search_id = SearchRow.id
+    equal = [
+        column == value
+        for column, value in (
+            (SearchRow.model_name, where.model),
+            (SearchRow.profile, where.profile),
+            (SearchRow.status, where.status),
+        )
+        if value is not None
+    ]
+    if where.tag is not None and not equal:
+        # The index of tags is the order of the list; only the rows that are shown are looked up.
+        search_id = TagRow.search_id
+        query = query.join_from(TagRow, SearchRow, TagRow.search_id == SearchRow.id).where(TagRow.tag == where.tag)
+    elif where.tag is not None and few_tagged:
+        equal.append(SearchRow.id.in_(select(TagRow.search_id).where(TagRow.tag == where.tag)))
+    elif where.tag is not None:
+        # Walks the list of the other filter and asks each row: many have the tag, so a page is full soon.
+        tagged = select(TagRow.tag).where(TagRow.search_id == SearchRow.id, TagRow.tag == where.tag)
+        equal.append(tagged.exists())
+    query = query.where(*equal)
     # Ids sort by creation, so they bound the part of the list that is read.
     if where.created_after is not None:
-        query = query.where(
-            SearchRow.created_at >= where.created_after, SearchRow.id >= first_id_at(where.created_after)
-        )
+        query = query.where(SearchRow.created_at >= where.created_after, search_id >= first_id_at(where.created_after))
     if where.created_before is not None:
         later = where.created_before + timedelta(milliseconds=1)
-        query = query.where(SearchRow.created_at < where.created_before, SearchRow.id < first_id_at(later))
-    return query
+        query = query.where(SearchRow.created_at < where.created_before, search_id < first_id_at(later))
+    return query, search_id

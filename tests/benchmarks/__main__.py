@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
 import time
 from pathlib import Path
 
@@ -15,16 +13,10 @@ from autodeploy.evaluation.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.solver.search_space import enumerate_candidates
 from autodeploy.strategies.rules import judge
+from tests.support.figures import report
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PLANNED = ("deepseek_v3_cloudmatrix_384", "llama2_70b_32", "qwen3_235b_128", "pangu_ultra_moe_718b_6144")
-
-
-def report(figure: str, value: float, unit: str, case: str) -> None:
-    """Print one figure."""
-    line = {"figure": figure, "value": float(f"{value:.6g}"), "unit": unit, "case": case}
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 def sweep_speed() -> None:

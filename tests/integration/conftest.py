@@ -12,8 +12,10 @@ import pytest
 from api.app import create_app
 from autodeploy.services import Services, open_services
 from autodeploy.settings import Settings
+from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
+from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -67,6 +69,16 @@ def eventually(condition: Callable[[], Any], *, within_s: float = WAIT_S) -> Any
             return value
         time.sleep(0.03)
     pytest.fail(f"not true within {within_s} s")
+
+
+def named(behaviour: str, **changes: Any) -> Spec:
+    """A spec whose model's name tells the quick planner what to do."""
+    return Spec.model_validate(factories.spec_document(model=factories.DEEPSEEK_V3 | {"name": behaviour}, **changes))
+
+
+def status_is(services: Services, search_id: str, status: str) -> Callable[[], bool]:
+    """Whether the search has that status, asked when it is called."""
+    return lambda: services.searches.status(search_id) == status
 
 
 @asynccontextmanager

@@ -63,8 +63,10 @@ def test_only_the_holder_finishes(database):
     first = claim(database, "first")
     assert first == Claim("srch_1", "first", 1)
     with database.write() as session:
-        lost = Queue(session).recover(stalled_before=NOW + timedelta(seconds=1), max_attempts=2, now=NOW)
-    assert lost == ["srch_1"]
+        lost = Queue(session).recover(
+            stalled_before=NOW + timedelta(seconds=1), max_attempts=2, error="it died", now=NOW
+        )
+    assert lost == {"srch_1": "queued"}
     second = claim(database, "second")
     result = factories.plan_set(search_id="srch_1")
     with database.write() as session:
@@ -100,6 +102,16 @@ def test_handing_back_is_no_attempt(database):
             assert Queue(session).hand_back(mine, now=NOW)
 
 
+def test_a_search_that_was_to_stop_does_not_wait_again(database):
+    enqueue(database, "srch_1")
+    mine = claim(database)
+    with database.write() as session:
+        Queue(session).request_cancel("srch_1", now=NOW)
+        assert Queue(session).hand_back(mine, now=NOW) == "cancelled"
+        assert Queue(session).hand_back(mine, now=NOW) is None
+    assert status(database, "srch_1") == "cancelled"
+
+
 def test_recovery_takes_only_the_silent_and_the_dead(database):
     enqueue(database, "srch_1", "srch_2", "srch_3")
     claims = [claim(database, owner) for owner in ("silent", "dead", "alive")]
@@ -108,9 +120,13 @@ def test_recovery_takes_only_the_silent_and_the_dead(database):
             Queue(session).beat(mine, now=NOW + timedelta(minutes=1))
     with database.write() as session:
         lost = Queue(session).recover(
-            stalled_before=NOW + timedelta(seconds=1), max_attempts=2, now=NOW, is_dead=lambda owner: owner == "dead"
+            stalled_before=NOW + timedelta(seconds=1),
+            max_attempts=2,
+            error="it died",
+            now=NOW,
+            is_dead=lambda owner: owner == "dead",
         )
-    assert sorted(lost) == ["srch_1", "srch_2"]
+    assert lost == {"srch_1": "queued", "srch_2": "queued"}
     assert status(database, "srch_3") == "running"
 
 

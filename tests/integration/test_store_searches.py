@@ -135,6 +135,26 @@ def test_pages_continue_after_the_last_one_seen(database):
         assert searches.count_by_status() == {"queued": 7}
 
 
+@pytest.mark.parametrize("few", [0, 1000], ids=["many have the tag", "few have the tag"])
+def test_a_tag_is_a_filter_like_any_other(database, monkeypatch, few):
+    """Common and rare tags are looked up in different ways, with the same answer."""
+    monkeypatch.setattr("autodeploy.store.searches.FEW", few)
+    ids = [new_search_id(NOW + timedelta(hours=n)) for n in range(8)]
+    with database.write() as session:
+        for n, search_id in enumerate(ids):
+            row = new_row(search_id, model=f"model {n // 4}", at=NOW + timedelta(hours=n))
+            Searches(session).add(row, ["even"] if n % 2 == 0 else ["odd", "even too"])
+    with database.read() as session:
+        searches = Searches(session)
+        tagged = SearchFilter(tag="even", model="model 1")
+        assert [row.id for row in searches.page(tagged, limit=9)] == [ids[6], ids[4]]
+        assert [row.id for row in searches.page(tagged, limit=9, after=ids[6])] == [ids[4]]
+        assert [row.id for row in searches.page(SearchFilter(tag="odd"), limit=2, after=ids[7])] == [ids[5], ids[3]]
+        since = SearchFilter(tag="odd", created_after=NOW + timedelta(hours=3))
+        assert [row.id for row in searches.page(since, limit=9)] == [ids[7], ids[5], ids[3]]
+        assert searches.page(SearchFilter(tag="unknown", model="model 1"), limit=9) == []
+
+
 def test_only_finished_equal_searches_are_reused(database):
     info = factories.search_info(factories.spec())
     content = (info.spec_hash, info.profile_hash, info.engine_version)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
+from procrastinate import App, SyncPsycopgConnector
+from procrastinate.schema import SchemaManager
 from sqlalchemy import inspect
 
 from autodeploy.errors import ConflictError
+from autodeploy.jobs.procrastinate_queue import SCHEMA_VERSION
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import (
     HEAD_REVISION,
@@ -24,7 +28,6 @@ from autodeploy.store.tables import Base
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.migration
 
@@ -41,11 +44,15 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
+def own_tables(database: Database) -> set[str]:
+    return {name for name in inspect(database.engine).get_table_names() if not name.startswith("procrastinate_")}
+
+
 def test_up_from_empty_gives_the_tables_of_the_program(empty):
     assert current_revision(empty) is None
     upgrade(empty)
     assert current_revision(empty) == HEAD_REVISION == REVISIONS[-1]
-    assert set(inspect(empty.engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
+    assert own_tables(empty) == {*Base.metadata.tables, "alembic_version"}
     with empty.engine.connect() as connection:
         command.check(alembic_config(connection))
 
@@ -66,6 +73,21 @@ def test_down_to_nothing_and_up_again(empty):
     assert inspect(empty.engine).get_table_names() == ["alembic_version"]
     upgrade(empty)
     assert is_current(empty)
+
+
+def test_postgresql_has_the_installed_job_queue(empty_postgres_dsn):
+    database = Database(empty_postgres_dsn, pool_size=2)
+    upgrade(database)
+    app = App(connector=SyncPsycopgConnector(conninfo=database.conninfo))
+    with app.open():
+        assert app.check_connection()
+    database.close()
+
+
+def test_revisions_bring_the_job_queue_of_the_installed_library():
+    """A newer library with migrations of its own needs a revision that runs them."""
+    newest = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))[-1]
+    assert newest.name.startswith(SCHEMA_VERSION)
 
 
 def test_constraints_have_names(empty):

@@ -26,6 +26,8 @@ START_LIMIT_S = 30.0
 STOP_LIMIT_S = 15.0
 # Nothing here outlives the tests, so durability would only cost time.
 SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "60"}
+# Keeps what it has committed when it is stopped at once, as long as the machine itself lives.
+KEEPING_SETTINGS = {"fsync": "off", "max_connections": "100"}
 
 
 def server_binaries() -> Path | None:
@@ -49,46 +51,86 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextlib.contextmanager
-def running_server(binaries: Path) -> Iterator[str]:
-    """Runs a server on a loopback port in a temporary directory; gives the DSN of its database `postgres`."""
-    as_root = os.geteuid() == 0
-    user: dict[str, Any] = {"user": SYSTEM_USER, "group": SYSTEM_USER, "extra_groups": []} if as_root else {}
-    # Not pytest's directory: that one is closed to every user but its owner.
-    with tempfile.TemporaryDirectory(prefix="autodeploy_postgresql_") as directory:
+class Server:
+    """A server on a loopback port, its data in a directory of its own; may be stopped and started again."""
+
+    def __init__(self, binaries: Path, directory: Path, settings: dict[str, str]) -> None:
+        self._binaries = binaries
+        self._directory = directory
+        self._settings = settings
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        as_root = os.geteuid() == 0
+        self._options: dict[str, Any] = {
+            "cwd": directory,
+            "env": {**os.environ, "LC_ALL": "C", "HOME": str(directory)},
+            **({"user": SYSTEM_USER, "group": SYSTEM_USER, "extra_groups": []} if as_root else {}),
+        }
         if as_root:
             shutil.chown(directory, SYSTEM_USER, SYSTEM_USER)
-        data = Path(directory, "data")
-        environment = {**os.environ, "LC_ALL": "C", "HOME": directory}
         subprocess.run(
-            [binaries / "initdb", "-D", data, "-U", SYSTEM_USER, "-A", "trust", "-E", "UTF8", "--no-sync"],
+            [binaries / "initdb", "-D", self._data, "-U", SYSTEM_USER, "-A", "trust", "-E", "UTF8", "--no-sync"],
             check=True,
             capture_output=True,
-            cwd=directory,
-            env=environment,
-            **user,
+            **self._options,
         )
-        port = free_port()
-        options = [f"-c{name}={value}" for name, value in SETTINGS.items()]
-        log_path = Path(directory, "server.log")
-        with (
-            log_path.open("wb") as log,
-            subprocess.Popen(
-                [binaries / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", directory, *options],
+
+    @property
+    def dsn(self) -> str:
+        """DSN (`postgresql+psycopg://`) of its database `postgres`."""
+        return f"postgresql+psycopg://{SYSTEM_USER}@127.0.0.1:{self._port}/postgres"
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    def start(self) -> None:
+        """Returns when the server answers."""
+        address = ["-h", "127.0.0.1", "-p", str(self._port), "-k", str(self._directory)]
+        settings = [f"-c{name}={value}" for name, value in self._settings.items()]
+        log_path = self._directory / "server.log"
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._data, *address, *settings],
                 stdout=log,
                 stderr=log,
-                cwd=directory,
-                env=environment,
                 start_new_session=True,  # Ctrl-C reaches the tests; they stop the server.
-                **user,
-            ) as server,
-        ):
-            try:
-                dsn = f"postgresql+psycopg://{SYSTEM_USER}@127.0.0.1:{port}/postgres"
-                _wait_until_ready(dsn, server, log_path)
-                yield dsn
-            finally:
-                _stop(server)
+                **self._options,
+            )
+        _wait_until_ready(self.dsn, self._process, log_path)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Closes connections and leaves; `at_once` as after a crash, to be recovered at the next start."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def own_server(binaries: Path, settings: dict[str, str]) -> Iterator[Server]:
+    """A running server with these settings, gone afterwards."""
+    # Not pytest's directory: that one is closed to every user but its owner.
+    with tempfile.TemporaryDirectory(prefix="autodeploy_postgresql_") as directory:
+        server = Server(binaries, Path(directory), settings)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def running_server(binaries: Path) -> Iterator[str]:
+    """Runs a server that is quick and forgets everything; gives the DSN of its database `postgres`."""
+    with own_server(binaries, SETTINGS) as server:
+        yield server.dsn
 
 
 def _wait_until_ready(dsn: str, server: subprocess.Popen[bytes], log_path: Path) -> None:
@@ -100,16 +142,6 @@ def _wait_until_ready(dsn: str, server: subprocess.Popen[bytes], log_path: Path)
             return
         time.sleep(0.05)
     raise RuntimeError(f"PostgreSQL did not start:\n{log_path.read_text(errors='replace')}")
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Fast shutdown: closes connections and leaves; killed when that takes too long."""
-    if server.poll() is None:
-        server.send_signal(signal.SIGINT)
-    try:
-        server.wait(STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        server.kill()
 
 
 def libpq_dsn(dsn: str) -> str:

@@ -362,3 +362,52 @@ def test_a_validation_report_shows_errors_and_what_was_skipped():
     assert "time: 1 runs, median error 10.0 %" in text
     assert "memory: nothing to compare" in text
     assert "2 runs, 1 skipped" in text
+
+
+@pytest.fixture
+def own_database(monkeypatch, tmp_path):
+    """A database of this test alone; gives the directory of its file."""
+    monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", f"sqlite:///{tmp_path / 'own.db'}")
+    return tmp_path
+
+
+def test_a_database_goes_through_a_file(command, own_database):
+    backup, spec = own_database / "backup.jsonl", own_database / "spec.yaml"
+    spec.write_text(
+        "{model: qwen3-0.6b, cluster: {profile: ascend-800t-a2, num_npus: 8},"
+        " training: {seq_length: 4096, global_batch_size: 16}, search: {effort: fast}}"
+    )
+    assert command("plan", str(spec))[0] == 0
+    assert command("db", "export", str(backup))[0] == 0
+    (own_database / "own.db").rename(own_database / "before.db")
+    code, out, err = command("db", "import", str(backup))
+    assert (code, out) == (0, "")
+    assert "1 searches" in err
+    assert "nothing, it is all there" in command("db", "import", str(backup))[2]
+    assert "0 searches deleted" in command("db", "prune", "--older-than", "1d")[2]
+    assert "1 searches deleted" in command("db", "prune", "--older-than", "0h")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "ends early"),
+        ("no json\n", "no JSON"),
+        ("[1]\n", "not a row"),
+        ("\xff\n", "no JSON"),
+        ("{}\n", "no export"),
+    ],
+)
+def test_a_file_that_is_no_export_is_refused(command, own_database, text, message):
+    path = own_database / "backup.jsonl"
+    path.write_bytes(text.encode("latin-1"))
+    code, _, err = command("db", "import", str(path))
+    assert code == 2
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [("db", "prune", "--older-than", "soon"), ("worker",)])
+def test_what_cannot_be_done_is_bad_input(command, own_database, arguments):
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert "hint:" in err

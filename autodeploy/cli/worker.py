@@ -1,0 +1,37 @@
+"""`autodeploy worker`: runs searches that servers send."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+LOOK_S = 1.0
+
+
+@app.command(epilog="Example: autodeploy worker --workers 2")
+def worker(
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="searches at the same time; default: AUTODEPLOY_WORKERS or 1")
+    ] = None,
+) -> None:
+    """Run searches that servers send, until Ctrl-C; for AUTODEPLOY_JOBS=procrastinate on PostgreSQL."""
+    import signal
+    import threading
+
+    from autodeploy.errors import AutoDeployError
+    from autodeploy.logs import configure_logging
+    from autodeploy.services import open_services
+    from autodeploy.settings import load_settings
+
+    settings = load_settings(**({} if workers is None else {"workers": workers}))
+    configure_logging(settings)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with open_services(settings, as_worker=True) as services:
+        while not stopped.wait(LOOK_S):
+            if services.runner is None or not services.runner.is_alive():
+                raise AutoDeployError("processes for searches do not start", hint="autodeploy doctor")

@@ -1,0 +1,165 @@
+"""The only module that knows procrastinate: jobs in the same PostgreSQL database as the searches.
+
+A job says "look at that search" and nothing more. Whoever takes it must still claim the search row, so a job that is
+delivered twice does nothing the second time. A job is inserted in the transaction that makes its search wait, so none
+is missing either; `queueing_lock` keeps the waiting jobs of one search to one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from procrastinate import App, PsycopgConnector, RetryStrategy, SyncPsycopgConnector
+from procrastinate.exceptions import AlreadyEnqueued, UniqueViolation
+from procrastinate.jobs import Job, Status
+from procrastinate.schema import SchemaManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from procrastinate.tasks import Task
+
+    from autodeploy.store.database import Session
+
+QUEUE = "searches"
+TASK = "run_search"
+# The newest of procrastinate's own migrations that `install_schema` brings; a test compares with the installed one.
+SCHEMA_VERSION = "03.04.00_50"
+RETRY_S = 1
+
+log = logging.getLogger(__name__)
+
+
+def install_schema(connection: Any) -> None:
+    """Creates procrastinate's tables, types and functions in the open transaction of a psycopg connection."""
+    connection.execute(SchemaManager.get_schema())
+
+
+def remove_schema(connection: Any) -> None:
+    """Drops everything that `install_schema` creates."""
+    tables = ("periodic_defers", "events", "jobs", "workers")
+    connection.execute("DROP TABLE IF EXISTS " + ", ".join(f"procrastinate_{name}" for name in tables) + " CASCADE")
+    functions = connection.execute(
+        "SELECT oid::regprocedure::text FROM pg_proc"
+        " WHERE pronamespace = current_schema()::regnamespace AND starts_with(proname, 'procrastinate_')"
+    ).fetchall()
+    for (signature,) in functions:
+        connection.execute(f"DROP FUNCTION {signature} CASCADE")
+    for name in ("job_to_defer_v1", "job_status", "job_event_type"):
+        connection.execute(f"DROP TYPE IF EXISTS procrastinate_{name} CASCADE")
+
+
+class JobSender:
+    """Inserts jobs on the caller's connection; has none of its own."""
+
+    def __init__(self) -> None:
+        self._task = _task(App(connector=SyncPsycopgConnector()), _runs_elsewhere)
+
+    def send(self, session: Session, search_id: str) -> None:
+        """Inserts the search's job in the transaction of the session; one that waits already is enough."""
+        try:
+            with session.begin_nested():
+                # Asked for inside: only then does the session make the savepoint.
+                connection = session.connection().connection.driver_connection
+                self._task.configure(connection=connection, queueing_lock=search_id).defer(search_id=search_id)
+        except AlreadyEnqueued:
+            log.debug("search %s has a waiting job already", search_id)
+
+
+class JobReceiver:
+    """Takes jobs and gives them to `run(search_id)`, each in a thread.
+
+    Parameters
+    ----------
+    conninfo : address of the database, as libpq reads it.
+    stalled_after_s : jobs of a worker that is silent for longer are taken back.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        run: Callable[[str], None],
+        *,
+        concurrency: int,
+        poll_s: float,
+        stalled_after_s: float,
+    ) -> None:
+        self._conninfo = conninfo
+        self._run = run
+        self._concurrency = concurrency
+        self._poll_s = poll_s
+        self._stalled_after_s = stalled_after_s
+
+    async def work(self, look_after: Callable[[set[str]], None], *, pause_s: float) -> None:
+        """Works until it is cancelled, and then until the jobs it runs have returned.
+
+        Parameters
+        ----------
+        look_after : called every `pause_s` seconds with the ids of searches that have a job.
+
+        Raises
+        ------
+        Exception
+            when the database is gone for long; call it again.
+        """
+        app = App(
+            connector=PsycopgConnector(conninfo=self._conninfo, min_size=1, max_size=4 + self._concurrency, timeout=5)
+        )
+        _task(app, self._run)
+        async with app.open_async():
+            watch = asyncio.create_task(self._watch(app, look_after, pause_s))
+            try:
+                await app.run_worker_async(
+                    queues=[QUEUE],
+                    concurrency=self._concurrency,
+                    fetch_job_polling_interval=self._poll_s,
+                    update_heartbeat_interval=self._stalled_after_s / 4,
+                    stalled_worker_timeout=self._stalled_after_s,
+                    delete_jobs="always",
+                    install_signal_handlers=False,
+                )
+            finally:
+                watch.cancel()
+                await asyncio.gather(watch, return_exceptions=True)
+
+    async def _watch(self, app: App, look_after: Callable[[set[str]], None], pause_s: float) -> None:
+        while True:
+            try:
+                await self._retry_stalled(app)
+                jobs = await app.job_manager.list_jobs_async(queue=QUEUE, task=TASK)
+                live = {Status.TODO.value, Status.DOING.value}
+                await asyncio.to_thread(
+                    look_after, {job.queueing_lock for job in jobs if job.queueing_lock and job.status in live}
+                )
+            except Exception as error:  # whatever it is, the next look may go better
+                log.warning("stalled jobs were not looked for: %s", error)
+            await asyncio.sleep(pause_s)
+
+    async def _retry_stalled(self, app: App) -> None:
+        await app.job_manager.prune_stalled_workers(self._stalled_after_s)
+        for job in await app.job_manager.get_stalled_jobs(queue=QUEUE, seconds_since_heartbeat=self._stalled_after_s):
+            log.warning("search %s: its job was left by a worker that died", job.queueing_lock)
+            await _retry(app, job)
+
+
+async def _retry(app: App, job: Job) -> None:
+    """Waiting again, or gone where another job of that search waits."""
+    try:
+        await app.job_manager.retry_job(job)
+    except UniqueViolation:
+        await app.job_manager.finish_job(job, Status.FAILED, delete_job=True)
+
+
+def _task(app: App, run: Callable[[str], None]) -> Task[Any, Any, Any]:
+    def run_search(search_id: str) -> None:
+        run(search_id)
+
+    # Only a database that is away, or a process that does not come up, ends a job with an error: it waits and is tried
+    # again, by whichever worker is free then. How often a search itself is tried is counted in its row.
+    return app.task(name=TASK, queue=QUEUE, retry=RetryStrategy(wait=RETRY_S))(run_search)
+
+
+def _runs_elsewhere(search_id: str) -> None:
+    raise AssertionError(f"search {search_id} is for a worker")

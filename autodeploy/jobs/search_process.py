@@ -1,0 +1,115 @@
+"""A process of its own for searches, one at a time, made again whenever it died.
+
+A native crash or the kernel's memory killer takes down one search and never the program that waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING
+
+from autodeploy.jobs import pool_process
+
+if TYPE_CHECKING:
+    from autodeploy.settings import Settings
+    from autodeploy.store.queue import Claim
+
+# A process that does not come up so often in a row will not: the server is not ready then.
+HOPELESS_STARTS = 3
+
+
+class SearchProcess:
+    """Runs claimed searches; one thread uses it, any thread may interrupt it."""
+
+    def __init__(self, settings: Settings, planner: str) -> None:
+        self._settings = settings
+        self._planner = planner
+        self._lock = threading.Lock()
+        self._pool: ProcessPoolExecutor | None = None
+        self._pid: int | None = None
+        self._interrupted = False
+        self._starts_in_vain = 0
+
+    @property
+    def comes_up(self) -> bool:
+        """Whether the process starts when it is asked to."""
+        return self._starts_in_vain < HOPELESS_STARTS
+
+    def start(self) -> None:
+        """Returns when the process answers; one that died since is replaced.
+
+        Raises
+        ------
+        BrokenProcessPool
+            when it does not come up, or was interrupted.
+        """
+        if self._pool is not None:
+            try:
+                self._pool.submit(pool_process.process_id).result()
+                return
+            except BrokenProcessPool:
+                self.close()
+        if self._interrupted:
+            raise BrokenProcessPool("the process was told to end")
+        for name, value in pool_process.SINGLE_THREADED.items():
+            os.environ.setdefault(name, value)
+        self._starts_in_vain += 1
+        self._pool = ProcessPoolExecutor(
+            max_workers=1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=pool_process.prepare,
+            initargs=(self._planner,),
+        )
+        try:
+            self._pid_is(self._pool.submit(pool_process.process_id).result())
+        except BrokenProcessPool:
+            self.close()
+            raise
+        self._starts_in_vain = 0
+
+    def run(self, claim: Claim) -> None:
+        """Runs the search of that claim; its end is in the database afterwards.
+
+        Raises
+        ------
+        BrokenProcessPool
+            when the process died, so that the search has no end yet.
+        """
+        assert self._pool is not None, "started before a search is claimed"
+        job = pool_process.Job(claim, self._settings.database_url, self._planner, self._settings.heartbeat_s)
+        try:
+            self._pool.submit(pool_process.run, job).result()
+        except BrokenProcessPool:
+            self.close()
+            raise
+
+    def interrupt(self) -> None:
+        """Ends the process for good, and with it what it runs."""
+        with self._lock:
+            self._interrupted = True
+            self._end()
+
+    def close(self) -> None:
+        """Ends the process once it is idle, or cleans up after one that died."""
+        with self._lock:
+            self._pid = None
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _pid_is(self, pid: int) -> None:
+        with self._lock:
+            self._pid = pid
+            if self._interrupted:
+                self._end()
+
+    def _end(self) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGTERM)

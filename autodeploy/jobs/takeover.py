@@ -1,0 +1,67 @@
+"""What becomes of a search whose process is gone: the same for every runner.
+
+`enqueue` is the runner's own: a search that waits again becomes a job again in the same transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from autodeploy.store.clock import utc_now
+from autodeploy.store.idempotency import IdempotencyKeys
+from autodeploy.store.queue import Claim, Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.jobs.owner import Owner
+    from autodeploy.settings import Settings
+    from autodeploy.store.database import Database, Session
+
+IDEMPOTENCY_LIFE = timedelta(days=7)
+LONGEST_RECOVERY_PAUSE_S = 10.0
+DIED = "the process that ran this search died"
+
+log = logging.getLogger(__name__)
+
+
+def hand_back(database: Database, claim: Claim, enqueue: Callable[[Session, str], None]) -> None:
+    """The runner stops: the search waits again as if it had not been started."""
+    with database.write() as session:
+        if Queue(session).hand_back(claim, now=utc_now()) == "queued":
+            enqueue(session, claim.search_id)
+
+
+def retry_or_fail(
+    database: Database, claim: Claim, enqueue: Callable[[Session, str], None], *, max_attempts: int
+) -> None:
+    """The process of the search died: it waits again, or has failed after the last attempt."""
+    with database.write() as session:
+        if Queue(session).lose(claim, max_attempts=max_attempts, error=DIED, now=utc_now()) == "queued":
+            enqueue(session, claim.search_id)
+
+
+def recover(database: Database, settings: Settings, owner: Owner, enqueue: Callable[[Session, str], None]) -> None:
+    """Takes back searches of runners that died, and forgets old idempotency keys."""
+    now = utc_now()
+    with database.write() as session:
+        lost = Queue(session).recover(
+            stalled_before=now - timedelta(seconds=settings.stalled_after_s),
+            max_attempts=settings.max_attempts,
+            error=DIED,
+            now=now,
+            is_dead=owner.is_dead,
+        )
+        for search_id, status in lost.items():
+            if status == "queued":
+                enqueue(session, search_id)
+        IdempotencyKeys(session).forget_before(now - IDEMPOTENCY_LIFE)
+    for search_id in lost:
+        log.warning("search %s was left by a runner that died", search_id)
+
+
+def recovery_pause_s(settings: Settings) -> float:
+    """Seconds between two looks for searches of dead runners."""
+    return min(LONGEST_RECOVERY_PAUSE_S, settings.stalled_after_s / 3)

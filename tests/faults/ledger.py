@@ -1,0 +1,145 @@
+"""What clients asked for and what became of it: nothing may be lost, nothing done twice.
+
+Clients behave as the documentation tells them: every submission has an idempotency key, and a request that was not
+answered is sent again with the same key.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from autodeploy.services import open_services
+from autodeploy.settings import Settings
+from autodeploy.specs.planset import FINISHED
+from autodeploy.store.database import DATABASE_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.services import Services
+
+# A real plan of a tenth of a second in a warm process and half a second in a new one.
+SPEC: dict[str, Any] = {
+    "model": "qwen3-0.6b",
+    "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 16},
+    "search": {"effort": 0.02, "top_k": 2},
+}
+PATIENCE_S = 90.0
+UNAVAILABLE, STORAGE_FULL = 503, 507
+# One life: it waits, runs, perhaps waits again after its runner died, and ends once.
+LIFE = re.compile(r"queued (running queued )*running (optimal|feasible) ")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the database says of what was asked."""
+
+    searches: int = 0
+    lost: int = 0
+    doubled: int = 0
+    retried: int = 0
+    refused: int = 0
+
+    def since(self, before: Audit) -> Audit:
+        """What was added after an earlier one."""
+        values = zip(astuple(self), astuple(before), strict=True)
+        return Audit(*(now - then for now, then in values))
+
+
+class Ledger:
+    """The clients of one service."""
+
+    def __init__(self, database_url: str, urls: list[str]) -> None:
+        self._settings = Settings(database_url=database_url)
+        self._urls = urls
+        self._answers: dict[str, set[str]] = {}
+        self._known: set[str] = set()
+        self._refused: Counter[int] = Counter()
+        self.audit = Audit()
+
+    def submit(self, keys: list[str], *, copies: int = 1) -> None:
+        """Submits a search for every key, `copies` times at once over all servers, until every request is answered."""
+        asked = [(key, self._urls[copy % len(self._urls)]) for key in keys for copy in range(copies)]
+        with ThreadPoolExecutor(len(asked)) as clients:
+            for key, search_id in clients.map(lambda item: (item[0], self._submit(*item)), asked):
+                self._answers.setdefault(key, set()).add(search_id)
+
+    def settle(self) -> Audit:
+        """Waits until all searches are finished and judges them."""
+        with open_services(self._settings) as services:
+            audit = _patiently(lambda: self._audit_when_finished(services))
+        assert isinstance(audit, Audit), "the searches did not finish in time"
+        self.audit = audit
+        return audit
+
+    def _submit(self, key: str, url: str) -> str:
+        """The id of the search that key makes; asks again until there is an answer."""
+        headers = {"Idempotency-Key": key, "Cache-Control": "no-cache"}
+        end_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end_s:
+            try:
+                answer = httpx.post(f"{url}/v1/searches", json=SPEC, headers=headers, timeout=20)
+            except httpx.TransportError:
+                time.sleep(0.1)
+                continue
+            if answer.status_code in {200, 202}:
+                return str(answer.json()["search"]["id"])
+            if answer.status_code not in {UNAVAILABLE, STORAGE_FULL}:
+                raise AssertionError(f"{answer.status_code}: {answer.text}")
+            self._refused[answer.status_code] += 1
+            time.sleep(0.1)
+        raise AssertionError(f"no answer to {key} in {PATIENCE_S} s")
+
+    def _audit_when_finished(self, services: Services) -> Audit | None:
+        ids = {search_id for found in self._answers.values() for search_id in found}
+        pending = [each for each in ids - self._known if services.searches.find_status(each) not in {*FINISHED, None}]
+        if pending:
+            return None
+        self._known = ids
+        stored = _all_ids(services)
+        lost = retried = doubled = 0
+        expected = None
+        for search_id in sorted(ids & stored):
+            events = services.searches.events(search_id)
+            statuses = [event.data["status"] for event in events if event.kind == "status"]
+            life = "".join(f"{status} " for status in statuses)
+            plans = [plan.plan_id for plan in services.searches.plans(search_id)]
+            expected = expected or plans
+            whole = [event.seq for event in events] == list(range(1, len(events) + 1))
+            lost += not (whole and plans and plans == expected)
+            doubled += LIFE.fullmatch(life) is None
+            retried += statuses.count("running") - 1
+        lost += len(ids - stored)
+        doubled += len(stored - ids) + sum(len(found) - 1 for found in self._answers.values())
+        return Audit(len(ids), lost, doubled, retried, self._refused[STORAGE_FULL])
+
+
+def _all_ids(services: Services) -> set[str]:
+    ids: set[str] = set()
+    after = None
+    while True:
+        page = services.searches.list(limit=100, after=after)
+        ids.update(item.id for item in page.items)
+        after = page.next_after
+        if after is None:
+            return ids
+
+
+def _patiently(look: Callable[[], Audit | None]) -> Audit | None:
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        try:
+            if audit := look():
+                return audit
+        except DATABASE_ERRORS:
+            pass  # it restarts
+        time.sleep(0.1)
+    return None

@@ -1,0 +1,76 @@
+"""A whole service as processes: servers and, where jobs are sent, a worker, on one database."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autodeploy.store.database import Database
+from autodeploy.store.migrate import upgrade
+from tests.support.postgresql import free_port
+from tests.support.programs import Program, wait_until_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Times are short, so that a fault costs seconds; and a search may die often, because it is killed on purpose.
+QUICK_SETTINGS = {
+    "AUTODEPLOY_HEARTBEAT_S": "0.3",
+    "AUTODEPLOY_STALLED_AFTER_S": "3",
+    "AUTODEPLOY_POLL_S": "0.3",
+    "AUTODEPLOY_MAX_ATTEMPTS": "10",
+    "AUTODEPLOY_SHUTDOWN_GRACE_S": "1",
+    "AUTODEPLOY_LOG_LEVEL": "warning",
+}
+
+
+@dataclass
+class Service:
+    """The processes of a service and where they listen."""
+
+    database_url: str
+    servers: list[Program] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+    worker: Program | None = None
+
+    @property
+    def runner(self) -> Program:
+        """The program that runs searches."""
+        return self.worker or self.servers[0]
+
+    def start_server(self, number: int = 0) -> None:
+        """Starts that server and waits until it answers."""
+        self.servers[number].start()
+        wait_until_ready(self.urls[number], self.servers[number])
+
+
+@contextmanager
+def running_service(
+    database_url: str, directory: Path, *, with_worker: bool = False, num_servers: int = 1
+) -> Iterator[Service]:
+    """A migrated database with its servers and, `with_worker`, a worker to which they send searches."""
+    database = Database(database_url, pool_size=1)
+    upgrade(database)
+    database.close()
+    environment = QUICK_SETTINGS | {
+        "AUTODEPLOY_DATABASE_URL": database_url,
+        "AUTODEPLOY_JOBS": "procrastinate" if with_worker else "embedded",
+    }
+    service = Service(database_url)
+    with ExitStack() as stack:
+        if with_worker:
+            service.worker = Program(["worker"], environment, directory / "worker.log")
+            service.worker.start()
+            stack.callback(service.worker.stop)
+        for number in range(num_servers):
+            port = free_port()
+            server = Program(["serve", "--port", str(port)], environment, directory / f"server{number}.log")
+            service.servers.append(server)
+            service.urls.append(f"http://127.0.0.1:{port}")
+            server.start()
+            stack.callback(server.stop)
+        for url, server in zip(service.urls, service.servers, strict=True):
+            wait_until_ready(url, server)
+        yield service

@@ -1,0 +1,173 @@
+"""The image and the compose file: valid, closed, and their commands run as processes against PostgreSQL."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+import zipfile
+from importlib import metadata, resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from jsonschema import Draft7Validator
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from ruamel.yaml import YAML
+
+from autodeploy.services import open_services
+from autodeploy.settings import Settings
+from tests.faults.ledger import SPEC
+from tests.integration.conftest import eventually
+from tests.support.postgresql import free_port
+from tests.support.programs import Program, children_of, wait_until_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+# Half a minute of work, so that it still runs when its worker is told to stop.
+LONG_SPEC = (
+    SPEC
+    | {"model": "deepseek-v3", "cluster": {"profile": "cloudmatrix-384", "num_npus": 384}}
+    | {
+        "training": {"seq_length": 4096, "global_batch_size": 15360},
+        "search": {"effort": "deep"},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """docker-compose.yml with defaults put in for its variables."""
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    return YAML(typ="safe", pure=True).load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
+
+
+@pytest.fixture(scope="module")
+def runtime_lock() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("runtime_lock", ROOT / ".ci" / "runtime_lock.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_compose_file_is_valid(compose):
+    schemas = resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
+    schema = json.loads((schemas / "compose-spec.json").read_text(encoding="utf-8"))
+    validator = Draft7Validator(schema)
+    assert [error.message for error in validator.iter_errors(compose)] == []
+    assert list(validator.iter_errors(compose | {"no_such_part": {}})), "the schema refuses what it does not know"
+
+
+def test_every_service_of_ours_is_confined(compose):
+    ours = {name: service for name, service in compose["services"].items() if name != "postgres"}
+    assert set(ours) == {"migrate", "api", "worker", "sqlite"}
+    for service in ours.values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    assert ours["sqlite"]["profiles"] == ["sqlite"]
+    assert "depends_on" not in ours["sqlite"]
+
+
+def test_the_image_does_not_run_as_root_and_copies_what_is_there():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    users = re.findall(r"^USER (\S+)", text, flags=re.MULTILINE)
+    assert users == ["10001"]
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, flags=re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists()
+            assert source not in ignored
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert all(f"COPY {package} {package}" in text for package in wheel["wheel"]["packages"])
+
+
+def test_the_image_gets_all_it_needs_and_no_tool(runtime_lock):
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    part = runtime_lock.part_of(lock, runtime_lock.wanted_names(project, ["postgres"]))
+    names = set(runtime_lock.locked_blocks(part))
+    assert not names & {"pytest", "mypy", "ruff", "hypothesis", "playwright", "schemathesis"}
+    assert {"numpy", "ortools", "procrastinate", "psycopg-binary"} <= names
+    environment = {"extra": ""}
+    for name in sorted(names - {"colorama", "tzdata"}):  # for Windows
+        for line in metadata.requires(name) or []:
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate(environment):
+                assert canonicalize_name(needed.name) in names, f"{name} needs {needed.name}"
+
+
+@pytest.fixture
+def port() -> str:
+    """Where the server listens."""
+    return str(free_port())
+
+
+@pytest.fixture
+def programs(compose, port, empty_postgres_dsn, tmp_path) -> Iterator[dict[str, Program]]:
+    """The programs of the compose file, with their commands and settings, on the test's database and a free port."""
+    made = {}
+    for name in ("migrate", "api", "worker"):
+        service = compose["services"][name]
+        settings = service["environment"] | {"AUTODEPLOY_DATABASE_URL": empty_postgres_dsn, "AUTODEPLOY_PORT": port}
+        environment = {key: str(value) for key, value in settings.items()}
+        made[name] = Program(service["command"], environment, tmp_path / f"{name}.log")
+    yield made
+    for program in made.values():
+        program.stop()
+
+
+def test_the_programs_of_the_compose_file_work_together(programs, port, empty_postgres_dsn):
+    """Migrate, serve, work, and stop: requests are answered to their end, the running search waits again."""
+    migrate, api, worker = programs["migrate"], programs["api"], programs["worker"]
+    url = f"http://127.0.0.1:{port}"
+    migrate.start()
+    assert migrate.wait() == 0
+    api.start()
+    worker.start()
+    wait_until_ready(url, api)
+    done = httpx.post(f"{url}/v1/searches", json=SPEC, headers={"Prefer": "wait=60"}, timeout=90)
+    assert done.status_code == 200
+    assert done.json()["status"] in {"optimal", "feasible"}
+
+    answers: list[httpx.Response] = []
+
+    def submit_and_wait() -> None:
+        answers.append(httpx.post(f"{url}/v1/searches?wait=100", json=LONG_SPEC, timeout=120))
+
+    client = threading.Thread(target=submit_and_wait)
+    client.start()
+    with open_services(Settings(database_url=empty_postgres_dsn)) as services:
+        (running,) = eventually(
+            lambda: [item.id for item in services.searches.list().items if item.status == "running"], within_s=60
+        )
+        assert api.stop() == 0
+        client.join()
+        assert answers[0].status_code == 202
+        assert children_of(worker.pid) != []
+        assert worker.stop() == 0
+        assert services.searches.status(running) == "queued"
+        assert services.searches.events(running)[-1].data["reason"] == "shutdown"
+
+
+def test_the_wheel_has_everything_an_installed_service_reads(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(ROOT)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("autodeploy-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    packages = ("autodeploy/", "api/", "cost_models/", "hardware_profiles/", "migrations/")
+    assert {name for name in tracked if name.startswith(packages)} - names == set()

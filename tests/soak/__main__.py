@@ -1,0 +1,127 @@
+"""`python -m tests.soak`: many faults and a large database; one JSON line a figure, exit code 1 if one fails."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.faults import faults
+from tests.faults.ledger import Ledger
+from tests.faults.service import running_service
+from tests.soak import stored_list
+from tests.support.figures import report
+from tests.support.postgresql import KEEPING_SETTINGS, fresh_database, own_server, server_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.faults.faults import Fault, Outcome
+
+
+def judge(outcome: Outcome, case: str) -> bool:
+    """Reports what a kind of fault did; whether nothing was lost and nothing done twice."""
+    report("faults", outcome.faults, "count", case)
+    report("searches_lost", outcome.audit.lost, "count", case)
+    report("searches_done_twice", outcome.audit.doubled, "count", case)
+    report("runs_begun_anew", outcome.audit.retried, "count", case)
+    report("writes_refused_for_space", outcome.audit.refused, "count", case)
+    report("seconds_per_fault", outcome.seconds / outcome.faults, "s", case)
+    return outcome.audit.lost == outcome.audit.doubled == 0
+
+
+def faults_on_sqlite(directory: Path, rounds: int, seed: int) -> bool:
+    """One server that runs searches itself."""
+    with running_service(f"sqlite:///{directory / 'autodeploy.db'}", directory) as service:
+        kinds: dict[str, Fault] = {
+            "SIGKILL of a pool process of the server": faults.kill_pool_process,
+            "SIGKILL of the server, embedded": faults.kill_server,
+            "disk full on SQLite": faults.fill_disk,
+        }
+        ledger = Ledger(service.database_url, service.urls)
+        return all(
+            [
+                judge(faults.survive(service, ledger, fault, rounds=rounds, seed=seed + number), case)
+                for number, (case, fault) in enumerate(kinds.items())
+            ]
+        )
+
+
+def faults_on_postgresql(directory: Path, rounds: int, seed: int) -> bool:
+    """A server and a worker on a PostgreSQL server of their own."""
+    with faults.service_with_own_postgresql(binaries(), directory) as (service, server):
+        kinds: dict[str, Fault] = {
+            "SIGKILL of a pool process of the worker": faults.kill_pool_process,
+            "SIGKILL of the worker": faults.kill_worker,
+            "SIGKILL of the server, distributed": faults.kill_server,
+            "connections cut": faults.cut_connections,
+            "PostgreSQL restarted": faults.restart_postgresql(server),
+        }
+        ledger = Ledger(service.database_url, service.urls)
+        return all(
+            [
+                judge(faults.survive(service, ledger, fault, rounds=rounds, seed=seed + number), case)
+                for number, (case, fault) in enumerate(kinds.items())
+            ]
+        )
+
+
+def one_key(directory: Path, rounds: int, seed: int) -> bool:
+    """Two servers on one database get the same idempotency key at once."""
+
+    def submit(database_url: str, case: str) -> bool:
+        with running_service(database_url, directory, num_servers=2) as service:
+            ledger = Ledger(service.database_url, service.urls)
+            return judge(faults.one_key_at_two_servers(ledger, rounds=rounds, seed=seed), f"one key, {case}")
+
+    sqlite = submit(f"sqlite:///{directory / 'one_key.db'}", "SQLite")
+    with own_server(binaries(), KEEPING_SETTINGS) as server:
+        return submit(server.dsn, "PostgreSQL") and sqlite
+
+
+def large_list(directory: Path, num_searches: int) -> bool:
+    """The list with many stored searches, on both databases."""
+
+    def run(database_url: str, case: str) -> bool:
+        stored_list.fill(database_url, num_searches)
+        with running_service(database_url, directory) as service:
+            return stored_list.measure(service, num_searches, f"{case}, {num_searches} searches")
+
+    sqlite = run(f"sqlite:///{directory / 'large.db'}", "SQLite")
+    with own_server(binaries(), KEEPING_SETTINGS) as server, fresh_database(server.dsn, "large") as dsn:
+        return run(dsn, "PostgreSQL") and sqlite
+
+
+def binaries() -> Path:
+    """Where PostgreSQL's programs are."""
+    found = server_binaries()
+    if found is None:
+        sys.exit("PostgreSQL is not here (Debian: postgresql)")
+    return found
+
+
+def main() -> None:
+    """All figures, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20, help="faults of each kind")
+    parser.add_argument("--searches", type=int, default=100_000, help="stored searches of the large list")
+    parser.add_argument("--seed", type=int, default=20261120)
+    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list; default: all")
+    wanted = parser.parse_args()
+    parts: dict[str, Callable[[Path], bool]] = {
+        "sqlite": lambda directory: faults_on_sqlite(directory, wanted.rounds, wanted.seed),
+        "postgresql": lambda directory: faults_on_postgresql(directory, wanted.rounds, wanted.seed),
+        "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
+        "list": lambda directory: large_list(directory, wanted.searches),
+    }
+    held = []
+    for name in wanted.only or parts:
+        with tempfile.TemporaryDirectory(prefix="autodeploy_soak_") as directory:
+            held.append(parts[name](Path(directory)))
+    sys.exit(0 if all(held) else 1)
+
+
+if __name__ == "__main__":
+    main()

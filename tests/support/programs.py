@@ -1,0 +1,95 @@
+"""The service's own programs as processes, as an operator starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 30.0
+
+
+class Program:
+    """`autodeploy ...` with an environment; its words go to a log."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], log_path: Path) -> None:
+        self._command = [sys.executable, "-m", "autodeploy.cli.main", *arguments]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTODEPLOY_")}
+        self._environment = kept | {"PYTHONPATH": str(ROOT)} | environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log_path = log_path
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        assert self._process is not None, "a program that was started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts it; what it is ready for is asked elsewhere."""
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def is_running(self) -> bool:
+        """Whether its process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self) -> int:
+        """The exit code of a program that ends by itself."""
+        assert self._process is not None, "a program that was started"
+        return self._process.wait(STOP_LIMIT_S)
+
+    def kill(self) -> None:
+        """SIGKILL: no last word."""
+        assert self._process is not None, "a program that was started"
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, as an operator stops it; gives the exit code."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            return self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+
+def wait_until_ready(url: str, program: Program) -> None:
+    """Returns when `/readyz` of the server says yes."""
+    end_s = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < end_s and program.is_running():
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            pass
+        time.sleep(0.05)
+    raise RuntimeError(f"the server is not ready:\n{program.log_path.read_text(errors='replace')[-4000:]}")
+
+
+def children_of(pid: int) -> list[int]:
+    """The spawned pool processes of a process."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == pid and b"spawn_main" in command:
+            found.append(int(entry.name))
+    return found
