@@ -60,9 +60,9 @@ def exposed_s(
     return np.asarray(hidden_rest + communication_s * last_share)
 
 
-def optimizer_s(params: Number, shards: Number, hbm_bytes_per_s: Number) -> Floats:
+def optimizer_s(params: Number, shards: Number, hbm_bytes_per_s: Number, *, fused: bool = True) -> Floats:
     """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory."""
-    return np.asarray(np.asarray(params) * optimizer_moved_bytes(shards) / hbm_bytes_per_s)
+    return np.asarray(np.asarray(params) * optimizer_moved_bytes(shards, fused=fused) / hbm_bytes_per_s)
 
 
 def swapped_optimizer_s(params: Number, shards: Number, link_bytes_per_s: float, update_s: Number) -> Floats:

@@ -75,13 +75,24 @@ def state_bytes(
     return StateBytes(2.0 / full, np.asarray(gradient_bytes, dtype=np.float64) / gradient, states)
 
 
-def optimizer_moved_bytes(shards: Number) -> Floats:
+# Adam written as operators on FP32 arrays: eleven that read one array and write one (8 B), five that read two (12 B), three
+# assignments (8 B) and the gradient's cast (6 B).
+UNFUSED_ADAM_BYTES = 11 * 8.0 + 5 * 12.0 + 3 * 8.0 + 6.0
+
+
+def optimizer_moved_bytes(shards: Number, *, fused: bool = True) -> Floats:
     """Device memory traffic of one Adam update, bytes per parameter held on the rank.
 
     Reads the FP32 gradient (4), reads and writes master weight and both moments (24), writes the 16-bit weight (2), for
-    its shard; the gradient is read once more for its norm and cleared (8) wherever it is held.
+    its shard; the gradient is read once more for its norm and cleared (8) wherever it is held. Where the update is not
+    one operator, each of its products, sums and roots reads and writes device memory.
+
+    References
+    ----------
+    Unfused: mindformers/core/optim/optim.py, _update_run_op, releases 1.2 to 1.5.
     """
-    return np.asarray(30.0 / np.asarray(shards, dtype=np.float64) + 8.0)
+    update = 30.0 if fused else UNFUSED_ADAM_BYTES
+    return np.asarray(update / np.asarray(shards, dtype=np.float64) + 8.0)
 
 
 def first_step_peak_bytes(static_bytes: Number, adam_bytes: Number, activation_bytes: Number) -> Floats:

@@ -32,12 +32,14 @@ class ExchangeTimes:
 
     forward_s : whole time of each exchange of the forward pass, by name.
     exposed : (lane, pass) -> exposed seconds with balanced experts; imbalance: what uneven experts add.
+    launches : pass -> exchanges that the host issues; a group of one rank has none.
     dispatch_s, combine_s : one dispatch and one combine, uneven load included.
     """
 
     forward_s: dict[str, Floats]
     exposed: dict[tuple[str, bool], Floats]
     imbalance: dict[bool, Floats]
+    launches: dict[bool, Floats]
     dispatch_s: Floats
     combine_s: Floats
     ep_total_s: Floats
@@ -94,6 +96,7 @@ def exchange_times(
     exposed = {(lane, back): zero for lane in ("tp", "ep", "cp") for back in (False, True)}
     totals = {"tp": zero, "ep": zero, "cp": zero}
     extra = {False: zero, True: zero}
+    launches = {False: zero, True: zero}
     forward_s: dict[str, Floats] = {}
     once = {"dispatch": zero, "combine": zero}
     for exchange in table.exchanges:
@@ -107,12 +110,21 @@ def exchange_times(
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
+            launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             shown = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
             more = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back) - shown
             extra[back] = extra[back] + more * count
     return ExchangeTimes(
-        forward_s, exposed, extra, once["dispatch"], once["combine"], totals["ep"], totals["tp"], totals["cp"]
+        forward_s=forward_s,
+        exposed=exposed,
+        imbalance=extra,
+        launches=launches,
+        dispatch_s=once["dispatch"],
+        combine_s=once["combine"],
+        ep_total_s=totals["ep"],
+        tp_total_s=totals["tp"],
+        cp_total_s=totals["cp"],
     )
 
 

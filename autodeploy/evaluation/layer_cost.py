@@ -164,7 +164,7 @@ def _phase(
     busy = np.asarray(sum(part(t) for t in busiest.values()))
     ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
     tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
-    launches = sum(_launches(op, backward=backward) for op in table.operators) + len(table.exchanges)
+    launches = sum(_launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward]
     synchronisations = 0.0 if features.sync_free or backward else table.synchronisations
     host = issue_s(launches, machine.host.issue_s, synchronisations, machine.host.sync_s)
     device = busy + ep + ep_imbalance + tp + cp

@@ -91,7 +91,7 @@ def machine_of(
         hbm_fraction=value["hbm"],
         movement_fraction=value["permute"],
         cube_op_s=fixed.cube_op_s,
-        vector_op_s=fixed.vector_op_s,
+        vector_op_s=fixed.vector_op_s * np.asarray(value.get("vector_op", 1.0)),
     )
     return Machine(
         name=device.name,

@@ -138,7 +138,7 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
         )
         exposed = exposed + np.where(paired, sync.gather_s, gathered)
         split = shards if context.distributed_optimizer else np.ones_like(shards)
-        step = data_parallel.optimizer_s(params, split, memory_rate)
+        step = data_parallel.optimizer_s(params, split, memory_rate, fused="unfused_optimizer" not in on)
         update = update + step
         on_host = data_parallel.swapped_optimizer_s(params, split, machine.host.link_bytes_per_s, step)
         swapped = swapped + np.where(candidates.swap_optimizer, on_host, 0.0)

@@ -66,6 +66,7 @@ SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
+    *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
@@ -200,6 +201,7 @@ def case_of(
         precision=precision,
         gradient_bytes=2.0 if precision == "fp16" else 4.0,
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
+        copies_heads=context.machine.vendor == "huawei",
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
 

@@ -29,6 +29,7 @@ class Run:
     distributed_optimizer: bool = True
     precision: str = "bf16"
     weighted_activation: bool = False  # experts keep their activation before and after the routing weights
+    copies_heads: bool = False  # slices of the joined projection are copied out
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -187,8 +188,9 @@ class Account:
         """A message of `seconds` (`busy` with the hottest rank's load), run so often in each pass."""
         busy = seconds if busy is None else busy
         self.forward_messages[name] = busy * forward
-        self.issued[0] += 1
-        self.issued[1] += 1
+        if seconds > 0:  # a group of one rank exchanges nothing
+            self.issued[0] += forward
+            self.issued[1] += backward
         for part, count, hide in ((self.forward, forward, hide_forward), (self.backward, backward, hide_backward)):
             shown = hide(seconds) * count
             setattr(part, lane, getattr(part, lane) + shown)
@@ -264,8 +266,12 @@ def add_layer(a: Account, index: int) -> None:
         both = 2 * a.local * a.run.hidden_size
         a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
         a.keep("dropout_masks", both)
-    # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue.
-    each = 2 + 2 + 2 if a.run.precision == "fp16" else 0
+    # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off; then
+    # a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
+    if a.run.precision == "fp16" and "graph_mode" not in a.run.on:
+        each = 2 + 2 + 2
+    else:
+        each = 2 + 4 + 4 if "unfused_gradient_accumulation" in a.run.on else 0
     a.vector("gradient_accumulation", "mlp", 0, each * (a.dense_params + a.expert_params), 0)
 
 
@@ -296,14 +302,24 @@ def _attention(a: Account, window: int | None) -> None:
     _context_parallel(a, heads)
 
 
+def _rotary(a: Account, elements: float) -> None:
+    """In and out once; unfused: negated half, joined halves, two products, their sum, of queries and of keys."""
+    if "unfused_rotary" in a.run.on:
+        moved = ((2 + 2) / 2 + (2 + 2) + 2 * (2 + 2) + (2 + 2 + 2)) * elements
+        a.vector("rotary", "attention", moved, moved, 2 * 5)
+    else:
+        a.vector("rotary", "attention", (2 + 2) * elements, (2 + 2) * elements, 2)
+
+
 def _grouped(a: Account, heads: float) -> None:
     r, tokens = a.run, a.tokens
     keys = max(r.num_key_value_heads / a.d.tp, 1)
     width = heads * r.head_dim + keys * r.head_dim + keys * r.value
     a.gemm("qkv_proj", "attention", tokens, width, r.hidden_size)
     if not r.learned_position_embeddings:
-        turned = 2 * 2 * tokens * (heads + keys) * r.head_dim
-        a.vector("rotary", "attention", turned, turned, 2)
+        _rotary(a, tokens * (heads + keys) * r.head_dim)
+    if r.copies_heads:
+        a.vector("qkv_split", "attention", (2 + 2) * tokens * width, (2 + 2) * tokens * width, 3)
     a.keep("qkv", 2 * tokens * width)
     if r.qk_norm:
         normed = 2 * tokens * (heads + keys) * r.head_dim
@@ -323,8 +339,7 @@ def _latent(a: Account, heads: float) -> None:
     a.vector("latent_norm", "attention", moved, 2 * moved, 2)
     a.gemm("q_up_proj", "attention", tokens, heads * (nope + rope), q_rank or h)
     a.gemm("kv_up_proj", "attention", tokens, heads * (nope + value), kv_rank)
-    turned = 2 * 2 * tokens * (heads + 1) * rope
-    a.vector("rotary", "attention", turned, turned, 2)
+    _rotary(a, tokens * (heads + 1) * rope)
     kept_value = value
     if "rect_fa" not in r.on:
         kept_value = nope + rope
