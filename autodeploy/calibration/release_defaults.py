@@ -75,10 +75,16 @@ def release_of(record: Record) -> ReleaseDefaults:
 
 
 def _mindformers(record: Record) -> ReleaseDefaults:
-    """Graph mode; micro batches of a pipeline add their gradients in operators of their own, a single one has none."""
+    """Graph mode; micro batches of a pipeline add their gradients in operators of their own, a single one has none.
+
+    Every rank of an expert's tensor-parallel group dispatches all tokens of the group: the arrays of MoEV2 are cut over
+    data and expert parallel ranks only, unless group_wise_a2a is set (mindformers/modules/transformer/moe.py).
+    """
     features = _GRAPH_MODE
     if record.strategy.pp > 1:
         features |= {"unfused_gradient_accumulation"}
+    if record.model.is_moe and (record.strategy.etp or 1) > 1:
+        features |= {"replicated_dispatch"}
     release = re.match(r"r?(\d+)\.(\d+)", record.date or "")
     late = release is not None and (int(release[1]), int(release[2])) >= MINDFORMERS_1_5
     return ReleaseDefaults(features, "current" if late else "mindformers")

@@ -141,6 +141,7 @@ class OperatorFeatures:
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; other losses differ
     fused_rotary: bool = True
+    replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts
     copies_heads: bool = False  # attention kernels take whole arrays, not slices of the joined projection
     fused_cross_entropy: bool = False
     dropout: bool = False

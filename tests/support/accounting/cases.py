@@ -67,6 +67,7 @@ SWITCHES = (
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
+    "replicated_dispatch",
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {

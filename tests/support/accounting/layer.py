@@ -476,24 +476,28 @@ def _mixture(a: Account) -> None:
     h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
     fused = "fused_operators" in r.on
     a.synchronises = r.capacity_factor is None
-    logits = a.local * experts
-    a.gemm("router", "mlp", a.local, experts, h)
+    # Replicated: each tensor-parallel rank routes and sends the tokens of all.
+    everything = "replicated_dispatch" in r.on
+    own = a.tokens if everything else a.local
+    logits = own * experts
+    a.gemm("router", "mlp", own, experts, h)
     passes = 24 if fused else 48
     a.vector("routing", "mlp", passes * logits, passes * logits / 2, 4 if fused else 12)
     a.keep("router_logits", 4 * logits)
     a.dense_params += h * experts
 
     # What one rank receives: walk over the ranks of its expert-parallel and expert tensor-parallel groups.
-    received = sum(a.local * k / d.ep for _ in a.groups["ep"] for _ in a.groups["etp"]) * (r.capacity_factor or 1)
+    sharing = [0] if everything else a.groups["etp"]
+    received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
     mine = experts / d.ep
     resorted = 4 * h * received if mine > 1 and d.ep > 1 and d.dispatcher != "allgather" else 0
-    sent = a.local * k
-    permute = 2 * h * a.local + 2 * h * sent  # read each token, write a row for each choice
+    sent = own * k
+    permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
     unpermute, permute_back = permute, permute
     unpermute_back = 2 * permute
     if d.dispatcher == "allgather":
         # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
-        whole = sum(a.local for _ in a.groups["ep"] for _ in a.groups["etp"])
+        whole = sum(own for _ in a.groups["ep"] for _ in a.groups["etp"])
         permute = unpermute_back = (2 + 8 + 2) * h * received
         unpermute = permute_back = (2 + 8 + 4 + 4) * h * received + 2 * h * whole
         sent = received
@@ -523,7 +527,8 @@ def _mixture(a: Account) -> None:
 
 def _expert_messages(a: Account, received: float) -> None:
     r, machine, ep = a.run, a.machine, a.groups["ep"]
-    token_bytes = 2 * r.hidden_size * a.local * (r.capacity_factor or 1)
+    everything = "replicated_dispatch" in r.on
+    token_bytes = 2 * r.hidden_size * (a.tokens if everything else a.local) * (r.capacity_factor or 1)
     k = r.num_experts_per_tok
 
     def once(hot: float) -> float:
@@ -543,6 +548,10 @@ def _expert_messages(a: Account, received: float) -> None:
 
     a.message("dispatch", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("dispatch"))
     a.message("combine", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("combine"))
+    if everything:
+        # All rows are there; products over a cut of the width are summed, in both passes.
+        a.message("expert_scatter", "ep", machine.all_reduce(2 * r.hidden_size * received, a.groups["etp"]), 1, 1)
+        return
     gathered = machine.all_gather(2 * r.hidden_size * received, a.groups["etp"])
     a.message("expert_gather", "ep", gathered, 1, 1)
     a.message("expert_scatter", "ep", gathered, 1, 1)
