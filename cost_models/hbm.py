@@ -75,8 +75,8 @@ def state_bytes(
     return StateBytes(2.0 / full, np.asarray(gradient_bytes, dtype=np.float64) / gradient, states)
 
 
-# Adam written as operators on FP32 arrays: eleven that read one array and write one (8 B), five that read two (12 B), three
-# assignments (8 B) and the gradient's cast (6 B).
+# Adam written as operators on FP32 arrays: eleven that read one array and write one (8 B), five that read two (12 B),
+# three assignments (8 B) and the gradient's cast (6 B).
 UNFUSED_ADAM_BYTES = 11 * 8.0 + 5 * 12.0 + 3 * 8.0 + 6.0
 
 

@@ -51,7 +51,7 @@ def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: 
 
 
 def held_tokens(shard: Sharding, on: OperatorFeatures) -> Floats:
-    """Tokens that a rank routes and sends: its own, or all of its tensor-parallel group's where dispatch is replicated."""
+    """Tokens that a rank routes and sends: its own; all of its tensor-parallel group's where dispatch is replicated."""
     return shard.tokens if on.replicated_dispatch else shard.local_tokens
 
 

@@ -266,8 +266,8 @@ def add_layer(a: Account, index: int) -> None:
         both = 2 * a.local * a.run.hidden_size
         a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
         a.keep("dropout_masks", both)
-    # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off; then
-    # a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
+    # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off;
+    # then a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
     if a.run.precision == "fp16" and "graph_mode" not in a.run.on:
         each = 2 + 2 + 2
     else:

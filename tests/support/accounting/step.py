@@ -279,7 +279,7 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             tail["exposed_dp_s"] += exposed(gathered, n * a.forward.compute * share * machine.overlap, gather_beside)
             shards = len(group) if distributed else 1
             # Adam reads gradient, weight and moments and writes weights and moments; norm and clearing touch it whole.
-            # Without a fused kernel: 11 operators with one operand, 5 with two, 3 assignments, one cast of the gradient.
+            # Without a fused kernel: 11 operators with one operand, 5 with two, 3 assignments, one cast.
             kernel = 11 * (4 + 4) + 5 * (4 + 4 + 4) + 3 * (4 + 4) + (2 + 4)
             moved = params_n * ((kernel if "unfused_optimizer" in run.on else 4 + 12 + 12 + 2) / shards + 8)
             update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
