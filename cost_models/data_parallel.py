@@ -67,9 +67,10 @@ def optimizer_s(
     *,
     optimizer: OptimizerFormat = FULL,
     virtual_optimizer: Switch = False,
+    fused: bool = True,
 ) -> Floats:
     """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory."""
-    moved = optimizer_moved_bytes(shards, optimizer=optimizer, virtual_optimizer=virtual_optimizer)
+    moved = optimizer_moved_bytes(shards, optimizer=optimizer, virtual_optimizer=virtual_optimizer, fused=fused)
     return np.asarray(np.asarray(params) * moved / hbm_bytes_per_s)
 
 

@@ -100,17 +100,27 @@ def state_bytes(
     return StateBytes(2.0 / full, optimizer.gradient / gradient, states)
 
 
+# Adam written as operators on FP32 arrays: eleven that read one array and write one (8 B), five that read two (12 B),
+# three assignments (8 B) and the gradient's cast (6 B).
+UNFUSED_ADAM_BYTES = 11 * 8.0 + 5 * 12.0 + 3 * 8.0 + 6.0
+
+
 def optimizer_moved_bytes(
-    shards: Number, *, optimizer: OptimizerFormat = FULL, virtual_optimizer: Switch = False
+    shards: Number, *, optimizer: OptimizerFormat = FULL, virtual_optimizer: Switch = False, fused: bool = True
 ) -> Floats:
     """Device memory traffic of one Adam update, bytes per parameter held on the rank.
 
     Reads the FP32 gradient (4), reads and writes master weight and both moments (24), writes the 16-bit weight (2), for
     its shard; the gradient is read once more for its norm and cleared (8) wherever it is held. Moments in host memory
-    (`virtual_optimizer`) pass over the host link instead.
+    (`virtual_optimizer`) pass over the host link instead. Where the update is not one operator, each of its products,
+    sums and roots reads and writes device memory, in FP32 and on the device.
+
+    References
+    ----------
+    Unfused: mindformers/core/optim/optim.py, _update_run_op, releases 1.2 to 1.5.
     """
     moments = np.where(virtual_optimizer, 0.0, optimizer.moments)
-    shard = optimizer.gradient + 2.0 * (optimizer.master + moments) + 2.0
+    shard = optimizer.gradient + 2.0 * (optimizer.master + moments) + 2.0 if fused else UNFUSED_ADAM_BYTES
     return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 
 

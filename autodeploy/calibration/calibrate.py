@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 NOISE = 0.06
 NOISE_UNKNOWN_GRADE = 0.12
 DIGITS = 6
+FIXED_COSTS = {"vector_op": "vector_op_us"}  # a factor's name -> the number of the profile's fixed costs
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,10 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
                 if any(t.name == tier for t in profile.tiers) and not carried:
                     new = min(1.0, profile.tier(tier).efficiency * float(np.exp(value)))
                     document.setdefault(tier, {})["efficiency"] = {"value": _round(new), **entry}
+            elif name in FIXED_COSTS:
+                path = FIXED_COSTS[name]
+                new = profile.quantity(f"fixed_costs.{path}").value * float(np.exp(value))
+                document.setdefault("fixed_costs", {})[path] = {"value": _round(new), **entry}
             elif name.startswith("release_"):
                 if not carried:
                     bands = document.setdefault("release_factors", {})

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
 RELEASE_1_0_0 = (2024, 10, 30)  # MindSpeed-LLM 1.0.0; tables of its release candidates were measured before
+# Until then the scripts of all records say --no-gradient-accumulation-fusion, and none after it
+# (Ascend/MindSpeed-LLM, examples at the commits that the records name).
+FUSED_ACCUMULATION = (2024, 11, 18)
+# Two of 21 example scripts of 1.0.RC1 fuse the rotary embedding, half of those of 1.0.RC3.
+FUSED_ROTARY = (2024, 6, 1)
+MINDFORMERS_1_5 = (1, 5)  # April 2025: built on the operators of the current band
 # Records of other stacks use names outside the vocabulary; each stands for a mechanism that has a name.
 ALIASES: dict[str, str] = {"moe_fb_overlap": "adaptive_pipe"}
 
@@ -41,8 +47,11 @@ _MODERN_NVIDIA = frozenset(
     }
 )
 _MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout", "scatter_gather_sends"})
-# Graph mode: the compiler fuses what the script does not name and issues collectives as soon as their inputs exist.
-_GRAPH_MODE = frozenset({"graph_mode", "fused_rmsnorm", "fused_swiglu", "overlap_grad_reduce", "overlap_param_gather"})
+# Graph mode: norms are one operator and collectives are issued as soon as their inputs exist; the gate's activation and
+# its product are two operators (LlamaSiLU in mindformers/models/llama/llama_layer.py), and Adam is a chain of them.
+_GRAPH_MODE = frozenset(
+    {"graph_mode", "fused_rmsnorm", "overlap_grad_reduce", "overlap_param_gather", "unfused_optimizer"}
+)
 
 
 def release_of(record: Record) -> ReleaseDefaults:
@@ -52,13 +61,33 @@ def release_of(record: Record) -> ReleaseDefaults:
         old = record.cluster.profile == "nvidia-a100-80g"
         return ReleaseDefaults(_MEGATRON_2021 if old else _MODERN_NVIDIA, "current")
     if record.framework == "mindformers":
-        return ReleaseDefaults(_GRAPH_MODE, "mindformers")
-    # Megatron-LM dispatches by all-gather unless a script says otherwise.
-    if (year, month) < (2024, 6):
-        return ReleaseDefaults(frozenset(), "early_2024", "allgather")
+        return _mindformers(record)
+    unfused = set()
+    if (year, month, day) < FUSED_ACCUMULATION:
+        unfused.add("unfused_gradient_accumulation")
+    if (year, month, day) < FUSED_ROTARY:
+        unfused.add("unfused_rotary")
+    band = "current"
     if (year, month, day) < RELEASE_1_0_0:
-        return ReleaseDefaults(frozenset(), "mid_2024", "allgather")
-    return ReleaseDefaults(frozenset(), "current", "allgather")
+        band = "early_2024" if (year, month) < (2024, 6) else "mid_2024"
+    # Megatron-LM dispatches by all-gather unless a script says otherwise.
+    return ReleaseDefaults(frozenset(unfused), band, "allgather")
+
+
+def _mindformers(record: Record) -> ReleaseDefaults:
+    """Graph mode; micro batches of a pipeline add their gradients in operators of their own, a single one has none.
+
+    Every rank of an expert's tensor-parallel group dispatches all tokens of the group: the arrays of MoEV2 are cut over
+    data and expert parallel ranks only, unless group_wise_a2a is set (mindformers/modules/transformer/moe.py).
+    """
+    features = _GRAPH_MODE
+    if record.strategy.pp > 1:
+        features |= {"unfused_gradient_accumulation"}
+    if record.model.is_moe and (record.strategy.etp or 1) > 1:
+        features |= {"replicated_dispatch"}
+    release = re.match(r"r?(\d+)\.(\d+)", record.date or "")
+    late = release is not None and (int(release[1]), int(release[2])) >= MINDFORMERS_1_5
+    return ReleaseDefaults(features, "current" if late else "mindformers")
 
 
 def _released(record: Record) -> tuple[int, int, int]:

@@ -99,11 +99,15 @@ def operator_features(
         fused_operators="fused_operators" in features,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
-        accumulation_bytes=_accumulation_bytes(training),
+        accumulation_bytes=_accumulation_bytes(training, features),
         weighted_activation=ascend and "graph_mode" not in features,
         keeps_gathered="graph_mode" in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" else 2.0,
         logit_bytes=_logit_bytes(features),
+        replicated_dispatch="replicated_dispatch" in features,
+        copies_heads=ascend,
+        fused_rotary="unfused_rotary" not in features,
+        fused_cross_entropy="fused_cross_entropy" in features,
         dropout="dropout" in features,
         attention_dropout="dropout" in features,
     )
@@ -146,13 +150,16 @@ def _logit_bytes(features: frozenset[str]) -> float:
     return 8.0 if "graph_mode" in features else 6.0
 
 
-def _accumulation_bytes(training: TrainingSpec) -> float:
+def _accumulation_bytes(training: TrainingSpec, features: frozenset[str]) -> float:
     """Traffic of adding a micro batch's gradients beyond the product that makes them, bytes a parameter.
 
     For BF16 MindSpeed (matmul_add, on by default), NVIDIA's kernels and compiled graphs add into the FP32 sum in the
-    product's epilogue. FP16 runs of 2021 added 16-bit sums in an operator of its own: read 2 + 2, write 2.
+    product's epilogue. Without that, an operator of its own reads the 16-bit product and the sum and writes the sum:
+    2 + 4 + 4 bytes with an FP32 sum, 2 + 2 + 2 in FP16 runs, whose sums have 16 bits.
     """
-    return 6.0 if training.precision == "fp16" else 0.0
+    if training.precision == "fp16" and "graph_mode" not in features:
+        return 6.0
+    return 10.0 if "unfused_gradient_accumulation" in features else 0.0
 
 
 def spec_context(

@@ -35,19 +35,19 @@ class ExchangeTimes:
     exposed : (lane, pass) -> exposed seconds with balanced experts; imbalance: what uneven experts add.
     dispatch_s, combine_s : one dispatch and one combine, uneven load included.
     behind : (dispatch or combine, pass) -> seconds of it that run behind computation.
-    launches : exchanges of a pass that the host issues.
+    launches : pass -> exchanges that the host issues; a group of one rank has none.
     """
 
     forward_s: dict[str, Floats]
     exposed: dict[tuple[str, bool], Floats]
     imbalance: dict[bool, Floats]
+    launches: dict[bool, Floats]
     dispatch_s: Floats
     combine_s: Floats
     ep_total_s: Floats
     tp_total_s: Floats
     cp_total_s: Floats
     behind: dict[tuple[str, bool], Floats]
-    launches: dict[bool, Floats]
 
     def exposed_tp(self, *, backward: bool) -> Floats:
         """Tensor-parallel seconds that nothing hides."""
@@ -125,16 +125,16 @@ def exchange_times(
             if exchange.kind in once:
                 behind[exchange.kind, back] = np.asarray((uneven - shown_uneven) * count)
     return ExchangeTimes(
-        forward_s,
-        exposed,
-        extra,
-        once["dispatch"],
-        once["combine"],
-        totals["ep"],
-        totals["tp"],
-        totals["cp"],
-        behind,
-        launches,
+        forward_s=forward_s,
+        exposed=exposed,
+        imbalance=extra,
+        dispatch_s=once["dispatch"],
+        combine_s=once["combine"],
+        ep_total_s=totals["ep"],
+        tp_total_s=totals["tp"],
+        cp_total_s=totals["cp"],
+        behind=behind,
+        launches=launches,
     )
 
 

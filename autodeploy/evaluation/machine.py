@@ -101,7 +101,7 @@ def machine_of(
         hbm_fraction=value["hbm"],
         movement_fraction=value["permute"],
         cube_op_s=fixed.cube_op_s,
-        vector_op_s=fixed.vector_op_s,
+        vector_op_s=fixed.vector_op_s * np.asarray(value.get("vector_op", 1.0)),
         cube_cores=float(device.cube_cores or 1),
         pipelined_tiles="ascendp_mm" in features,
     )

@@ -169,7 +169,12 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
         split = shards if context.distributed_optimizer else np.ones_like(shards)
         virtual = candidates.virtual_optimizer
         step = data_parallel.optimizer_s(
-            params, split, memory_rate, optimizer=context.optimizer, virtual_optimizer=virtual
+            params,
+            split,
+            memory_rate,
+            optimizer=context.optimizer,
+            virtual_optimizer=virtual,
+            fused="unfused_optimizer" not in on,
         )
         update = update + step
         on_host = data_parallel.states_on_host_bytes(

@@ -18,7 +18,7 @@ W: Final = "attention"
 
 def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, window: int | None) -> Rows:
     """Operators, kept tensors and exchanges of one layer's attention, from the norm's output to the residual."""
-    rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard)
+    rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard, on)
     operators, tensors, exchanges = rows
     core, core_tensors = _core(model, shard, on, window)
     operators += core
@@ -34,16 +34,28 @@ def _heads(model: ModelSpec, shard: Sharding) -> tuple[Floats, Floats]:
     return heads, np.asarray(np.maximum(model.num_key_value_heads / shard.tp, 1.0))
 
 
-def _grouped_projections(model: ModelSpec, shard: Sharding) -> Rows:
+def _rotary(elements: Floats, on: OperatorFeatures) -> Operator:
+    """Rotary embedding of queries and keys, in place of a pair of kernels a chain of operators where it is not fused.
+
+    Bytes an element. Fused: reads and writes it once (4 B). As operators: half is negated (2 B), halves are joined
+    (4 B), two products (8 B) and their sum (6 B). Source: Megatron-LM rotary_pos_embedding.py.
+    """
+    moved = (4.0 if on.fused_rotary else 20.0) * elements
+    launches = 2.0 if on.fused_rotary else 10.0
+    return Operator("rotary", "vector", W, forward_bytes=moved, backward_bytes=moved, launches=launches)
+
+
+def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     h, d, tokens = model.hidden_size, model.head_dim, shard.tokens
     heads, kv_heads = _heads(model, shard)
     width = heads * d + kv_heads * (d + model.value_head_dim)
-    rotary_bytes = 2.0 * 2.0 * tokens * (heads + kv_heads) * d
     operators = [Operator("qkv_proj", "gemm", W, rows=tokens, columns=width, depth=h)]
     if not model.learned_position_embeddings:
-        operators.append(
-            Operator("rotary", "vector", W, forward_bytes=rotary_bytes, backward_bytes=rotary_bytes, launches=2.0)
-        )
+        operators.append(_rotary(tokens * (heads + kv_heads) * d, on))
+    if on.copies_heads:
+        # Queries, keys and values are slices of one product: each is copied out, and its gradient in again.
+        copied = 4.0 * tokens * width
+        operators.append(Operator("qkv_split", "vector", W, forward_bytes=copied, backward_bytes=copied, launches=3.0))
     tensors = [Tensor("qkv", np.asarray(2.0 * tokens * width))]
     if model.qk_norm:
         normed = 2.0 * tokens * (heads + kv_heads) * d
@@ -72,10 +84,7 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     )
     operators.append(Operator("q_up_proj", "gemm", W, rows=tokens, columns=query, depth=q_rank or h))
     operators.append(Operator("kv_up_proj", "gemm", W, rows=tokens, columns=heads * (nope + value), depth=kv_rank))
-    rotary_bytes = 2.0 * 2.0 * tokens * (heads + 1.0) * rope
-    operators.append(
-        Operator("rotary", "vector", W, forward_bytes=rotary_bytes, backward_bytes=rotary_bytes, launches=2.0)
-    )
+    operators.append(_rotary(tokens * (heads + 1.0) * rope, on))
     if not on.rect_fa:
         # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width.
         joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + 2.0 * (nope + rope - value))

@@ -217,16 +217,24 @@ def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
 def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
     """Final norm, output projection and cross-entropy on the last stage.
 
-    The loss works on FP32 logits: one cast (6 B a logit), maximum, exponent and sum (12 B), gradient (8 B). It
-    keeps the 16-bit logits and their FP32 cast, which the softmax and the gradient overwrite; fused kernels work in
-    place. Tied weights are the embedding's: a pipeline that keeps them apart adds a copy.
+    The loss works on FP32 logits, bytes a logit: cast (6), maximum (4), difference (8), exponent (8), sum (4), softmax
+    (8); backward it is scaled (8) and cast back (6). A fused kernel keeps the maximum, difference and exponent
+    together (22 forward, 12 backward). It keeps the 16-bit logits and their FP32 cast, which the softmax and the
+    gradient overwrite; fused kernels work in place. Tied weights are the embedding's: a pipeline that keeps them apart
+    adds a copy. Source: Megatron-LM tensor_parallel/cross_entropy.py.
     """
     h, tokens, vocab = model.hidden_size, shard.tokens, model.vocab_size / shard.tp
     logits = tokens * vocab
+    forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
     operators = (
         Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h),
         Operator(
-            "cross_entropy", "vector", "mlp", forward_bytes=22.0 * logits, backward_bytes=12.0 * logits, launches=8.0
+            "cross_entropy",
+            "vector",
+            "mlp",
+            forward_bytes=forward * logits,
+            backward_bytes=backward * logits,
+            launches=8.0,
         ),
         Operator(
             "final_norm",

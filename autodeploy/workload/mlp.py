@@ -74,14 +74,19 @@ def mlp_rows(model: ModelSpec, on: OperatorFeatures, *, width: float, prefix: st
     return operators, tensors, []
 
 
+def held_tokens(shard: Sharding, on: OperatorFeatures) -> Floats:
+    """Tokens that a rank routes and sends: its own; all of its tensor-parallel group's where dispatch is replicated."""
+    return shard.tokens if on.replicated_dispatch else shard.local_tokens
+
+
 def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures) -> Floats:
     """Tokens times choices that a rank's experts work on, balanced: what its group sends it.
 
-    The group of etp x ep ranks holds local_tokens * etp * ep tokens, each chosen top-k times, spread over ep ranks
+    The group of etp x ep ranks holds held_tokens * etp * ep tokens, each chosen top-k times, spread over ep ranks
     (every rank of an expert's tensor-parallel group sees all of them). With a capacity factor experts are padded to it.
     """
     choices = float(model.num_experts_per_tok or 0)
-    rows = shard.local_tokens * choices * shard.etp
+    rows = held_tokens(shard, on) * choices * (1.0 if on.replicated_dispatch else shard.etp)
     return np.asarray(rows * on.capacity_factor if on.capacity_factor else rows)
 
 
@@ -101,7 +106,7 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 
 
 def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
-    experts, tokens = float(model.n_routed_experts or 0), shard.local_tokens
+    experts, tokens = float(model.n_routed_experts or 0), held_tokens(shard, on)
     logits = tokens * experts
     # Scores, top-k, mask and auxiliary loss in FP32; sort class operators pass over the logits several times.
     passes = 24.0 if on.fused_operators else 48.0
@@ -134,14 +139,14 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     are sorted in on-chip memory and merged once, and rows stream by one index each instead of being gathered.
     """
     h, choices = model.hidden_size, float(model.num_experts_per_tok or 0)
-    sent = shard.local_tokens * choices
+    sent = held_tokens(shard, on) * choices
     received = expert_rows(shard, model, on)
-    group = shard.local_tokens * shard.ep * shard.etp
+    group = held_tokens(shard, on) * shard.ep * shard.etp
     index = 0.0 if on.vector_sort else 8.0  # bytes of an index for every element
     picked = (4.0 + index) * h * received
     added = (10.0 + index) * h * received + 2.0 * h * group
     sorting = 2.0 * 16.0 * sent if on.vector_sort else 0.0  # two passes that read and write 8 B a choice
-    moved = 2.0 * h * (sent + shard.local_tokens)
+    moved = 2.0 * h * (sent + held_tokens(shard, on))
     local_experts = (model.n_routed_experts or 1) / shard.ep
     resort = np.where((local_experts > 1) & (shard.ep > 1) & ~shard.gathers_tokens, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
@@ -228,16 +233,17 @@ def _expert_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -
     """
     h = model.hidden_size
     factor = on.capacity_factor or 1.0
-    token_bytes = np.asarray(2.0 * h * shard.local_tokens * factor)
+    token_bytes = np.asarray(2.0 * h * held_tokens(shard, on) * factor)
     # Inside an expert's tensor-parallel group every rank needs all rows that any of its ranks received.
-    etp_bytes = np.where(shard.etp > 1, 2.0 * h * expert_rows(shard, model, on), 0.0)
+    etp_bytes = np.asarray(np.where(shard.etp > 1, 2.0 * h * expert_rows(shard, model, on), 0.0))
     times = np.where(shard.gathers_tokens, 0.0, 1.0)
-    found = [
-        Exchange("dispatch", "dispatch", W, token_bytes),
-        Exchange("combine", "combine", W, token_bytes),
-        Exchange("expert_gather", "gather", W, np.asarray(etp_bytes), times, times),
-        Exchange("expert_scatter", "scatter", W, np.asarray(etp_bytes), times, times),
-    ]
+    found = [Exchange("dispatch", "dispatch", W, token_bytes), Exchange("combine", "combine", W, token_bytes)]
+    if on.replicated_dispatch:
+        # Every rank received all rows; partial sums are reduced forward, gradients of the rows backward.
+        found.append(Exchange("expert_scatter", "reduce", W, etp_bytes))
+    else:
+        found.append(Exchange("expert_gather", "gather", W, etp_bytes, times, times))
+        found.append(Exchange("expert_scatter", "scatter", W, etp_bytes, times, times))
     if np.any(np.asarray(shard.hot_experts) > 0):
         weights = np.asarray(2.0 * shard.hot_experts * model.routed_expert_params)
         found.append(Exchange("hot_weights", "gather", W, weights))

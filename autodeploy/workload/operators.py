@@ -128,7 +128,7 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFeatures:
-    """Features that change the operator table, each a boolean."""
+    """Features and facts of a release that change the operator table."""
 
     flash_attention: bool = True
     fused_swiglu: bool = True
@@ -144,6 +144,10 @@ class OperatorFeatures:
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; other losses differ
+    fused_rotary: bool = True
+    replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts
+    copies_heads: bool = False  # attention kernels take whole arrays, not slices of the joined projection
+    fused_cross_entropy: bool = False
     dropout: bool = False
     attention_dropout: bool = False
     mean_keys: float | None = None  # a query attends to, where documents are packed; None: the whole sequence is one

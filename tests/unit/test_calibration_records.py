@@ -80,7 +80,37 @@ def test_bands_of_mindspeed_releases_follow_their_date(date: str | None, band: s
     found = release_of(record_on("ascend-800t-a2", framework="mindspeed-llm", date=date))
     assert found.band == band
     assert found.dispatcher == "allgather"
-    assert found.features == frozenset()
+    assert "graph_mode" not in found.features
+
+
+@pytest.mark.parametrize(
+    ("date", "unfused"),
+    [
+        ("1.0.RC1", {"unfused_gradient_accumulation", "unfused_rotary"}),
+        ("2024-08-29 (commit 431f3aa0)", {"unfused_gradient_accumulation"}),
+        ("2024-10-31", {"unfused_gradient_accumulation"}),
+        ("2024-11-18", set()),
+        (None, set()),
+    ],
+)
+def test_what_scripts_of_mindspeed_releases_left_unfused(date: str | None, unfused: set[str]) -> None:
+    assert release_of(record_on("ascend-800t-a2", framework="mindspeed-llm", date=date)).features == unfused
+
+
+def test_micro_batches_of_a_compiled_pipeline_add_their_gradients_apart() -> None:
+    record = record_on("ascend-800t-a2", framework="mindformers", date="r1.3.0")
+    single, staged = (
+        record.model_copy(update={"strategy": record.strategy.model_copy(update={"pp": pp})}) for pp in (1, 2)
+    )
+    assert release_of(staged).features - release_of(single).features == {"unfused_gradient_accumulation"}
+    assert "unfused_optimizer" in release_of(single).features
+
+
+@pytest.mark.parametrize(
+    ("release", "band"), [("r1.2.0", "mindformers"), ("r1.3.0", "mindformers"), ("r1.5.0", "current")]
+)
+def test_bands_of_mindformers_follow_their_release(release: str, band: str) -> None:
+    assert release_of(record_on("ascend-800t-a2", framework="mindformers", date=release)).band == band
 
 
 def test_graph_mode_and_nvidia_have_bands_and_defaults_of_their_own() -> None:

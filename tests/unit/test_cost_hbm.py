@@ -102,6 +102,7 @@ def test_adam_traffic() -> None:
     # Gradient 4, master and two moments read and written 24, weight 2, for the shard; norm and clearing 8 everywhere.
     assert float(optimizer_moved_bytes(1)) == 38
     assert float(optimizer_moved_bytes(30)) == 9
+    assert float(optimizer_moved_bytes(2, fused=False)) == 97
 
 
 def test_softmax_statistics_per_token_and_head() -> None:

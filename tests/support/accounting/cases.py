@@ -68,6 +68,8 @@ SWITCHES = (
     *("moe_alltoall_overlap", "shared_expert_overlap", "scatter_gather_sends", "graph_mode"),
     *("o2_optimizer", "quantized_optimizer", "selective_recompute", "adaptive_comm_buffers"),
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
+    *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
+    "replicated_dispatch",
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
@@ -205,6 +207,7 @@ def case_of(
         precision=precision,
         gradient_bytes=2.0 if precision == "fp16" or on & {"o2_optimizer", "quantized_optimizer"} else 4.0,
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
+        copies_heads=context.machine.vendor == "huawei",
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
 

@@ -30,11 +30,16 @@ def _head(a: Account) -> None:
     h, vocab = r.hidden_size, r.vocab_size / a.d.tp
     logits = a.tokens * vocab
     a.gemm("output_proj", "mlp", a.tokens, vocab, h)
-    a.vector("cross_entropy", "mlp", 22 * logits, 12 * logits, 8)
+    # Cast, maximum, difference, exponent, sum, quotient; scaled and cast back. Fused kernels touch them less often.
+    cast, once, twice = 2 + 4, 4, 4 + 4
+    unfused = (cast + once + twice + twice + once + twice, twice + cast)
+    forward, backward = (22, 12) if "fused_cross_entropy" in r.on else unfused
+    a.vector("cross_entropy", "mlp", forward * logits, backward * logits, 8)
     a.vector("final_norm", "mlp", 4 * a.local * h, 6 * a.local * h)
     a.keep("final_norm_out", 4 * a.local * h)
-    # 16 bits and an FP32 cast; in graph mode an FP32 log-softmax and an FP32 one-hot label.
-    a.keep("logits", (4 + 4 if "graph_mode" in r.on else 2 + 4) * logits)
+    # 16 bits and an FP32 cast; in graph mode an FP32 log-softmax and an FP32 one-hot label. Fused: in place.
+    kept = 4 + 4 if "graph_mode" in r.on else 2 + 4
+    a.keep("logits", (2 if "fused_cross_entropy" in r.on else kept) * logits)
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     head = a.operators["output_proj"]
     gather = machine.all_gather(2 * a.tokens * h, tp)

@@ -51,6 +51,7 @@ class Run:
     slow_attention: float = 1.0  # of the ranks whose packed documents take longest
     keys: float | None = None  # that a query sees in the mean, where documents are packed
     weighted_activation: bool = False  # experts keep their activation before and after the routing weights
+    copies_heads: bool = False  # slices of the joined projection are copied out
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -228,7 +229,7 @@ class Account:
         """A message of `seconds` (`busy` with the hottest rank's load), run so often in each pass."""
         busy = seconds if busy is None else busy
         self.forward_messages[name] = busy * forward
-        if seconds > 0:
+        if seconds > 0:  # a group of one rank exchanges nothing
             self.issued[0] += forward
             self.issued[1] += backward
         for part, count, hide in ((self.forward, forward, hide_forward), (self.backward, backward, hide_backward)):
@@ -314,8 +315,12 @@ def add_layer(a: Account, index: int) -> None:
         both = 2 * a.local * a.run.hidden_size
         a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
         a.keep("dropout_masks", both)
-    # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue.
-    each = 2 + 2 + 2 if a.run.precision == "fp16" else 0
+    # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off;
+    # then a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
+    if a.run.precision == "fp16" and "graph_mode" not in a.run.on:
+        each = 2 + 2 + 2
+    else:
+        each = 2 + 4 + 4 if "unfused_gradient_accumulation" in a.run.on else 0
     a.vector("gradient_accumulation", "mlp", 0, each * (a.dense_params + a.expert_params), 0)
 
 
@@ -346,14 +351,24 @@ def _attention(a: Account, window: int | None) -> None:
     _context_parallel(a, heads)
 
 
+def _rotary(a: Account, elements: float) -> None:
+    """In and out once; unfused: negated half, joined halves, two products, their sum, of queries and of keys."""
+    if "unfused_rotary" in a.run.on:
+        moved = ((2 + 2) / 2 + (2 + 2) + 2 * (2 + 2) + (2 + 2 + 2)) * elements
+        a.vector("rotary", "attention", moved, moved, 2 * 5)
+    else:
+        a.vector("rotary", "attention", (2 + 2) * elements, (2 + 2) * elements, 2)
+
+
 def _grouped(a: Account, heads: float) -> None:
     r, tokens = a.run, a.tokens
     keys = max(r.num_key_value_heads / a.d.tp, 1)
     width = heads * r.head_dim + keys * r.head_dim + keys * r.value
     a.gemm("qkv_proj", "attention", tokens, width, r.hidden_size)
     if not r.learned_position_embeddings:
-        turned = 2 * 2 * tokens * (heads + keys) * r.head_dim
-        a.vector("rotary", "attention", turned, turned, 2)
+        _rotary(a, tokens * (heads + keys) * r.head_dim)
+    if r.copies_heads:
+        a.vector("qkv_split", "attention", (2 + 2) * tokens * width, (2 + 2) * tokens * width, 3)
     a.keep("qkv", 2 * tokens * width)
     if r.qk_norm:
         normed = 2 * tokens * (heads + keys) * r.head_dim
@@ -373,8 +388,7 @@ def _latent(a: Account, heads: float) -> None:
     a.vector("latent_norm", "attention", moved, 2 * moved, 2)
     a.gemm("q_up_proj", "attention", tokens, heads * (nope + rope), q_rank or h)
     a.gemm("kv_up_proj", "attention", tokens, heads * (nope + value), kv_rank)
-    turned = 2 * 2 * tokens * (heads + 1) * rope
-    a.vector("rotary", "attention", turned, turned, 2)
+    _rotary(a, tokens * (heads + 1) * rope)
     kept_value = value
     if "rect_fa" not in r.on:
         kept_value = nope + rope
@@ -526,8 +540,11 @@ def _mixture(a: Account) -> None:
     h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
     fused = "fused_operators" in r.on
     a.synchronises = r.capacity_factor is None
-    logits = a.local * experts
-    a.gemm("router", "mlp", a.local, experts, h)
+    # Replicated: each tensor-parallel rank routes and sends the tokens of all.
+    everything = "replicated_dispatch" in r.on
+    own = a.tokens if everything else a.local
+    logits = own * experts
+    a.gemm("router", "mlp", own, experts, h)
     passes, steps = (24, 4) if fused else (48, 12)
     sorts = "vector_sort" in r.on
     if sorts:  # values and indices of two choices are not written and read again, but the logits once
@@ -537,23 +554,24 @@ def _mixture(a: Account) -> None:
     a.dense_params += h * experts
 
     # What one rank receives: walk over the ranks of its expert-parallel and expert tensor-parallel groups.
-    received = sum(a.local * k / d.ep for _ in a.groups["ep"] for _ in a.groups["etp"]) * (r.capacity_factor or 1)
+    sharing = [0] if everything else a.groups["etp"]
+    received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
     mine = experts / d.ep
     resorted = 4 * h * received if mine > 1 and d.ep > 1 and d.dispatcher != "allgather" else 0
-    sent = a.local * k
-    permute = 2 * h * a.local + 2 * h * sent  # read each token, write a row for each choice
+    sent = own * k
+    permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
     unpermute, permute_back = permute, permute
     unpermute_back = 2 * permute
     if d.dispatcher == "allgather":
         # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
-        whole = sum(a.local for _ in a.groups["ep"] for _ in a.groups["etp"])
+        whole = sum(own for _ in a.groups["ep"] for _ in a.groups["etp"])
         wide = 0 if sorts else 8
         permute = unpermute_back = (2 + wide + 2) * h * received
         unpermute = permute_back = (2 + wide + 4 + 4) * h * received + 2 * h * whole
         sent = received
     once = 1 if fused else 3
     if sorts:  # a key and a place of each choice, in and out, twice
-        permute += 2 * (8 + 8) * a.local * k
+        permute += 2 * (8 + 8) * own * k
     a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts)
     a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
     width = r.moe_intermediate_size / d.etp
@@ -581,7 +599,8 @@ def _mixture(a: Account) -> None:
 
 def _expert_messages(a: Account, received: float) -> None:
     r, machine, ep = a.run, a.machine, a.groups["ep"]
-    token_bytes = 2 * r.hidden_size * a.local * (r.capacity_factor or 1)
+    everything = "replicated_dispatch" in r.on
+    token_bytes = 2 * r.hidden_size * (a.tokens if everything else a.local) * (r.capacity_factor or 1)
     k = r.num_experts_per_tok
 
     def once(hot: float, loss: float) -> float:
@@ -618,10 +637,16 @@ def _expert_messages(a: Account, received: float) -> None:
     for name in losses:
         hidden = {"hide_forward": hide("forward"), "hide_backward": hide(name)}
         a.message(name, "ep", even[name], 1, 1, busy=busy[name], **hidden)
-    rows = 0 if a.d.dispatcher == "allgather" else 2 * r.hidden_size * received
-    mean, most = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
-    a.message("expert_gather", "ep", mean, 1, 1, busy=most)
-    a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
+    rows = 2 * r.hidden_size * received
+    if everything:
+        # All rows are there; products over a cut of the width are summed, in both passes.
+        mean, most = (machine.all_reduce(rows * hot, a.groups["etp"]) for hot in (1.0, a.hot))
+        a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
+    else:
+        rows = 0 if a.d.dispatcher == "allgather" else rows
+        mean, most = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
+        a.message("expert_gather", "ep", mean, 1, 1, busy=most)
+        a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
     if levelled.hot:
         one = (r.gates + 1) * r.hidden_size * r.moe_intermediate_size
         weights = machine.all_gather(2 * levelled.hot * one, ep)

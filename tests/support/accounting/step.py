@@ -304,7 +304,11 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             # Adam reads gradient, weight and moments and writes weights and moments; norm and clearing touch it whole.
             gradient, master, moments = _state_sizes(run)
             adam = 0 if d.virtual_optimizer else moments
-            moved = params_n * ((gradient + 2 * (master + adam) + 2) / shards + 2 * gradient)
+            kernel = gradient + 2 * (master + adam) + 2
+            if "unfused_optimizer" in run.on:
+                # 11 operators with one operand, 5 with two, 3 assignments, one cast.
+                kernel = 11 * (4 + 4) + 5 * (4 + 4 + 4) + 3 * (4 + 4) + (2 + 4)
+            moved = params_n * (kernel / shards + 2 * gradient)
             update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
             tail["optimizer_s"] += update
             if d.swap_optimizer or d.virtual_optimizer:
