@@ -92,6 +92,7 @@ def machine_of(
         movement_fraction=value["permute"],
         cube_op_s=fixed.cube_op_s,
         vector_op_s=fixed.vector_op_s,
+        gemm_units=profile.efficiency["gemm_units"],
     )
     return Machine(
         name=device.name,
