@@ -33,7 +33,8 @@ INSIDE = 0.80
 class Rehearsal:
     """One record predicted by a fit to smaller clusters.
 
-    name : of the record. doublings : log2 of its ranks over the most ranks fitted. residual : log(predicted / measured).
+    name : of the record.
+    doublings : log2 of its ranks over the most ranks fitted. residual : log(predicted / measured).
     log_sigma : spread of its class over the smaller clusters, each family left out.
     """
 
