@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.gemm_waves import tiled_efficiency
+
 Floats = npt.NDArray[np.float64]
 Number = Floats | float | int
 
@@ -23,6 +25,7 @@ class ComputeRates:
     hbm_bytes_per_s : datasheet bandwidth of device memory [B/s].
     gemm_fraction : of the peak, for an endless matrix multiplication.
     gemm_k_half, gemm_mn_half : elements; the depth and the width at which half the rate is lost.
+    gemm_units : matrix units whose waves count; 0 where the kernels of the device are not known to run in waves.
     grouped_gemm : rate of a grouped matrix multiplication against one of the same total shape.
     attention_forward, attention_backward : of the peak, at head dimension 128 and long sequences.
     attention_head_dim_half, attention_seq_half : elements, tokens; saturation in head dimension and sequence.
@@ -49,6 +52,7 @@ class ComputeRates:
     vector_op_s: Number
     cube_cores: float = 1.0
     pipelined_tiles: bool = False
+    gemm_units: float = 0.0
 
 
 # Output tile of one matrix core: what FP32 sums fill its accumulator of 128 KiB. Source: CANN platform_config, l0c.
@@ -92,9 +96,15 @@ def gemm_s(
 ) -> Floats:
     """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost.
 
+    Where waves are counted (`gemm_units`), whole tiles are, and edges don't count again.
+
     groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
     """
-    matrix_s = 2.0 * m * n * k / (rates.peak_flops * gemm_efficiency(m, n, k, rates, groups=groups))
+    if rates.gemm_units:
+        efficiency = rates.gemm_fraction * tiled_efficiency(m, n, k, rates.gemm_k_half, rates.gemm_units)
+    else:
+        efficiency = gemm_efficiency(m, n, k, rates, groups=groups)
+    matrix_s = 2.0 * m * n * k / (rates.peak_flops * efficiency)
     memory_s = element_bytes * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s)
 

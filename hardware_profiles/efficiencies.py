@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class EfficiencyTerm:
     """What one named efficiency means.
 
-    `unit` is "fraction" (of the peak named in `meaning`, 0 < value <= `upper`) or the unit of a half-saturation size:
-    the size x_half in 1 / (1 + x_half / x), at which half of the peak is reached.
+    `unit` is "fraction" (of the peak named in `meaning`, 0 < value <= `upper`), a count, or the unit of a
+    half-saturation size: the size x_half in 1 / (1 + x_half / x), at which half of the peak is reached.
     """
 
     name: str
@@ -54,6 +54,16 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             "elements",
             30.0,
             0.60,
+            upper=_HALF_SIZE_LIMIT,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "gemm_units",
+            "matrix units of a device that compute output tiles of a plain GEMM in waves, for which the GEMM curve's "
+            "mn_half then does not count; 0: waves are not modelled",
+            "units",
+            0.0,
+            0.01,
             upper=_HALF_SIZE_LIMIT,
             may_be_zero=True,
         ),

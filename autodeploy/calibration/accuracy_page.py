@@ -9,7 +9,23 @@ import numpy as np
 
 from autodeploy.calibration.accuracy_errors import Errors, Ordered, Runs, errors_of
 from autodeploy.calibration.accuracy_measures import A100, ASCEND, H100, Measures
-from autodeploy.calibration.accuracy_texts import HEADING, HOW, NOT_COVERED, NOT_MODELLED, PARAMETERS_INTRO, WORST_INTRO
+from autodeploy.calibration.accuracy_shared import (
+    SERIES,
+    SHARED_TITLES,
+    contradictions,
+    pairs_by_sharing,
+    shared_node_rows,
+)
+from autodeploy.calibration.accuracy_texts import (
+    HEADING,
+    HOW,
+    NOT_COVERED,
+    NOT_MODELLED,
+    PARAMETERS_INTRO,
+    SHARED_INTRO,
+    SHARED_NOTES,
+    WORST_INTRO,
+)
 from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses, parts_of
 
 if TYPE_CHECKING:
@@ -45,6 +61,7 @@ class Aim:
 def page(measures: Measures) -> str:
     """The whole page."""
     parts = [HEADING, _times(measures), _carried(measures), _memory(measures), _orders(measures)]
+    parts.append(_shared(measures.runs[A100]))
     parts += [_intervals(measures), HOW, _parameters(measures.calibrations.values())]
     parts += [_worst(measures), NOT_MODELLED, NOT_COVERED]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -177,6 +194,19 @@ def _orders(measures: Measures) -> str:
     )
 
 
+def _shared(runs: Runs) -> str:
+    whole, wrong_whole, others, wrong_others = pairs_by_sharing(runs)
+    against = ", ".join(f"`{small}` against `{large}`" for small, large in contradictions(runs))
+    counts = (
+        f"Of the pairs of {SERIES}, {wrong_whole} of {whole} are ordered wrong where one tensor-parallel group fills "
+        f"each node, and {wrong_others} of the other {others}."
+    )
+    return (
+        f"### What keeps A100 from its aims\n\n{counts} {SHARED_INTRO.replace('PAIRS', against)}\n\n"
+        f"{table(SHARED_TITLES, shared_node_rows(runs))}\n\n{SHARED_NOTES}"
+    )
+
+
 def _intervals(measures: Measures) -> str:
     rows = []
     for profile, name in ((ASCEND, "Ascend 800T A2"), (A100, "A100"), (H100, "H100")):
@@ -188,7 +218,9 @@ def _intervals(measures: Measures) -> str:
     return (
         "## Larger clusters than fitted, and intervals\n\nThe interval of each prediction comes from the records its "
         "fit has seen: the spread of their left-out residuals in the class, widened with the distance "
-        f"from them. The share inside should be 80 %.\n\n{table(titles, rows)}\n\n{loose}"
+        "from them. What a doubling of the cluster costs is measured on splits at every smaller size; for a split's "
+        f"own row its large clusters are left out of that. The share inside should be 80 %.\n\n"
+        f"{table(titles, rows)}\n\n{loose}"
     )
 
 

@@ -10,10 +10,12 @@ import numpy as np
 
 from autodeploy.calibration.accuracy_errors import Errors, Runs, errors_of, residuals_at, runs_of
 from autodeploy.calibration.calibrate import calibrate
-from autodeploy.calibration.coverage import Z80, coverage, widened
+from autodeploy.calibration.coverage import coverage, widened
+from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import counts_for_time
+from autodeploy.calibration.spreads import Z80, class_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
 
-LEAST_IN_CLASS = 3
 UNIDENTIFIED = 0.8  # of the prior's standard deviation
-LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record, as the shipped table has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SplitErrors:
 
 
 def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
-    """Fits to the small clusters of a profile and predicts the large ones."""
+    """Fits to the small clusters of a profile and predicts the large ones; intervals know the small ones alone."""
     sized = [(r, int(r.cluster.num_npus or 1)) for r in records if r.cluster.profile == split.profile]
     sized = [(r, cards) for r, cards in sized if counts_for_time(r)]
     fitted = calibrate([r for r, cards in sized if cards <= split.at_most], split.profile)
@@ -58,8 +58,9 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     values = values_of(fitted.fit.parameters, fitted.fit.log_factors, fitted.profile.efficiency)
     found = residuals_at(large, values)
     rows, basis = rows_by_id(), runs_of(fitted)
+    slope = ranks_per_doubling(rehearsals(fitted, rows))
     inside = [
-        abs(residual) <= Z80 * log_sigma(rows[r.id], [rows[b.id] for b in basis.records], basis.left_out)
+        abs(residual) <= Z80 * log_sigma(rows[r.id], [rows[b.id] for b in basis.records], basis.left_out, slope)
         for r, residual in zip(large, found, strict=True)
     ]
     sigma = np.sqrt(np.diag(fitted.fit.covariance))
@@ -76,7 +77,8 @@ def left_out_coverage(runs: Runs) -> float:
     for number, record in enumerate(runs.records):
         others = families != families[number]
         basis = [rows[r.id] for r, other in zip(runs.records, others, strict=True) if other]
-        sigma = log_sigma(rows[record.id], basis, runs.left_out[others])
+        row = rows[record.id]
+        sigma = log_sigma(row, basis, runs.left_out[others], float(coverage()["ranks_per_doubling"][row["family"]]))
         inside.append(abs(runs.left_out[number]) <= Z80 * sigma)
     return float(np.mean(inside))
 
@@ -86,14 +88,10 @@ def rows_by_id() -> dict[str, Mapping[str, Any]]:
     return {row["id"]: row for row in coverage()["records"]}
 
 
-def log_sigma(run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_out: Floats) -> float:
+def log_sigma(run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_out: Floats, slope: float) -> float:
     """Log standard deviation of a prediction of `run` from the records in `basis` alone, as the coverage table does.
 
-    Spread of left-out residuals of the class (dense or experts), and in quadrature what lies beyond its records.
+    Spread of left-out residuals of the class, and in quadrature what lies beyond its records.
     """
-    same = np.array([row["moe"] == run["moe"] for row in basis], dtype=bool)
-    enough = int(same.sum()) >= LEAST_IN_CLASS
-    seen = [row for row, mark in zip(basis, same, strict=True) if mark or not enough]
-    sigma = float(np.percentile(np.abs(left_out[same] if enough else left_out), 80)) / Z80
-    variance = (sigma if enough else max(LEAST_UNCALIBRATED, sigma)) ** 2
-    return math.sqrt(widened(variance, run, seen)[0])
+    sigma, seen = class_sigma(run, basis, left_out)
+    return math.sqrt(widened(sigma**2, run, seen, slope)[0])

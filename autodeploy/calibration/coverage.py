@@ -9,23 +9,24 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.calibration.spreads import Z80, classes_of_run
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Half-widths of normal 80 % and 90 % intervals in standard deviations.
-Z80 = 1.2816
-Z90 = 1.6449
+Z90 = 1.6449  # half-width of a normal 90 % interval in standard deviations
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
 
 # Standard deviation of log step time that each doubling beyond the covered range of an axis adds, and each feature or
-# tier that no record of the family has used. Judgement: errors between half and double the calibrated size of a
-# cluster differ by about this much in the A100 records (<= 256 GPUs against >= 1000).
-PER_DOUBLING = {"ranks": 0.02, "ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
+# tier that no record of the family has used. That of ranks is measured (distance.py); of the others
+# there are too few records: judgement.
+RANKS_PER_DOUBLING = 0.02  # for devices without records, and the prior of the others
+PER_DOUBLING = {"ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
 # A device without records takes the efficiencies of another; what that costs beside the other's own spread.
 PER_CARRIED_DEVICE = 0.08
 CARRIED_FROM = {"ascend-910c": "ascend-910b", "nvidia-h800": "nvidia-h100", "nvidia-b200": "nvidia-h100"}
-AXES = tuple(PER_DOUBLING)
+AXES = ("ranks", *PER_DOUBLING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +57,46 @@ def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
 
     Parameters
     ----------
-    run : moe (bool), ranks, tp, pp, cp, ep, seq_length, features (list of names that no family may have measured).
+    run : moe (bool), ranks, shares_node (bool), tp, pp, cp, ep, seq_length, features (list of names that no family may
+        have measured).
 
     Notes
     -----
-    The class's residual spread, plus what distance from the covered range adds in quadrature.
+    The residual spread of the narrowest class with enough records, plus what distance from the covered range adds in
+    quadrature.
     """
     table = coverage()
-    kind = "moe" if run["moe"] else "dense"
+    narrow, kind = classes_of_run(run)
     classes = table["classes"]
     own, family = family.endswith("/own"), family.removesuffix("/own")
     origin = family if f"{family}/{kind}" in classes else CARRIED_FROM.get(family, family)
-    key = f"{origin}/{kind}"
+    name = narrow if f"{origin}/{narrow}" in classes else kind
+    key = f"{origin}/{name}"
     measured = key in classes
     entry = classes.get(key) or classes["uncalibrated"]
-    records = [r for r in table["records"] if r["family"] == origin and (r["moe"] == run["moe"] or not measured)]
+    records = [r for r in table["records"] if r["family"] == origin and (name in classes_of_run(r) or not measured)]
     variance, extrapolated = float(entry["log_sigma"]) ** 2, []
     if own or origin != family or not records:
         variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")
-    variance, beyond = widened(variance, run, records)
+    variance, beyond = widened(
+        variance, run, records, float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING))
+    )
     extrapolated += beyond
     basis = f"{entry['n']} records of {key}" if measured else f"no record of {family}; spread of uncalibrated devices"
     return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
 
 
-def widened(variance: float, run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> tuple[float, list[str]]:
+def widened(
+    variance: float, run: Mapping[str, Any], records: Sequence[Mapping[str, Any]], ranks_per_doubling: float
+) -> tuple[float, list[str]]:
     """The variance with what lies between a run and the records in quadrature, and the axes and features that do."""
-    extrapolated = []
+    per_doubling, extrapolated = {"ranks": ranks_per_doubling, **PER_DOUBLING}, []
     for axis in AXES:
         seen = [r[axis] for r in records] or [1]
         beyond = max(0.0, math.log2(run[axis] / max(seen)), math.log2(min(seen) / run[axis]))
         if beyond > 0.5:
-            variance += (PER_DOUBLING[axis] * beyond) ** 2
+            variance += (per_doubling[axis] * beyond) ** 2
             extrapolated.append(axis)
     known = {name for r in records for name in r["features"]}
     for name in sorted(set(run["features"]) - known):

@@ -8,7 +8,7 @@ does not move the fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,12 @@ class Fit:
     residuals: Floats
     jacobian: Floats
     weights: Floats
+
+    def of(self, inside: npt.NDArray[np.bool_]) -> Fit:
+        """The linear model of some of the records, around the same estimate."""
+        return replace(
+            self, residuals=self.residuals[inside], jacobian=self.jacobian[inside], weights=self.weights[inside]
+        )
 
     def factors(self) -> dict[str, float]:
         """Factor per parameter name."""
@@ -100,15 +106,21 @@ def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
 
     The model is linear in the log factors near the fit, so each refit is one weighted solve.
     """
-    prior = np.array([p.prior_sigma for p in result.parameters])
     labels = np.asarray(groups)
     found = np.empty_like(result.residuals)
     for label in np.unique(labels):
         inside = labels == label
-        rest = ~inside
-        change = _solve(result.jacobian[rest], result.residuals[rest], result.weights[rest], result.log_factors, prior)
-        found[inside] = result.residuals[inside] + result.jacobian[inside] @ change
+        found[inside] = refit_residuals(result, ~inside, np.flatnonzero(inside))
     return found
+
+
+def refit_residuals(result: Fit, fitted: npt.NDArray[np.bool_], predicted: npt.NDArray[np.int64]) -> Floats:
+    """Residuals of the records at `predicted` under a fit to the records marked `fitted`."""
+    prior = np.array([p.prior_sigma for p in result.parameters])
+    change = _solve(
+        result.jacobian[fitted], result.residuals[fitted], result.weights[fitted], result.log_factors, prior
+    )
+    return np.asarray(result.residuals[predicted] + result.jacobian[predicted] @ change)
 
 
 def _weights(residuals: Floats, sigma: Floats) -> Floats:

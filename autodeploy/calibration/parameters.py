@@ -31,9 +31,11 @@ PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
         ),
         FitParameter("mindformers", ("release_mindformers",), 0.20, "time of MindFormers before 1.5"),
     ),
+    # Priors of streams and of links inside a node are measurements of the sibling A800 and simulators' ranges.
     "nvidia-a100": (
-        *_COMMON,
-        FitParameter("nvlink", ("link_nvlink",), 0.30, "rate of collectives inside a node"),
+        *_COMMON[:2],
+        FitParameter("hbm", ("hbm",), 0.10, "streaming rate of vector operators"),
+        FitParameter("nvlink", ("link_nvlink",), 0.10, "rate of collectives inside a node"),
         FitParameter("nic", ("link_scale_out",), 0.30, "rate of collectives between nodes"),
         FitParameter(
             "gemm_depth", ("gemm_k_half",), 0.50, "depth at which a matrix multiplication loses half its rate"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
-from autodeploy.calibration.coverage import Z80
+from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, class_spreads, log_sigma_of, shares_node
 from autodeploy.specs.record import Record, read_records
 from hardware_profiles.loader import load_profile
 
@@ -60,21 +61,23 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     """Residual spread per family and class, spread of ratios between strategies, and what every record ran."""
     classes: dict[str, dict[str, float]] = {}
     pairs: list[float] = []
+    rows = {record.id: _row(record) for record in records if counts_for_time(record)}
     for calibration in calibrations:
-        moe = np.array([r.model.is_moe for r in calibration.records], dtype=bool)
-        for kind, inside in (("dense", ~moe), ("moe", moe)):
-            if int(inside.sum()) >= 3:
-                spread = _log_sigma(calibration.left_out[inside])
-                classes[f"{calibration.family}/{kind}"] = {"log_sigma": spread, "n": int(inside.sum())}
+        spreads = class_spreads([rows[r.id] for r in calibration.records], calibration.left_out)
+        classes |= {f"{calibration.family}/{name}": each for name, each in spreads.items()}
         pairs += _pair_differences(calibration)
     memory = _memory_residuals(records)
     # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
-    classes["uncalibrated"] = {"log_sigma": max([0.15, *(c["log_sigma"] for c in classes.values())]), "n": 0}
+    classes["uncalibrated"] = {
+        "log_sigma": max([LEAST_UNCALIBRATED, *(c["log_sigma"] for c in classes.values())]),
+        "n": 0,
+    }
     return {
         "classes": classes,
-        "memory_log_sigma": _log_sigma(memory) if len(memory) >= 3 else UNMEASURED_MEMORY,
+        "memory_log_sigma": float(f"{log_sigma_of(memory):.6g}") if len(memory) >= 3 else UNMEASURED_MEMORY,
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
-        "records": [_row(record) for record in records if counts_for_time(record)],
+        "ranks_per_doubling": {c.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
+        "records": list(rows.values()),
     }
 
 
@@ -83,11 +86,6 @@ def _memory_residuals(records: Sequence[Record]) -> Floats:
     measured = [r for r in records if r.measured.peak_memory_gib is not None]
     predicted = [predict_record(r, calibrated=False).allocator_peak_gib for r in measured]
     return np.log(np.array(predicted) / np.array([r.measured.peak_memory_gib for r in measured], dtype=np.float64))
-
-
-def _log_sigma(residuals: Floats) -> float:
-    """Standard deviation whose normal 80 % interval holds 80 % of the residuals."""
-    return float(f"{np.percentile(np.abs(residuals), 80) / Z80:.6g}")
 
 
 def _ratio_sigma(differences: Floats) -> float:
@@ -116,6 +114,7 @@ def _differences(members: list[float]) -> Iterator[float]:
 def _row(record: Record) -> dict[str, Any]:
     """What a record ran, in the axes of the coverage table."""
     profile, strategy = load_profile(record.cluster.profile, calibrated=False), record.strategy
+    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     return {
         "id": record.id,
         "model": record.model.name,
@@ -124,7 +123,8 @@ def _row(record: Record) -> dict[str, Any]:
         "device": record.cluster.device or profile.default_device,
         "npus": record.cluster.num_npus,
         "moe": record.model.is_moe,
-        "ranks": int(record.cluster.num_npus or 1) * profile.devices_per_npu,
+        "ranks": ranks,
+        "shares_node": shares_node(ranks, strategy.tp, profile.ranks_per_node),
         "tp": strategy.tp,
         "pp": strategy.pp,
         "cp": strategy.cp,

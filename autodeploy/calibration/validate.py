@@ -11,6 +11,7 @@ from autodeploy.calibration.coverage import memory_interval, spread_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.calibration.spreads import shares_node
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.record import Measured, Record
@@ -188,6 +189,7 @@ def interval_coverage(records: Iterable[Record]) -> float:
         run: dict[str, Any] = {
             "moe": record.model.is_moe,
             "ranks": predicted.context.world,
+            "shares_node": shares_node(predicted.context.world, int(axes["tp"]), predicted.context.node_ranks),
             "seq_length": record.training.seq_length,
             "features": sorted(features_of(record)),
             **{axis: axes[axis] for axis in ("tp", "pp", "cp", "ep")},

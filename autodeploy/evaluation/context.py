@@ -53,6 +53,11 @@ class Context:
     facts: dict[str, object] = field(default_factory=dict)
 
     @property
+    def node_ranks(self) -> int:
+        """Ranks of one node."""
+        return int(str(self.facts["node_ranks"]))
+
+    @property
     def graph_mode(self) -> bool:
         """Whether the framework compiles the step: without a pipeline it splits each gradient as soon as it exists."""
         return "graph_mode" in self.features or self.target == "mindformers"

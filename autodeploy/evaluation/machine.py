@@ -104,6 +104,7 @@ def machine_of(
         vector_op_s=fixed.vector_op_s * np.asarray(value.get("vector_op", 1.0)),
         cube_cores=float(device.cube_cores or 1),
         pipelined_tiles="ascendp_mm" in features,
+        gemm_units=profile.efficiency["gemm_units"],
     )
     return Machine(
         name=device.name,

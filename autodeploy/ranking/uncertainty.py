@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from autodeploy.calibration.coverage import Spread, coverage, spread_of
+from autodeploy.calibration.spreads import shares_node
 from autodeploy.specs.planset import Plan, Uncertainty
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def run_of(candidate: Candidates, context: Context) -> dict[str, object]:
     return {
         "moe": context.model.is_moe,
         "ranks": context.world,
+        "shares_node": shares_node(context.world, int(axes["tp"]), context.node_ranks),
         "seq_length": context.seq_length,
         "features": used,
         **{axis: int(axes[axis]) for axis in ("tp", "pp", "cp", "ep")},

@@ -95,11 +95,11 @@ def test_distance_widens_the_interval() -> None:
     rows = rows_by_id()
     basis = [row for row in rows.values() if row["family"] == "nvidia-a100"]
     spread = np.full(len(basis), 0.05)
-    near = log_sigma(basis[0], basis, spread)
-    far = log_sigma({**basis[0], "ranks": 1 << 16, "features": ["swap_attention"]}, basis, spread)
+    near = log_sigma(basis[0], basis, spread, 0.02)
+    far = log_sigma({**basis[0], "ranks": 1 << 16, "features": ["swap_attention"]}, basis, spread, 0.02)
     assert near == pytest.approx(0.05 / 1.2816, rel=1e-6)
     assert far > near
-    assert log_sigma({**basis[0], "moe": True}, basis, spread) >= 0.15
+    assert log_sigma({**basis[0], "moe": True}, basis, spread, 0.02) >= 0.15
 
 
 def test_repeats_stand_once_and_experts_far_off_are_listed() -> None:

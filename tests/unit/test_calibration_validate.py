@@ -8,10 +8,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import Z80, coverage, memory_interval, spread_of
+from autodeploy.calibration.coverage import coverage, memory_interval, spread_of
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.spreads import Z80
 from autodeploy.calibration.validate import Statistics, ValidationReport, classes_of, interval_coverage, validate
 from autodeploy.specs.record import Measured, Record
 
@@ -111,14 +112,24 @@ def test_classes_name_model_length_size_framework_device_profile_and_release() -
 
 # -- the interval ------------------------------------------------------------------------------------------------
 
-RUN = {"moe": False, "ranks": 64, "tp": 8, "pp": 2, "cp": 1, "ep": 1, "seq_length": 4096, "features": []}
+RUN = {
+    "moe": False,
+    "ranks": 64,
+    "shares_node": False,
+    "tp": 8,
+    "pp": 2,
+    "cp": 1,
+    "ep": 1,
+    "seq_length": 4096,
+    "features": [],
+}
 
 
 def test_an_interval_is_the_spread_of_its_class() -> None:
     spread = spread_of("ascend-910b", RUN)
-    assert spread.log_sigma == pytest.approx(coverage()["classes"]["ascend-910b/dense"]["log_sigma"])
+    assert spread.log_sigma == pytest.approx(coverage()["classes"]["ascend-910b/dense, whole nodes"]["log_sigma"])
     assert spread.extrapolated == ()
-    assert spread.basis.endswith("records of ascend-910b/dense")
+    assert spread.basis.endswith("records of ascend-910b/dense, whole nodes")
     low, high = spread.interval(10.0)
     assert math.log(10.0 / low) == pytest.approx(math.log(high / 10.0)) == pytest.approx(Z80 * spread.log_sigma)
 
@@ -142,6 +153,15 @@ def test_carried_devices_are_wider_than_those_they_come_from() -> None:
     assert carried.log_sigma > own.log_sigma
     assert "device family" in carried.extrapolated
     assert spread_of("some-other-chip", RUN).log_sigma >= coverage()["classes"]["uncalibrated"]["log_sigma"]
+
+
+def test_runs_whose_groups_share_nodes_have_a_spread_of_their_own() -> None:
+    whole = spread_of("nvidia-a100", {**RUN, "seq_length": 2048})
+    shared = spread_of("nvidia-a100", {**RUN, "tp": 2, "shares_node": True, "seq_length": 2048})
+    assert shared.log_sigma > 2.0 * whole.log_sigma
+    assert shared.basis.endswith("records of nvidia-a100/dense, shared nodes")
+    few = spread_of("ascend-910b", {**RUN, "tp": 2, "shares_node": True})
+    assert few.basis.endswith("records of ascend-910b/dense")
 
 
 def test_the_nearest_record_is_one_of_the_table() -> None:

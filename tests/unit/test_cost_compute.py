@@ -20,6 +20,7 @@ from cost_models.compute import (
     movement_s,
     vector_s,
 )
+from cost_models.gemm_waves import tiled_efficiency
 from hardware_profiles.loader import load_profile
 
 
@@ -154,3 +155,26 @@ def test_the_smaller_chip_is_slower_by_its_cube_cores() -> None:
     # 910B3 has 20 cube cores at the clock of 910B2's 24.
     slow, fast = (float(gemm_s(16_384, 16_384, 16_384, rates_of(d))) for d in ("910B3", "910B2"))
     assert slow / fast == pytest.approx(24 / 20, rel=1e-3)
+
+
+def test_one_tile_more_than_units_costs_a_second_wave() -> None:
+    def share(rows: float) -> float:
+        return float(tiled_efficiency(256.0 * rows, 128.0, 64.0, 400.0, 108.0)) * (64.0 + 400.0) / 64.0
+
+    assert share(108) == pytest.approx(1.0)
+    assert share(216) == pytest.approx(1.0)
+    # 109 tiles: nearly half of the second wave is idle, and the depth is too short to be cut.
+    assert share(109) < 0.7
+
+
+def test_a_deep_multiplication_is_cut_where_tiles_are_few() -> None:
+    shallow, deep = (float(tiled_efficiency(4096.0, 1024.0, k, 0.01 * k, 108.0)) for k in (1.0, 32_768.0))
+    assert shallow == pytest.approx(deep)  # cutting pays where slices are long against k_half, whatever the depth
+    dear = float(tiled_efficiency(4096.0, 1024.0, 400.0, 400.0, 108.0)) * 2.0
+    assert dear < 0.8 < 0.9 < deep
+
+
+def test_waves_count_only_where_the_profile_has_units() -> None:
+    waves = replace(RATES, gemm_units=108.0)
+    assert float(gemm_s(4096, 3072, 8192, waves)) > float(gemm_s(4096, 3072, 8192, RATES))
+    assert float(gemm_s(49_152, 8192, 8192, waves)) < 1.05 * float(gemm_s(49_152, 8192, 8192, RATES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.gemm_waves import tiled_efficiency
 from hardware_profiles import EFFICIENCY_TERMS, KINDS, Profile, ProfileError, list_profiles, load_profile
 
 NAMES = ("ascend-800t-a2", "cloudmatrix-384", "nvidia-a100-80g", "nvidia-b200", "nvidia-h100", "nvidia-h800")
@@ -156,6 +157,10 @@ def test_gemm_curve_of_gpus_spans_the_measured_range(name: str, best: float, mea
     eff = published(name).efficiency
 
     def fraction(size_mn: float, size_k: float) -> float:
+        if eff["gemm_units"]:  # waves of tiles, over widths about this one
+            sizes = size_mn * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
+            shares = tiled_efficiency(sizes[:, None], sizes, size_k, eff["gemm_k_half"], eff["gemm_units"])
+            return eff["gemm_peak_fraction"] * float(shares.mean())
         denominator = 1 + eff["gemm_k_half"] / size_k + 2 * eff["gemm_mn_half"] / size_mn
         return eff["gemm_peak_fraction"] / denominator
 

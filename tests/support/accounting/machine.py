@@ -42,6 +42,7 @@ class Numbers:
     movement_fraction: float
     cube_op_s: float
     vector_op_s: float
+    gemm_units: float
     comm_op_s: float
     issue_s: float
     sync_s: float
@@ -73,8 +74,19 @@ class Numbers:
         """C[m, n] = A[m, k] B[k, n], `groups` in one operator: matrix or memory rate, and the fixed cost once."""
         flops, touched = 2 * m * n * k, 2 * (m * k + k * n + m * n)
         memory_s = touched / (self.hbm_bytes_per_s * self.hbm_fraction)
-        rate = self._matrix_rate(m, n, k, groups)
-        return (groups * max(flops / rate, memory_s) + self.cube_op_s) * self.software_factor
+        matrix_s = self._in_waves(m, n, k) if self.gemm_units else flops / self._matrix_rate(m, n, k, groups)
+        return (groups * max(matrix_s, memory_s) + self.cube_op_s) * self.software_factor
+
+    def _in_waves(self, m: float, n: float, k: float) -> float:
+        """One tile on every matrix unit at a time; the library's best of three tiles and six ways to cut the depth."""
+        unit_rate = self.peak_flops * self.gemm_fraction / self.gemm_units
+        found = []
+        for high, wide, rate in ((256, 128, 1), (128, 256, 1), (128, 128, 0.95)):
+            for cut in (1, 2, 3, 4, 6, 8):
+                depth = k / cut + self.gemm_k_half
+                rounds = math.ceil(math.ceil(m / high) * math.ceil(n / wide) * cut / self.gemm_units)
+                found.append(rounds * 2 * high * wide * depth / (unit_rate * rate))
+        return min(found)
 
     def grouped_gemm_s(self, groups: float, m: float, n: float, k: float, *, fused: bool) -> float:
         """`groups` multiplications of m rows: one operator at the grouped rate, or one operator each."""

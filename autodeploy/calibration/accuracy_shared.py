@@ -1,0 +1,81 @@
+"""What the A100 figures are without layouts whose tensor-parallel groups share a node: where the order breaks."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from autodeploy.calibration.accuracy_errors import errors_of, layout_groups, ordered_pairs
+from autodeploy.calibration.accuracy_splits import rows_by_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.calibration.accuracy_errors import Runs
+    from autodeploy.specs.record import Record
+
+SHARED_TITLES = (
+    *("A100 runs, family left out", "runs", "mean (MAPE)", "90th percentile"),
+    *("pairs", "ordered right", "groups: tau, regret"),
+)
+SERIES = "GPT-39.1B"  # 47 layouts measured at one batch
+
+
+def shares(record: Record) -> bool:
+    """Whether several tensor-parallel groups of a run share a node."""
+    return bool(rows_by_id()[record.id]["shares_node"])
+
+
+def _slow(record: Record) -> bool:
+    return record.model.name == SERIES and record.strategy.tp in (2, 4)
+
+
+def shared_node_rows(runs: Runs) -> list[list[str]]:
+    """The figures of all runs, and without two sets: the smaller seen to be slow, the larger chosen by layout alone."""
+    kept: tuple[tuple[str, Callable[[Record], bool]], ...] = (
+        ("all", lambda _: True),
+        (f"without {SERIES} at TP2 and TP4", lambda r: not _slow(r)),
+        ("without all layouts whose groups share a node", lambda r: not shares(r)),
+    )
+    rows = []
+    for name, keep in kept:
+        some = runs.of([keep(r) for r in runs.records])
+        errors, order = errors_of(some.left_out), ordered_pairs(some)
+        groups = "; ".join(f"{g.name.split()[0]} {g.tau:.2f}, {100 * g.regret:.1f} %" for g in layout_groups(some))
+        right = f"{100 * order.left_out / order.pairs:.1f} %" if order.pairs else "-"
+        size = [str(errors.n), f"{100 * errors.mape:.1f} %", f"{100 * errors.p90_ape:.1f} %"]
+        rows.append([name, *size, str(order.pairs), right, groups])
+    return rows
+
+
+def pairs_by_sharing(runs: Runs) -> tuple[int, int, int, int]:
+    """Pairs of the series' layouts and how many are ordered wrong: with both on whole nodes, and with others."""
+    series = runs.of([r.model.name == SERIES for r in runs.records])
+    whole = series.of([not shares(r) for r in series.records])
+    inside, total = ordered_pairs(whole), ordered_pairs(series)
+    wrong_inside, wrong = inside.pairs - inside.left_out, total.pairs - total.left_out
+    return inside.pairs, wrong_inside, total.pairs - inside.pairs, wrong - wrong_inside
+
+
+def contradictions(runs: Runs) -> list[tuple[str, str]]:
+    """Pairs of runs that differ in the micro batch alone, where the larger one, with the larger bubble, ran no slower.
+
+    Only runs of the series with pipelines on shared nodes: the bubble of the larger grows by more than a twentieth.
+    """
+    found = []
+    members = [r for r in runs.records if _slow(r)]
+    for one, two in combinations(members, 2):
+        small, large = sorted((one, two), key=lambda r: r.strategy.micro_batch_size)
+        same = (one.strategy.tp, one.strategy.pp) == (two.strategy.tp, two.strategy.pp)
+        times = [r.measured.step_time_s for r in (small, large)]
+        if same and times[0] and times[1] and times[1] <= times[0] and _bubble(large) > 1.05 * _bubble(small):
+            found.append((small.id, large.id))
+    return found
+
+
+def _bubble(record: Record) -> float:
+    """(M + P - 1) / M of a 1F1B pipeline."""
+    strategy = record.strategy
+    replicas = int(record.cluster.num_npus or 1) / (strategy.tp * strategy.pp)
+    micro_batches = record.training.global_batch_size.value / replicas / strategy.micro_batch_size
+    return (micro_batches + strategy.pp - 1) / micro_batches

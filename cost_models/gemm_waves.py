@@ -1,0 +1,43 @@
+"""Waves of a matrix multiplication: output tiles run on the device's matrix units a few at a time, and the last few
+leave units idle.
+
+A unit computes one tile of the output; all units together compute a wave. 109 tiles on 108 units take as long as 216.
+Where that wastes much, the library takes smaller tiles or cuts the depth into slices that run as tiles of their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Number = Floats | float | int
+
+# Rows, columns and rate of the tiles that a library chooses from. A smaller tile reads more operands per product.
+# Source: NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and wave quantization.
+TILES = ((256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 0.95))
+SLICES = (1, 2, 3, 4, 6, 8)
+
+
+def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: float) -> Floats:
+    """Share of the rate of an endless multiplication that C[m, n] = A[m, k] B[k, n] reaches in whole waves of tiles.
+
+    Notes
+    -----
+    A tile takes as long as its depth and k_half more: it fills its pipeline and writes its output. Cut into s slices
+    of k / s, the depth makes s times as many tiles, and each pays k_half. The fastest choice counts, as the library's
+    heuristic would have it: m n k / min(waves x units x tile x (k / s + k_half)).
+
+    References
+    ----------
+    NVIDIA, Matrix Multiplication Background User's Guide: wave quantization of A100's 108 multiprocessors with tiles
+    of 256 x 128. Split-K: NVIDIA CUTLASS, "Efficient GEMM in CUDA", parallelized reductions.
+    """
+    m, n, k = (np.asarray(size, dtype=np.float64) for size in (m, n, k))
+    best: Number = np.inf
+    for rows, columns, rate in TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / columns)
+        for slices in SLICES:
+            waves = np.ceil(tiles * slices / units)
+            best = np.minimum(best, waves * units * rows * columns / rate * (k / slices + k_half))
+    return np.asarray(m * n * k / best)

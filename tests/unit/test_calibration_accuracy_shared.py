@@ -1,0 +1,52 @@
+"""What keeps A100 from its aims: layouts whose tensor-parallel groups share a node."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodeploy.calibration.accuracy_errors import Runs, ordered_pairs
+from autodeploy.calibration.accuracy_shared import (
+    SERIES,
+    SHARED_TITLES,
+    contradictions,
+    pairs_by_sharing,
+    shared_node_rows,
+    shares,
+)
+from autodeploy.calibration.shipped import shipped_records
+
+
+def series() -> Runs:
+    """The runs of the series, all predicted exactly."""
+    records = tuple(r for r in shipped_records() if r.model.name == SERIES)
+    return Runs(records, np.zeros(len(records)), np.zeros(len(records)))
+
+
+def test_a_run_shares_nodes_where_its_groups_are_smaller_than_they_are() -> None:
+    marks = {r.strategy.tp: shares(r) for r in series().records}
+    assert marks == {1: True, 2: True, 4: True, 8: False}
+
+
+def test_contradictions_have_one_layout_and_a_larger_bubble_that_took_no_longer() -> None:
+    runs = series()
+    known = {r.id: r for r in runs.records}
+    found = contradictions(runs)
+    assert ("vtrain_multi_048", "vtrain_multi_062") in found
+    for small, large in ((known[a], known[b]) for a, b in found):
+        assert small.strategy.micro_batch_size < large.strategy.micro_batch_size
+        assert (small.strategy.tp, small.strategy.pp) == (large.strategy.tp, large.strategy.pp)
+        assert (large.measured.step_time_s or 0.0) <= (small.measured.step_time_s or 0.0)
+
+
+def test_every_pair_is_counted_once_and_an_exact_model_orders_all() -> None:
+    runs = series()
+    whole, wrong_whole, others, wrong_others = pairs_by_sharing(runs)
+    assert whole + others == ordered_pairs(runs).pairs
+    assert (wrong_whole, wrong_others) == (0, 0)
+
+
+def test_the_table_leaves_out_more_from_row_to_row() -> None:
+    rows = shared_node_rows(series())
+    assert all(len(row) == len(SHARED_TITLES) for row in rows)
+    assert [int(row[1]) for row in rows] == sorted((int(row[1]) for row in rows), reverse=True)
+    assert all(row[5] == "100.0 %" for row in rows)
