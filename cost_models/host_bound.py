@@ -90,5 +90,5 @@ def exposed_host_s(
     """
     synchronisations = np.asarray(synchronisations, dtype=np.float64)
     ahead = np.maximum(0.0, np.asarray(host_s) - synchronisations * sync_s - device_s)
-    event = synchronisations * (sync_s + np.maximum(restart_s, ahead)) - queued_s
+    event = synchronisations * sync_s + np.maximum(synchronisations * restart_s, ahead) - queued_s
     return np.asarray(np.maximum(ahead, np.where(synchronisations > 0, event, 0.0)))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.attention import attention_rows
-from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, shared_experts_whole
+from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
 from autodeploy.workload.operators import (
-    Bools,
     Exchange,
     Floats,
     LayerTable,
@@ -54,9 +51,8 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     if not moe:
         exchanges += _tensor_parallel(model, shard, "mlp", "mlp_up_proj", "mlp_down_proj")
     elif model.shared_expert_width:
-        around = _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
-        exchanges += _where_cut(around, shared_experts_whole(shard, on))
-    dense_params, expert_params = _params(model, shard, on, moe)
+        exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
+    dense_params, expert_params = _params(model, shard, moe)
     operators.append(_accumulation(dense_params + expert_params, on))
     return LayerTable(
         name=kind[0] if window is None else f"{kind[0]}_window",
@@ -86,17 +82,10 @@ def _accumulation(params: Floats, on: OperatorFeatures) -> Operator:
 def _dense(
     model: ModelSpec, shard: Sharding, on: OperatorFeatures
 ) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
-    width = float(model.intermediate_size or 0)
-    return mlp_rows(model, on, width=width, prefix="mlp", tokens=shard.tokens, tp=shard.tp)
+    return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
 
 
-def _where_cut(exchanges: list[Exchange], whole: Bools) -> list[Exchange]:
-    """Exchanges of a tensor-parallel region, which does without where its weights are whole."""
-    runs = np.where(whole, 0.0, 1.0)
-    return [replace(e, forward_count=e.forward_count * runs, backward_count=e.backward_count * runs) for e in exchanges]
-
-
-def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool) -> tuple[Floats, Floats]:
+def _params(model: ModelSpec, shard: Sharding, moe: bool) -> tuple[Floats, Floats]:
     """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
     whole = model.norm_params_per_layer
     latent = (model.q_lora_rank or 0) * model.hidden_size if model.is_mla else 0
@@ -107,14 +96,14 @@ def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool) 
         # A key-value head is copied to every rank where there are fewer heads than ranks.
         heads = model.num_attention_heads / shard.tp + np.maximum(model.num_key_value_heads / shard.tp, 1.0)
         attention = heads * model.hidden_size * (model.head_dim + model.value_head_dim)
-    cut = np.zeros_like(shard.tp)
+    cut = 0
     experts = np.zeros_like(shard.tp)
     if moe:
-        cut = model.shared_expert_params * np.where(shared_experts_whole(shard, on), shard.tp, 1.0)
+        cut += model.shared_expert_params
         whole += model.router_params
         experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
     else:
-        cut = cut + model.dense_mlp_params
+        cut += model.dense_mlp_params
     return np.asarray(whole + latent + attention + cut / shard.tp), experts
 
 

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.workload.operators import (
-    Bools,
-    Exchange,
-    Floats,
-    Operator,
-    OperatorFeatures,
-    OperatorKind,
-    Sharding,
-    Tensor,
-)
+from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, OperatorKind, Sharding, Tensor
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -40,18 +31,9 @@ def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float
     return (6.0, 10.0, 2.0) if fused else (10.0, 16.0, 4.0)
 
 
-def shared_experts_whole(shard: Sharding, on: OperatorFeatures) -> Bools:
-    """Where every rank holds the shared experts whole and runs its own tokens through them.
-
-    Compiled graphs do under sequence parallelism (MindFormers LlamaFeedForwardWithMoE.shard); Megatron's layer cuts
-    them by tensor parallelism and gathers the tokens.
-    """
-    return np.asarray(shard.sequence_parallel & (shard.tp > 1) & on.keeps_gathered)
-
-
-def mlp_rows(model: ModelSpec, on: OperatorFeatures, *, width: float, prefix: str, tokens: Floats, tp: Floats) -> Rows:
-    """A dense MLP of `width` cut over `tp` ranks, on `tokens`: up (and gate), activation, down."""
-    h, gates = model.hidden_size, 2.0 if model.is_gated else 1.0
+def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, tp: Floats) -> Rows:
+    """A dense MLP of `width` cut over `tp` ranks: up (and gate), activation, down."""
+    h, tokens, gates = model.hidden_size, shard.tokens, 2.0 if model.is_gated else 1.0
     local = width / tp
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = tokens * local
@@ -97,9 +79,7 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         operators += rows[0]
         tensors += rows[1]
     if model.shared_expert_width:
-        whole = shared_experts_whole(shard, on)
-        tokens, tp = np.where(whole, shard.local_tokens, shard.tokens), np.where(whole, 1.0, shard.tp)
-        shared = mlp_rows(model, on, width=model.shared_expert_width, prefix="shared", tokens=tokens, tp=tp)
+        shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", tp=shard.tp)
         operators += shared[0]
         tensors += shared[1]
     return operators, tensors, _expert_exchanges(model, shard, on)

@@ -306,7 +306,7 @@ def add_layer(a: Account, index: int) -> None:
     _tensor_region(a, "attention", first, "attention_out_proj", gathers_input=hidden)
     if moe:
         _mixture(a)
-        if _shared_width(a.run) and not _whole_shared(a):
+        if _shared_width(a.run):
             _tensor_region(a, "mlp", "shared_up_proj", "shared_down_proj")
     else:
         _mlp(a, "mlp", a.run.intermediate_size)
@@ -511,15 +511,8 @@ def _activation_bytes(r: Run) -> tuple[int, int, int]:
     return (6, 10, 2) if "fused_swiglu" in r.on else (10, 16, 4)
 
 
-def _whole_shared(a: Account) -> bool:
-    """A compiled graph under sequence parallelism holds shared experts whole and feeds them a rank's own tokens."""
-    return "graph_mode" in a.run.on and a.d.sequence_parallel and a.d.tp > 1
-
-
-def _mlp(a: Account, prefix: str, width: float, *, whole: bool = False) -> None:
+def _mlp(a: Account, prefix: str, width: float) -> None:
     r, tokens, local = a.run, a.tokens, width / a.d.tp
-    if whole:
-        tokens, local = a.local, width
     forward, backward, kept = _activation_bytes(r)
     a.gemm(f"{prefix}_up_proj", "mlp", tokens, r.gates * local, r.hidden_size)
     elements = tokens * local
@@ -593,7 +586,7 @@ def _mixture(a: Account) -> None:
         a.keep("expert_activation_unweighted", 2 * elements, hot=True)
     a.expert_params += mine * (r.gates + 1) * h * width
     if _shared_width(r):
-        _mlp(a, "shared", _shared_width(r), whole=_whole_shared(a))
+        _mlp(a, "shared", _shared_width(r))
     _expert_messages(a, received)
 
 
