@@ -10,7 +10,6 @@ import pytest
 from autodeploy.errors import ConflictError, NotFoundError, SpecError
 from autodeploy.services import open_services
 from autodeploy.services.intake import read_network_spec
-from autodeploy.settings import Settings
 from autodeploy.specs.presets import preset_names
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.store.database import Database
@@ -91,10 +90,13 @@ def test_postgresql_is_not_migrated_unasked(empty_postgres_dsn):
         pass
 
 
-def test_the_distributed_queue_is_refused_by_name(empty_postgres_dsn):
-    settings = Settings(database_url=empty_postgres_dsn, jobs="procrastinate")
-    with pytest.raises(SpecError, match="not built into"), open_services(settings):
+def test_a_worker_without_jobs_that_are_sent_is_refused(sqlite_url):
+    with (
+        pytest.raises(SpecError, match="sent to them") as caught,
+        open_services(quick_settings(sqlite_url), as_worker=True),
+    ):
         pass
+    assert caught.value.errors[0].path == "AUTODEPLOY_JOBS"
 
 
 def test_a_database_that_is_away_is_not_ready(tmp_path):
