@@ -21,8 +21,8 @@ from autodeploy.specs.training import TrainingSpec
 from cost_models.expert_migration import greedy_placement
 from cost_models.load_balance import contiguous, hot_share, loads_of_ranks, series_of_factor, without_hottest
 from tests.support.accounting.cases import LATENT, MOE, Case, candidates_of, case_of, cluster
-from tests.support.accounting.layer import Levelled
 from tests.support.accounting.ranks import Degrees
+from tests.support.accounting.run import Levelled
 from tests.support.accounting.step import account
 
 EXACT = 1e-9

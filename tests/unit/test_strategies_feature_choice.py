@@ -123,3 +123,28 @@ def test_kernels_of_huaweis_own_stack_are_launched_by_no_public_release() -> Non
         assert not own & choose(target=target).on
     assert "host_core_binding" in choose(target="mindspeed-llm").on
     assert not (own - {"host_sync_free"}) & choose("deepseek-v3", "nvidia-h100", target="any").on
+
+
+def test_migration_and_mutual_routing_exclude_each_other() -> None:
+    # MindSpeed replaces the same layer for both; the one asked for stays.
+    choice = choose(target="any")
+    assert "expert_migration" in choice.on
+    assert choice.off_reasons["mutual_routing"] == "excluded by expert_migration"
+    asked = choose(target="any", features={"mutual_routing": "on"})
+    assert asked.on & {"expert_migration", "mutual_routing"} == {"mutual_routing"}
+
+
+def test_dropped_tokens_are_lossy() -> None:
+    assert "capacity_drop" not in choose(target="any").on
+    assert "capacity_drop" in choose(target="any", numerics="lossy").on
+
+
+def test_levelling_is_launched_where_a_framework_has_it() -> None:
+    assert "expert_migration" in choose(target="mindspeed-llm").on
+    for target in ("megatron", "mindformers"):
+        assert not {"expert_migration", "mutual_routing", "sample_rearrangement"} & choose(target=target).on
+    assert not {"expert_migration", "mutual_routing"} & choose("llama2-70b", target="any").on
+
+
+def test_mindformers_has_a_two_step_exchange() -> None:
+    assert "hierarchical_a2a" in choose(target="mindformers").on

@@ -14,9 +14,9 @@ from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from tests.support.accounting.layer import Run
 from tests.support.accounting.machine import Link, Numbers
 from tests.support.accounting.ranks import Degrees
+from tests.support.accounting.run import Run
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context

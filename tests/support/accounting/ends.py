@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.accounting.layer import Account, Run, add_layer, behind, chunked
+from tests.support.accounting.layer import Account, add_layer, behind, chunked
 
 if TYPE_CHECKING:
     from tests.support.accounting.machine import Numbers
     from tests.support.accounting.ranks import Degrees
+    from tests.support.accounting.run import Run
 
 
 def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:

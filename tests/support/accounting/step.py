@@ -12,8 +12,9 @@ from tests.support.accounting.pipeline import Played, Slot, peak, play, programm
 from tests.support.accounting.ranks import Degrees, groups_of
 
 if TYPE_CHECKING:
-    from tests.support.accounting.layer import Account, Run
+    from tests.support.accounting.layer import Account
     from tests.support.accounting.machine import Numbers
+    from tests.support.accounting.run import Run
 
 EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
 EXPERT_ROWS = ("expert_in", "expert_up_out", *EXPERT_ACTIVATION)

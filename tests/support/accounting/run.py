@@ -1,0 +1,74 @@
+"""What is trained, as plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Levelled:
+    """Loads after experts were moved or copied, against the mean: what placement leaves is given, not computed.
+
+    compute, arrives: rows and copies of tokens of the busiest rank; home: share of all copies that stays on its rank.
+    peak: at the worst moment. moved: share of the busiest rank's experts that are new every 50 steps. hot: experts
+    whose weights every rank receives.
+    """
+
+    compute: float
+    arrives: float
+    peak: float
+    home: float = 0.0
+    moved: float = 0.0
+    hot: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained and how. `model` holds numbers by their Hugging Face names; `on` the features that are on."""
+
+    model: dict[str, Any]
+    seq: int
+    on: frozenset[str] = frozenset()
+    imbalance: float = 1.0
+    peak_imbalance: float = 1.0
+    slowest: float = 1.0
+    gradient_bytes: float = 4.0
+    stats_bytes: float = 64.0
+    norm_bytes: float = 2.0
+    distributed_optimizer: bool = True
+    precision: str = "bf16"
+    levelled: Levelled | None = None
+    slow_attention: float = 1.0  # of the ranks whose packed documents take longest
+    keys: float | None = None  # that a query sees in the mean, where documents are packed
+    weighted_activation: bool = False  # experts keep their activation before and after the routing weights
+    copies_heads: bool = False  # slices of the joined projection are copied out
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.model.get(name)
+
+    @property
+    def gates(self) -> int:
+        """Matrices of an MLP that read its input."""
+        return 1 if self.hidden_act == "gelu" else 2
+
+    @property
+    def qk(self) -> int:
+        """Width of a head's query and key."""
+        return int(self.qk_nope_head_dim + self.qk_rope_head_dim if self.kv_lora_rank else self.head_dim)
+
+    @property
+    def value(self) -> int:
+        """Width of a head's value."""
+        return int(self.v_head_dim or self.head_dim)
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether a layer has routed experts."""
+        return bool(self.n_routed_experts) and layer >= (self.first_k_dense_replace or 0)
+
+    def window(self, layer: int) -> int | None:
+        """Keys a query of the layer sees at most."""
+        kinds = self.layer_types
+        return None if kinds is not None and kinds[layer] == "full_attention" else self.sliding_window
