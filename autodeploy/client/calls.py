@@ -86,7 +86,9 @@ def plan(plan_id: str) -> Call[Plan]:
     """GET /v1/plans/{id}."""
 
     def read(response: httpx.Response) -> Plan:
-        return Plan.model_validate({key: value for key, value in response.json().items() if key != "search_id"})
+        return Plan.model_validate(
+            {key: value for key, value in response.json().items() if key not in {"search_id", "stale"}}
+        )
 
     return Call("GET", f"/v1/plans/{plan_id}", read)
 

@@ -10,6 +10,8 @@ from autodeploy.ablation.ablate import ablate
 from autodeploy.errors import SpecError
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.services.cluster_overlays import with_overlay
+from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import is_current, require_current, upgrade
@@ -33,6 +35,7 @@ class Services:
     planner: Planner
     runner: JobRunner | None
     searches: SearchService
+    runs: RunService
 
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.
@@ -46,6 +49,8 @@ class Services:
             raise SpecError(
                 "an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
+        with self.database.read() as session:
+            spec = with_overlay(session, spec)
         return self.planner.estimate(spec)
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
@@ -99,10 +104,11 @@ def open_services(settings: Settings, *, with_runner: bool = False, planner: str
         loaded = load_planner(planner)
         runner = EmbeddedRunner(database, settings, planner=planner) if with_runner else None
         searches = SearchService(database, loaded, runner, settings)
+        runs = RunService(database, loaded, searches.plan)
         if runner is not None:
             runner.start()
         try:
-            yield Services(settings, database, loaded, runner, searches)
+            yield Services(settings, database, loaded, runner, searches, runs)
         finally:
             if runner is not None:
                 runner.stop()

@@ -68,6 +68,7 @@ class SearchRow(Base):
         Index("ix_searches_status_id", "status", "id"),
         Index("ix_searches_model_name_id", "model_name", "id"),
         Index("ix_searches_profile_id", "profile", "id"),
+        Index("ix_searches_cluster_id", "cluster", "id"),
         Index("ix_searches_content", "spec_hash", "profile_hash", "engine_version", "status"),
     )
 
@@ -80,6 +81,7 @@ class SearchRow(Base):
 
     model_name: Mapped[str] = mapped_column(String(200))
     profile: Mapped[str] = mapped_column(String(200))
+    cluster: Mapped[str] = mapped_column(String(200), server_default="")
     num_npus: Mapped[int | None]
     seq_length: Mapped[int]
     global_batch_size: Mapped[int]
