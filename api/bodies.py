@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
@@ -10,7 +10,9 @@ from fastapi.concurrency import run_in_threadpool
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json, load_yaml
 from autodeploy.services.measured_intake import measured_of_document
-from autodeploy.specs.measured_run import MeasuredRun
+
+if TYPE_CHECKING:
+    from autodeploy.specs.measured_run import MeasuredRun
 
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 # Logs, tables and JSON lines are text; a JSON document is a document.

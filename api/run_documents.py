@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from autodeploy.reports.profiler_parts import compared_parts
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.strategy import Strategy
@@ -13,6 +15,14 @@ from autodeploy.store.clock import iso
 
 if TYPE_CHECKING:
     from autodeploy.services import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
+
+
+class ComparedPartDocument(BaseModel):
+    """One part of the step as the profiler names it: seconds predicted and measured."""
+
+    name: Annotated[str, Field(examples=["computing"])]
+    predicted_s: float
+    measured_s: float
 
 
 class RunDocument(BaseModel):
@@ -36,16 +46,22 @@ class RunDocument(BaseModel):
     inside: Annotated[bool | None, Field(description="the measured step lies in the predicted 80 % interval")]
     strategy: Strategy
     breakdown: Breakdown
+    profiler_parts: Annotated[
+        list[ComparedPartDocument], Field(description="of a profiler trace: its parts beside ours, summed alike")
+    ] = []
     profile_hash: str
     engine_version: str
     note: str
 
     @classmethod
     def of(cls, view: RunView) -> RunDocument:
-        own = {"created_at", "strategy", "breakdown"}
+        own = {"created_at", "strategy", "breakdown", "profiler_parts"}
         values: dict[str, Any] = {name: getattr(view, name) for name in cls.model_fields if name not in own}
         values |= {"created_at": iso(view.created_at), "strategy": view.plan.strategy}
-        return cls(**values, breakdown=view.plan.breakdown)
+        times = view.measured.profiler
+        parts = () if times is None else compared_parts(view.plan.breakdown, times)
+        compared = [ComparedPartDocument(**asdict(part)) for part in parts]
+        return cls(**values, breakdown=view.plan.breakdown, profiler_parts=compared)
 
 
 class RunList(BaseModel):

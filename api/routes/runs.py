@@ -28,7 +28,7 @@ BODY: dict[str, Any] = {
             "application/json": {
                 "schema": {
                     "anyOf": [
-                        {"$ref": "#/components/schemas/MeasuredRun-Input"},
+                        {"$ref": "#/components/schemas/MeasuredRun"},
                         {
                             "type": "object",
                             "properties": {

@@ -47,6 +47,7 @@ def stored_plan(plan_id: str) -> tuple[PlanSet, Plan]:
     NotFoundError
         when the database has no such plan.
     """
+    from autodeploy.cli.output import talk
     from autodeploy.errors import NotFoundError
     from autodeploy.services.session import open_services
     from autodeploy.settings import load_settings
@@ -56,4 +57,6 @@ def stored_plan(plan_id: str) -> tuple[PlanSet, Plan]:
             found = services.searches.plan(plan_id)
         except NotFoundError as error:
             raise NotFoundError(str(error), hint="`autodeploy plan SPEC` stores plans and prints their ids") from error
+    if found.stale:
+        talk(f"note: {plan_id} was computed with an older profile; plan again for current figures")
     return found.plan_set, found.plan

@@ -11,7 +11,8 @@ import numpy as np
 from autodeploy.calibration.benchmarks import collective_overlay, gemm_overlay
 from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, factors_of, fit_cluster
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.evaluation.build_context import profile_of, spec_context
+from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.machine import machine_of
 from autodeploy.ranking.search_result import objective_value
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
 from autodeploy.services.measured_intake import measured_step_s
@@ -19,7 +20,7 @@ from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.store.planset_rows import read_plan
 from autodeploy.store.run_tables import ReestimateRow
-from hardware_profiles import load_profile
+from hardware_profiles import cluster_topology, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,27 +69,31 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
         return {}, {}
     newest = runs[0].spec
     shipped = profile_of(_plain(newest).cluster)
-    pinned = benchmark_overlay(shipped, runs)
+    measured = [run.measured for run in runs]
+    pinned = benchmark_overlay(shipped, measured, device=newest.cluster.device, precision=newest.training.precision)
     timed = _timed(runs, planner)
     if not timed:
         return _documents(name, pinned, [], None) if len(pinned) > 1 else ({}, {})
-    measured = load_profile(newest.cluster.profile, overlay=pinned)
-    found = fit_cluster(measured, timed, pinned, f"MAP fit to {len(timed)} runs on {name}")
+    base = load_profile(newest.cluster.profile, overlay=pinned)
+    found = fit_cluster(base, timed, pinned, f"MAP fit to {len(timed)} runs on {name}")
     return _documents(name, found.overlay, timed, found)
 
 
-def benchmark_overlay(profile: Profile, runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """What the cluster's benchmarks measured, over the shipped profile."""
+def benchmark_overlay(
+    profile: Profile, runs: Sequence[MeasuredRun], *, device: str | None = None, precision: str = "bf16"
+) -> dict[str, Any]:
+    """What benchmarks measured, over the shipped profile.
+
+    Parameters
+    ----------
+    device, precision : chip grade (None: the profile's default) and number format of the matrix multiplications.
+    """
     overlay: dict[str, Any] = {"profile": profile.name}
-    gemm = [run for run in runs if run.measured.gemm]
-    if gemm:
-        machine = spec_context(_plain(gemm[0].spec), profile, frozenset()).machine
-        points = [p for run in gemm for p in run.measured.gemm][:MAX_BENCHMARK_POINTS]
+    node = cluster_topology(profile, num_npus=profile.npus_per_node)
+    machine = machine_of(profile, profile.device(device), node, precision=precision)
+    if points := [p for run in runs for p in run.gemm][:MAX_BENCHMARK_POINTS]:
         overlay |= gemm_overlay(profile, machine.rates, points, "GEMM benchmark")
-    collectives = [run for run in runs if run.measured.collectives]
-    if collectives:
-        machine = spec_context(_plain(collectives[0].spec), profile, frozenset()).machine
-        exchanged = [p for run in collectives for p in run.measured.collectives][:MAX_BENCHMARK_POINTS]
+    if exchanged := [p for run in runs for p in run.collectives][:MAX_BENCHMARK_POINTS]:
         overlay |= collective_overlay(profile, machine, exchanged, "collective benchmark")
     return overlay
 
