@@ -50,10 +50,8 @@ def gemm_overlay(profile: Profile, rates: ComputeRates, points: Sequence[GemmPoi
         return np.asarray(np.log(gemm_s(m, n, k, curve) / seconds))
 
     found = fit(parameters, residuals, np.full(len(points), NOISE))
-    extent = ", ".join(
-        f"{axis} {int(values.min())}-{int(values.max())}" for axis, values in (("m", m), ("n", n), ("k", k))
-    )
-    return _measured(profile, found, f"{source}: {len(points)} shapes, {extent}")
+    over = {axis: (float(values.min()), float(values.max())) for axis, values in (("m", m), ("n", n), ("k", k))}
+    return _measured(profile, found, f"{source}: {len(points)} shapes", over)
 
 
 def collective_overlay(
@@ -83,8 +81,9 @@ def collective_overlay(
 
     found = fit(parameters, residuals, np.full(len(points), NOISE))
     sizes = [p.message_bytes for p in points]
-    extent = f"{len(points)} messages of {min(sizes):,}-{max(sizes):,} bytes over {_ranks(points)} ranks"
-    return _measured(profile, found, f"{source}: {extent}")
+    ranks = [p.ranks for p in points]
+    over = {"ranks": (float(min(ranks)), float(max(ranks))), "bytes": (float(min(sizes)), float(max(sizes)))}
+    return _measured(profile, found, f"{source}: {len(points)} messages", over)
 
 
 def adjacent_group(profile: Profile, ranks: int) -> Group:
@@ -106,13 +105,8 @@ def collective_s(point: CollectivePoint, group: Group, tiers: tuple[Tier, ...], 
     return float(all_gather_s(size, group, tiers, fixed))
 
 
-def _ranks(points: Sequence[CollectivePoint]) -> str:
-    return ", ".join(str(ranks) for ranks in sorted({p.ranks for p in points}))
-
-
-def _measured(profile: Profile, found: Fit, source: str) -> dict[str, Any]:
+def _measured(profile: Profile, found: Fit, source: str, over: dict[str, tuple[float, float]]) -> dict[str, Any]:
     residual = float(np.median(np.abs(found.residuals)))
-    numbers = overlay_numbers(
-        profile, found, kind="measured", source=f"{source}; median residual {100 * residual:.1f} %"
-    )
+    told = f"{source}; median residual {100 * residual:.1f} %"
+    numbers = overlay_numbers(profile, found, kind="measured", source=told, measured_over=over)
     return {"profile": profile.name, **numbers}

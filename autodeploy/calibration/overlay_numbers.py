@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.calibration.fit import Fit
     from hardware_profiles.profile import Profile
 
@@ -14,13 +16,20 @@ DIGITS = 6
 
 
 def overlay_numbers(
-    profile: Profile, fit: Fit, *, kind: str, source: str, carried: bool = False
+    profile: Profile,
+    fit: Fit,
+    *,
+    kind: str,
+    source: str,
+    carried: bool = False,
+    measured_over: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Each number that a fitted parameter multiplies, with its new value, six significant digits.
 
     Parameters
     ----------
     profile : whose numbers are multiplied.
+    measured_over : the shapes or sizes that benchmarks measured, by axis.
     carried : the factors were fitted on another device; its links and releases say nothing of this one's.
     """
     found: dict[str, dict[str, Any]] = {}
@@ -29,7 +38,9 @@ def overlay_numbers(
         factor = float(np.exp(value))
         for name in parameter.multiplies:
             note = f"factor {rounded(factor)} on the prior, +- {100 * spread:.0f} %"
-            entry = {"kind": kind, "source": source, "note": note}
+            entry: dict[str, Any] = {"kind": kind, "source": source, "note": note}
+            if measured_over is not None:
+                entry["measured_over"] = {axis: list(ends) for axis, ends in measured_over.items()}
             if name.startswith("link_"):
                 tier = name.removeprefix("link_")
                 if any(t.name == tier for t in profile.tiers) and not carried:

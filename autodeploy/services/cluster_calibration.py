@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # The newest runs of at most this many configurations: a fit predicts each some forty times.
 MAX_CONFIGURATIONS = 6
 MAX_BENCHMARK_POINTS = 2000
+# Relative spread of a profiled step: the profiler itself costs some per cent.
+PROFILED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,9 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
     if not timed:
         return _documents(name, pinned, [], None) if len(pinned) > 1 else ({}, {})
     base = load_profile(newest.cluster.profile, overlay=pinned)
-    found = fit_cluster(base, timed, pinned, f"MAP fit to {len(timed)} runs on {name}")
+    found = fit_cluster(
+        base, timed, pinned, f"MAP fit to {len(timed)} {'run' if len(timed) == 1 else 'runs'} on {name}"
+    )
     return _documents(name, found.overlay, timed, found)
 
 
@@ -141,9 +145,8 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         groups.setdefault(run.group)
         if len(groups) > MAX_CONFIGURATIONS:
             break
-        found.append(
-            ClusterRun(run.id, run.group, step_s, run.measured.step_time_spread or 0.0, _predictor(run, planner))
-        )
+        spread = PROFILED if run.measured.source == "profiler" else run.measured.step_time_spread or 0.0
+        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner)))
     return found
 
 
