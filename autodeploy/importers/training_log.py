@@ -50,7 +50,7 @@ def read_training_log(text: str) -> MeasuredRun:
         raise SpecError(f"no line with {MARK!r}", hint="the log of rank 0 or of the last rank")
     batch = _last_batch(rows)
     used = [(line, fields) for line, fields in rows if _batch(line, fields) == batch]
-    times = [positive(fields[MARK[:-1]], line, "elapsed time per iteration") * 1e-3 for line, fields in used]
+    times = [positive(fields.get(MARK[:-1], ""), line, "elapsed time per iteration") * 1e-3 for line, fields in used]
     found = steady(times)
     speeds = [positive(f[_THROUGHPUT], line, "throughput") for line, f in used[found.warm_up :] if f.get(_THROUGHPUT)]
     return MeasuredRun(
@@ -74,7 +74,7 @@ def read_training_log(text: str) -> MeasuredRun:
 
 def _fields(content: str) -> dict[str, str]:
     """`name: value` between bars, names in lower case."""
-    parts = (part.rpartition(":") for part in content.split("|"))
+    parts = (part.partition(":") for part in content.split("|"))
     return {name.strip().lower(): value.strip() for name, colon, value in parts if colon}
 
 
