@@ -69,7 +69,9 @@ def plan(
         return factories.infeasible_plan_set(search_id, spec=spec, created_at=created_at)
     report(Progress("finished", "done", enumerated=184_320, solved=88, incumbent_s=134.2, bound_s=132.5, gap=0.013))
     n_plans = spec.search.top_k
-    return factories.plan_set(n_plans, search_id=search_id, spec=spec, created_at=created_at)
+    found = factories.plan_set(n_plans, search_id=search_id, spec=spec, created_at=created_at)
+    search = found.search.model_copy(update={"profile_hash": profile_hash(spec.cluster)})
+    return found.model_copy(update={"search": search})
 
 
 def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool]) -> None:
