@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from autodeploy.engine import ENGINE_VERSION
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
+from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.build_context import profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout

@@ -96,7 +96,7 @@ def _from_runs(
     elif spec_file is not None:
         spec = read_spec_file(spec_file)
     overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
-    typer.echo(f"{len(runs)} measurements on {profile}", err=True)
+    typer.echo(f"{len(runs)} measurement{'' if len(runs) == 1 else 's'} on {profile}", err=True)
     _tell_factors(report.get("factors", {}), "of the shipped value")
     if "bias_before" in report:
         before, after = 100 * report["bias_before"], 100 * report["bias_after"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-COLUMNS = ("run", "plan", "cluster", "model", "cards", "source", "measured s", "predicted s", "error", "inside")
+COLUMNS = ("run", "plan", "cluster", "measured s", "predicted s", "error", "inside")
 FIGURES = (
     *("id", "plan_id", "cluster", "profile", "model", "num_npus", "measured_step_time_s", "predicted_step_time_s"),
     *("predicted_low_s", "predicted_high_s", "predicted_memory_gib", "error", "memory_error", "inside"),
@@ -59,8 +59,8 @@ def add(
 @app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
 def list_all(
     cluster: Annotated[str | None, typer.Option("--cluster", help="by default its profile's name")] = None,
-    plan_id: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100)] = 50,
+    plan_id: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="runs of that plan only")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="newest runs to show")] = 50,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
 ) -> None:
@@ -82,11 +82,14 @@ def list_all(
     if output_format is ListFormat.JSON:
         write_report(json_text(rows), None)
         return
-    write_report(table_text(COLUMNS, [_cells(row) for row in rows], right=frozenset({4, 6, 7, 8})), None)
+    write_report(table_text(COLUMNS, [_cells(row) for row in rows], right=frozenset({3, 4, 5})), None)
 
 
 @app.command("rm", epilog="Example: autodeploy runs rm run_01m3xk7pq2w9a4fh")
-def remove(run_id: Annotated[str, typer.Argument(metavar="RUN_ID")], server: Server = None) -> None:
+def remove(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="as `runs ls` names it, run_...")],
+    server: Server = None,
+) -> None:
     """Delete a run; its cluster's overlay is fitted to those that are left."""
     from autodeploy.cli.output import talk
 
@@ -143,8 +146,7 @@ def _run(view: RunView) -> dict[str, Any]:
 def _cells(row: dict[str, Any]) -> list[str]:
     inside = {True: "yes", False: "no", None: ""}[row["inside"]]
     return [
-        *(str(row[name]) for name in ("id", "plan_id", "cluster", "model", "num_npus")),
-        str(row["measured"]["source"]).replace("_", " "),
+        *(str(row[name]) for name in ("id", "plan_id", "cluster")),
         _seconds(row["measured_step_time_s"]),
         _seconds(row["predicted_step_time_s"]),
         _share(row["error"]),
@@ -166,7 +168,8 @@ def outcome_text(outcome: dict[str, Any]) -> str:
         lines.append(f"  {verdict} the interval {low}-{high} s")
     if cluster is not None:
         report = cluster["report"]
-        lines.append(f"  overlay of {cluster['cluster']}: {cluster['num_runs']} measurements")
+        count = cluster["num_runs"]
+        lines.append(f"  overlay of {cluster['cluster']}: {count} measurement{'' if count == 1 else 's'}")
         if "bias_before" in report:
             lines.append(f"  bias {_share(report['bias_before'])} before, {_share(report['bias_after'])} after")
     text = "\n".join(lines) + "\n"
