@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from alembic import context
 
-from autodeploy.store import run_tables as run_tables  # its tables belong to Base
 from autodeploy.store.tables import Base, UtcDateTime
 
 

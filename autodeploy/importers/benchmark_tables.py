@@ -33,6 +33,8 @@ _NCCL_ROW = re.compile(r"^\s*(\d{1,15})\s+\d{1,15}\s+\w{1,12}\s+\w{1,12}\s+-?\d{
 _TIMES = {"us": 1e-6, "time_us": 1e-6, "ms": 1e-3, "time_ms": 1e-3, "s": 1.0, "time_s": 1.0, "seconds": 1.0}
 _BYTES = ("bytes", "size", "size_bytes", "message_bytes", "data_size")
 MAX_POINTS = 10_000
+MAX_TEXT = 2_000_000
+MAX_COMMAND_LENGTH = 2_000
 
 
 def is_gemm_table(titles: frozenset[str]) -> bool:
@@ -55,7 +57,7 @@ def read_gemm_table(text: str) -> MeasuredRun:
         with the line of what can't be read.
     """
     points = []
-    for row in table_rows(lines_of(text)):
+    for row in table_rows(_bounded(text)):
         shape = {name: whole(row.cells.get(name, ""), row.line, name) for name in ("m", "n", "k")}
         seconds = _seconds(row)
         tflops = row.number("tflops")
@@ -78,12 +80,18 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
     SpecError
         with the line of what can't be read.
     """
-    lines = lines_of(text)
+    lines = _bounded(text)
     printed = "data_size" in text or any(_NCCL_ROW.match(line) for line in lines)
     points = list(_printed(lines, op, ranks) if printed else _tabulated(lines, op, ranks))
     if not points:
         raise SpecError("no measured message size", hint="the table that hccl_test prints, or op,ranks,bytes,time_us")
     return MeasuredRun(source="collective_benchmark", collectives=tuple(points), original={"points": len(points)})
+
+
+def _bounded(text: str) -> list[str]:
+    if len(text) > MAX_TEXT:
+        raise SpecError(f"more than {MAX_TEXT:,} characters", hint="send the tables without the log around them")
+    return lines_of(text)
 
 
 def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterator[CollectivePoint]:
@@ -93,6 +101,8 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
         hccl = _HCCL_ROW.match(line)
         match = hccl or _NCCL_ROW.match(line)
         if match is None:
+            if len(line) > MAX_COMMAND_LENGTH:
+                continue
             named, sized = _OP.search(line), _RANKS.search(line)
             op, ranks = named[1] if named else op, int(sized[1]) if sized else ranks
             continue
@@ -106,7 +116,7 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
 
 
 def _tabulated(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterator[CollectivePoint]:
-    for comment in (line for line in lines if line.lstrip().startswith("#")):
+    for comment in (line[:MAX_COMMAND_LENGTH] for line in lines if line.lstrip().startswith("#")):
         named, sized = _OP.search(comment), _RANKS.search(comment)
         op, ranks = named[1] if named else op, int(sized[1]) if sized else ranks
     for count, row in enumerate(table_rows(lines), start=1):

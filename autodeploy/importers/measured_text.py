@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT_BYTES = 16_000_000
 MAX_LINES = 200_000
+MAX_ROWS = 20_000
 MAX_LINE_LENGTH = 20_000
 MAX_COLUMNS = 200
 WARM_UP_FACTOR = 1.1
@@ -70,6 +71,12 @@ def lines_of(text: str) -> list[str]:
     return lines
 
 
+def refuse_long_table(lines: Sequence[str], first_line: int = 1) -> None:
+    """Refuses a table of more rows than anybody measures."""
+    if len(lines) > MAX_ROWS:
+        raise bad_line(first_line + MAX_ROWS, f"more than {MAX_ROWS:,} rows", hint="send the steady part")
+
+
 def positive(text: str, line: int, what: str) -> float:
     """A finite number above zero."""
     value = number(text, line, what)
@@ -104,6 +111,7 @@ def table_rows(lines: Sequence[str], first_line: int = 1) -> Iterator[TableRow]:
     ----------
     first_line : number of the first of these lines in the file.
     """
+    refuse_long_table(lines, first_line)
     titles: list[str] | None = None
     for line, text in enumerate(lines, start=first_line):
         if not text.strip() or text.lstrip().startswith("#"):

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json
-from autodeploy.importers.measured_text import TableRow, bad_line, lines_of, steady, table_rows, whole
+from autodeploy.importers.measured_text import (
+    TableRow,
+    bad_line,
+    lines_of,
+    refuse_long_table,
+    steady,
+    table_rows,
+    whole,
+)
 from autodeploy.specs.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
@@ -52,6 +60,7 @@ def read_step_times(text: str) -> tuple[MeasuredRun, ...]:
 
 
 def _json_rows(lines: Sequence[str]) -> Iterator[TableRow]:
+    refuse_long_table(lines)
     for line, text in enumerate(lines, start=1):
         if not text.strip():
             continue

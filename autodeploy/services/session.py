@@ -49,9 +49,7 @@ class Services:
             raise SpecError(
                 "an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
-        with self.database.read() as session:
-            spec = with_overlay(session, spec)
-        return self.planner.estimate(spec)
+        return self.planner.estimate(self._with_overlay(spec))
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
@@ -61,7 +59,11 @@ class Services:
         SpecError
             when no plan fits, or `order` names a feature that the strategy does not use.
         """
-        return ablate(spec, order=order)
+        return ablate(self._with_overlay(spec), order=order)
+
+    def _with_overlay(self, spec: Spec) -> Spec:
+        with self.database.read() as session:
+            return with_overlay(session, spec)
 
     def is_ready(self) -> dict[str, bool]:
         """What has to be true for requests to be answered: the database, its revision, the runner."""

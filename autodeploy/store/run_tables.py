@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKeyConstraint, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from autodeploy.store.tables import Base
+from autodeploy.store.base import Base
 
 
 class RunRow(Base):

@@ -11,7 +11,6 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from autodeploy.errors import ConflictError
-from autodeploy.store import run_tables  # noqa: F401 - its tables belong to Base
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import (
     HEAD_REVISION,

@@ -52,10 +52,10 @@ def only(text: str, **options: object) -> MeasuredRun:
 
 
 def refused(text: str) -> SpecError:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(SpecError) as caught:
         read_measured_text(text)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
     return caught.value
 
 
@@ -170,8 +170,16 @@ def test_bad_tables_are_refused_with_their_line(text: str, message: str) -> None
         "data_size\n" + ("ranks" + " " * 5_000 + "\n") * 500,
         ",".join(str(n) for n in range(3_000)) + "\n" + ",".join("1" for _ in range(3_000)),
         '{"a":' * 20_000,
+        '{"step_time_s": 1}\n' * 199_998 + "x",
+        (log_line(1, 10.0) + "\n") * 40_000 + log_line(2, "x"),
+        "step,step_time_s,tp\n" + "1,1.0,8\n" * 199_990 + "1,x,8",
+        '{"step_time_s": 1}\n' * 19_990 + "x",
+        "step,step_time_s,tp\n" + "1,1.0,8\n" * 19_990 + "1,x,8",
     ],
-    ids=["lines", "digits", "size", "colons", "bars", "spaces", "columns", "depth"],
+    ids=[
+        *("lines", "digits", "size", "colons", "bars", "spaces", "columns", "depth"),
+        *("json lines", "log lines", "rows", "fewer json lines", "fewer rows"),
+    ],
 )
 def test_hostile_text_is_refused_at_once(text: str) -> None:
     assert str(refused(text))
