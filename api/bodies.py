@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json, load_yaml
+from autodeploy.services.measured_intake import measured_of_document
+
+if TYPE_CHECKING:
+    from autodeploy.specs.measured_run import MeasuredRun
 
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+# Logs, tables and JSON lines are text; a JSON document is a document.
+FILE_TYPES = frozenset(
+    {"text/plain", "text/csv", "application/x-ndjson", "application/jsonl", "application/octet-stream"}
+)
 
 
 class MalformedBody(HTTPException):
@@ -18,6 +26,41 @@ class MalformedBody(HTTPException):
 
     def __init__(self, detail: str) -> None:
         super().__init__(400, detail)
+
+
+async def read_measurement(request: Request) -> MeasuredRun:
+    """The measurement in the body: JSON or YAML, or as text the file itself.
+
+    Raises
+    ------
+    HTTPException
+        400 when it is not well formed, 413 when it is too large, 415 when it is another type.
+    SpecError
+        with the bad fields, or the line of the text.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type in FILE_TYPES:
+        text = _decoded(await request.body())
+        return await run_in_threadpool(measured_of_document, {"file": text, **_query(request)})
+    return await run_in_threadpool(measured_of_document, await read_document(request))
+
+
+def _query(request: Request) -> dict[str, Any]:
+    """What the address says of a text: operation and ranks of a collective benchmark."""
+    found: dict[str, Any] = {name: request.query_params[name] for name in ("op",) if name in request.query_params}
+    ranks = request.query_params.get("ranks")
+    if ranks is not None:
+        if not (ranks.isascii() and ranks.isdigit() and len(ranks) <= 6):
+            raise SpecError(f"{ranks[:40]!r} is no number of ranks", path="ranks")
+        found["ranks"] = int(ranks)
+    return found
+
+
+def _decoded(body: bytes) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"not UTF-8 (byte {error.start})") from error
 
 
 async def read_document(request: Request) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Header, Path, Query, Request
 
 from autodeploy.services import SearchService, Services
-from autodeploy.store.clock import PLAN_ID_PATTERN, SEARCH_ID_PATTERN
+from autodeploy.store.clock import PLAN_ID_PATTERN, RUN_ID_PATTERN, SEARCH_ID_PATTERN
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})")
 
@@ -40,3 +40,4 @@ ServicesDep = Annotated[Services, Depends(get_services)]
 WaitDep = Annotated[float, Depends(wanted_wait_s)]
 SearchId = Annotated[str, Path(pattern=SEARCH_ID_PATTERN, examples=["srch_01m3xk7pq2w9a4fh"])]
 PlanId = Annotated[str, Path(pattern=PLAN_ID_PATTERN, examples=["p_7kq2mzt4"])]
+RunId = Annotated[str, Path(pattern=RUN_ID_PATTERN, examples=["run_01m3xk7pq2w9a4fh"])]

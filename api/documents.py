@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from autodeploy.services import SearchPage, SearchSummary, SearchView
 
 
+STALE = "computed with an older profile than a search today would take"
+
+
 def _absent(value: Any) -> bool:
     return not value
 
@@ -31,6 +34,7 @@ class SearchDocument(PlanSet):
     cancel_requested: Annotated[bool, Field(exclude_if=_absent)] = False
     tags: Annotated[tuple[str, ...], Field(exclude_if=_absent)] = ()
     note: Annotated[str, Field(exclude_if=_absent)] = ""
+    stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
 
     @classmethod
     def of(cls, view: SearchView) -> SearchDocument:
@@ -42,6 +46,7 @@ class SearchDocument(PlanSet):
             cancel_requested=view.cancel_requested,
             tags=view.tags,
             note=view.note,
+            stale=view.stale,
         )
 
 
@@ -66,6 +71,7 @@ class SearchItem(BaseModel):
     cached: bool
     tags: tuple[str, ...]
     note: str
+    stale: Annotated[bool, Field(description=STALE)]
 
     @classmethod
     def of(cls, summary: SearchSummary) -> SearchItem:
@@ -97,10 +103,11 @@ class PlanDocument(Plan):
     """A plan and the newest search that found it."""
 
     search_id: str
+    stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
 
     @classmethod
-    def of(cls, plan: Plan, search_id: str) -> PlanDocument:
-        return cls.model_construct(**dict(plan), search_id=search_id)
+    def of(cls, plan: Plan, search_id: str, *, stale: bool = False) -> PlanDocument:
+        return cls.model_construct(**dict(plan), search_id=search_id, stale=stale)
 
 
 class Annotations(BaseModel):

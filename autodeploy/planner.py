@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.build_context import profile_of, spec_context
@@ -27,16 +28,31 @@ from autodeploy.strategies.unmodelled import refuse_unmodelled, strategy_errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Counts, Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.strategies.candidates import Candidates
     from hardware_profiles.profile import Profile
 
-__all__ = ["Predicted", "Progress", "WhyNot", "describe_hashes", "estimate", "plan", "predict", "timeline", "why_not"]
+__all__ = [
+    "Predicted",
+    "Progress",
+    "WhyNot",
+    "describe_hashes",
+    "estimate",
+    "plan",
+    "predict",
+    "profile_hash",
+    "reestimate",
+    "timeline",
+    "unmeasured_of",
+    "why_not",
+]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
@@ -88,6 +104,11 @@ def prepare(spec: Spec) -> Prepared:
 def describe_hashes(spec: Spec) -> tuple[str, str, str]:
     """(spec hash, profile hash, engine version): equal triples give equal plans."""
     return spec_hash(spec), profile_of(spec.cluster).content_hash, ENGINE_VERSION
+
+
+def profile_hash(cluster: ClusterSpec) -> str:
+    """Hash of the profile that plans of this cluster rest on, its overlay and overrides included."""
+    return profile_of(cluster).content_hash
 
 
 def plan(
@@ -243,6 +264,21 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     return predict(prepare(spec), spec.strategy, features).plan
 
 
+def reestimate(spec: Spec, plan: Plan) -> Plan:
+    """Predict a plan that a search for this spec found once more: on the cards and the batch that it uses."""
+    prepared = prepare(spec)
+    return _predicted(prepared, plan.strategy, _context_of_plan(prepared, plan)).plan
+
+
+def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:
+    """Operator shapes and message sizes of a plan that no measured efficiency covers."""
+    prepared = prepare(spec)
+    context = _context_of_plan(prepared, plan)
+    prior = profile_of(spec.cluster.model_copy(update={"overlay": "none"}), calibrated=False)
+    uses = uses_of(context, _candidate_for(context, plan.strategy))
+    return unmeasured([ProfileUses(prepared.profile, prior, uses)])
+
+
 @dataclass(frozen=True)
 class Predicted:
     """A strategy's prediction and what it was computed from."""
@@ -256,7 +292,22 @@ class Predicted:
 
 def predict(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None = None) -> Predicted:
     """Predict a strategy of a prepared spec; `features` as in `estimate`."""
-    context = _context_for(prepared, strategy, features)
+    return _predicted(prepared, strategy, _context_for(prepared, strategy, features))
+
+
+def _context_of_plan(prepared: Prepared, plan: Plan) -> Context:
+    strategy = plan.strategy
+    return spec_context(
+        prepared.spec,
+        prepared.profile,
+        frozenset(strategy.features) or prepared.choice.on,
+        num_npus=plan.num_npus_used,
+        global_batch=plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1),
+        distributed_optimizer=strategy.distributed_optimizer,
+    )
+
+
+def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Predicted:
     candidate = _candidate_for(context, strategy)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))

@@ -84,6 +84,10 @@ class Settings(BaseSettings):
         """Whether the database is an SQLite file."""
         return self.database_url.startswith("sqlite")
 
+    def has_database(self) -> bool:
+        """Whether the database has been used before: an SQLite file that is there, or a server."""
+        return not self.is_sqlite or Path(self.database_url.removeprefix("sqlite:///").partition("?")[0]).is_file()
+
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""

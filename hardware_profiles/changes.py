@@ -38,7 +38,13 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
             problems.append(FieldProblem(json_pointer([path]), "is not a finite number", f"give it in {known.unit}"))
         else:
             changes[path] = known.model_copy(
-                update={"value": float(value), "kind": "assumed", "source": (USER_OVERRIDE,), "note": ""}
+                update={
+                    "value": float(value),
+                    "kind": "assumed",
+                    "source": (USER_OVERRIDE,),
+                    "note": "",
+                    "measured_over": None,
+                }
             )
     return _changed(profile, changes, problems, "overrides", lambda path: json_pointer([path]))
 

@@ -25,6 +25,8 @@ TierKind = Literal["full_mesh", "switch", "p2p"]
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 TierName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
+MeasuredAxis = Literal["m", "n", "k", "groups", "head_dim", "seq", "ranks", "bytes"]
+Range = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 
 RESERVED_TIER_NAMES = frozenset({"devices", "tiers", "host", "fixed_costs", "efficiency", "release_factors", "memory"})
 """Sections of the document: a dotted path that starts with one of these does not mean a tier."""
@@ -63,7 +65,8 @@ class Quantity(Document):
     """One number with its unit, the ground it rests on and where it comes from.
 
     `source` holds keys of the profile's `sources`, or a text of several words. `prior_sigma` is the relative standard
-    deviation before calibration (efficiencies only).
+    deviation before calibration (efficiencies only). `measured_over` says over which shapes or sizes the number, or the
+    curve it belongs to, was measured: lowest and highest by axis (m, n, k, groups, head_dim, seq, ranks, bytes).
     """
 
     value: Annotated[float, Field(strict=True)]
@@ -72,6 +75,14 @@ class Quantity(Document):
     source: Annotated[tuple[Text, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=16)]
     note: Annotated[str, Field(max_length=2000)] = ""
     prior_sigma: Annotated[float, Field(gt=0, le=5)] | None = None
+    measured_over: dict[MeasuredAxis, Range] | None = None
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> Self:
+        for axis, (low, high) in (self.measured_over or {}).items():
+            if low > high:
+                raise ValueError(f"measured_over {axis}: {low:g} is above {high:g}")
+        return self
 
 
 def _quantity_in(

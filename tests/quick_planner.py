@@ -5,6 +5,7 @@ It has the functions of `autodeploy.planner` and may be named wherever that modu
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -12,13 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
-from autodeploy.specs.spec import spec_hash
+from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -69,7 +71,9 @@ def plan(
         return factories.infeasible_plan_set(search_id, spec=spec, created_at=created_at)
     report(Progress("finished", "done", enumerated=184_320, solved=88, incumbent_s=134.2, bound_s=132.5, gap=0.013))
     n_plans = spec.search.top_k
-    return factories.plan_set(n_plans, search_id=search_id, spec=spec, created_at=created_at)
+    found = factories.plan_set(n_plans, search_id=search_id, spec=spec, created_at=created_at)
+    search = found.search.model_copy(update={"profile_hash": profile_hash(spec.cluster)})
+    return found.model_copy(update={"search": search})
 
 
 def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool]) -> None:
@@ -101,6 +105,17 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     )
 
 
+def reestimate(spec: Spec, plan: Plan) -> Plan:
+    """The plan's figures times what its cluster's overlay says of its software; later plans suffer more from it."""
+    overlay = spec.cluster.overlay
+    factor = (
+        1.0 if isinstance(overlay, str) else overlay.get("release_factors", {}).get("current", {}).get("value", 1.0)
+    )
+    step_time_s = plan.step_time_s * factor ** (1.0 if plan.rank > 1 else 2.0)
+    rate = plan.tokens_per_s_per_npu * plan.step_time_s / step_time_s
+    return plan.model_copy(update={"step_time_s": step_time_s, "tokens_per_s_per_npu": rate})
+
+
 def prepare(spec: Spec) -> object:
     """Refuses what `describe_hashes` refuses."""
     return describe_hashes(spec)
@@ -112,4 +127,11 @@ def describe_hashes(spec: Spec) -> tuple[str, str, str]:
         raise ProfileError(
             f"there is no profile {spec.cluster.profile!r}", path="/cluster/profile", hint="known: cloudmatrix-384"
         )
-    return spec_hash(spec), factories.PROFILE_HASH, factories.ENGINE_VERSION
+    return spec_hash(spec), profile_hash(spec.cluster), factories.ENGINE_VERSION
+
+
+def profile_hash(cluster: ClusterSpec) -> str:
+    """The one profile it knows; an overlay makes it another."""
+    if isinstance(cluster.overlay, str):
+        return factories.PROFILE_HASH
+    return hashlib.sha256(canonical_json(cluster.overlay).encode()).hexdigest()

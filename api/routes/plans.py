@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1", tags=["plans"])
 def get_plan(searches: SearchesDep, plan_id: PlanId) -> PlanDocument:
     """Equal searches find plans of equal ids; this is the newest one."""
     view = searches.plan(plan_id)
-    return PlanDocument.of(view.plan, view.plan_set.search.id)
+    return PlanDocument.of(view.plan, view.plan_set.search.id, stale=view.stale)
 
 
 @router.get(

@@ -59,6 +59,11 @@ def signed_percent(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "−")
 
 
+def signed_seconds(value: float) -> str:
+    """A difference of times as `+1.20 s`."""
+    return ("−" if value < 0 else "+") + seconds(abs(value))
+
+
 def decimal(value: float) -> str:
     """`1.3`, `2.35`."""
     return f"{value:.4g}"
@@ -109,6 +114,7 @@ FILTERS = {
         product_name,
         percent,
         signed_percent,
+        signed_seconds,
         gib,
         instant,
         quantity,

@@ -9,11 +9,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from api.ui import new_search_form
+from api.ui.accuracy_page import accuracy_context
 from api.ui.assets import asset, compressed
 from api.ui.languages import language_of, requested_language, texts
 from api.ui.rendering import render
 from api.ui.search_page import search_context
 from api.ui.views import Views
+from autodeploy.calibration.accuracy_points import shipped_points
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.store.searches import SearchFilter
 
@@ -82,6 +84,8 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
         "search.html",
         **context,
         progress=view.progress or {},
+        stale=view.stale,
+        reranked=views.reranked(search_id),
         export_formats=views.export_formats(),
         profile_title=views.profile_title(view.plan_set.search.spec["cluster"]["profile"]),
     )
@@ -138,6 +142,16 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
     except NotFoundError as error:
         return _not_found(request, error)
     return render(request, "profile.html", profile=found)
+
+
+@router.get("/accuracy")
+def accuracy(request: Request, views: ViewsOfApp, after: str | None = None, cluster: str | None = None) -> HTMLResponse:
+    """How true predictions are: on published runs, and on this installation's own."""
+    ledger = views.runs(cluster or None, after or None)
+    clusters = [view for view in views.clusters() if cluster in {None, "", view.cluster}]
+    moved = {view.cluster: views.reranked_of_cluster(view.cluster) for view in clusters}
+    context = accuracy_context(shipped_points(), ledger, clusters, moved, language_of(request))
+    return render(request, "accuracy.html", **context, after=after, cluster=cluster)
 
 
 @router.get("/static/{name}")

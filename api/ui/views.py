@@ -18,7 +18,7 @@ from autodeploy.store.clock import iso
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from autodeploy.services import SearchSummary, SearchView, Services
+    from autodeploy.services import ClusterView, ReestimatedPlan, RunPage, SearchSummary, SearchView, Services
     from autodeploy.store.searches import SearchFilter
 
 PAGE_LENGTH = 50
@@ -40,6 +40,7 @@ class SearchRow:
     tokens_per_s_per_npu: float | None
     mfu: float | None
     gap: float | None
+    stale: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,22 @@ class Views:
             when there is none of that id.
         """
         return self._services.searches.get(search_id)
+
+    def reranked(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
+        """Plans of a search in the order that its cluster's runs give them."""
+        return self._services.runs.reranked_of_search(search_id)
+
+    def runs(self, cluster: str | None, after: str | None) -> RunPage:
+        """A page of the ledger, newest first."""
+        return self._services.runs.list(cluster=cluster, limit=PAGE_LENGTH, after=after)
+
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """Clusters whose runs have given them an overlay."""
+        return self._services.runs.clusters()
+
+    def reranked_of_cluster(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
+        """Stored plans of a cluster in their new order."""
+        return self._services.runs.reranked(cluster)
 
     def cancel(self, search_id: str) -> None:
         """Stops a search; a finished one is refused with ConflictError."""
@@ -144,6 +161,7 @@ def _row(item: SearchSummary) -> SearchRow:
         tokens_per_s_per_npu=item.best_tokens_per_s_per_npu,
         mfu=item.best_mfu,
         gap=item.gap,
+        stale=item.stale,
     )
 
 

@@ -1,4 +1,4 @@
-"""`python -m autodeploy.calibration.accuracy`: make docs/accuracy.md and its plot from the shipped records."""
+"""`python -m autodeploy.calibration.accuracy`: make docs/accuracy.md, its plot and the plot's points."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from autodeploy.calibration.accuracy_measures import A100, ASCEND, H100, Measures, measure
 from autodeploy.calibration.accuracy_page import page
+from autodeploy.calibration.accuracy_points import FILE, points_text
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 
@@ -41,19 +42,22 @@ def _points(title: str, runs: Runs) -> Iterator[Point]:
                 yield Point(f"{record.model.name} ({record.id})", group, measured, float(measured * np.exp(-residual)))
 
 
-def write_accuracy(docs: Path, measures: Measures) -> None:
-    """Write the page and its plot; the same bytes for the same records and code."""
+def write_accuracy(docs: Path, points_file: Path, measures: Measures) -> None:
+    """Write the page, its plot and the plot's points; the same bytes for the same records and code."""
+    points = points_of(measures)
+    points_file.write_text(points_text(points), encoding="utf-8")
     picture = docs / "images" / "accuracy.svg"
     picture.parent.mkdir(parents=True, exist_ok=True)
     title = "Each family predicted by a fit that left it out"
-    picture.write_text(predicted_against_measured_svg(points_of(measures), title), encoding="utf-8")
+    picture.write_text(predicted_against_measured_svg(points, title), encoding="utf-8")
     (docs / "accuracy.md").write_text(page(measures), encoding="utf-8")
 
 
 def main() -> None:
     """Write docs/accuracy.md."""
-    write_accuracy(ROOT / "docs", measure(shipped_records()))
-    sys.stdout.write("written: docs/accuracy.md, docs/images/accuracy.svg\n")
+    points_file = ROOT / "autodeploy" / "calibration" / FILE
+    write_accuracy(ROOT / "docs", points_file, measure(shipped_records()))
+    sys.stdout.write(f"written: docs/accuracy.md, docs/images/accuracy.svg, {points_file.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":

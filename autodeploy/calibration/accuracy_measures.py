@@ -25,10 +25,12 @@ from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import FITTED
+from autodeploy.calibration.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.specs.record import Record
 
 ASCEND, A100, H100 = FITTED
@@ -48,6 +50,7 @@ class Measures:
     groups: list[Group]
     splits: list[SplitErrors]
     coverage: dict[str, float]
+    unmeasured: UnmeasuredReport
 
     @property
     def moe(self) -> Runs:
@@ -71,6 +74,7 @@ def measure(records: Sequence[Record]) -> Measures:
         groups=[group for name in FITTED for group in layout_groups(runs[name])],
         splits=[size_split(split, records) for split in SPLITS],
         coverage={name: left_out_coverage(r) for name, r in runs.items()},
+        unmeasured=validate(records).unmeasured,
     )
 
 

@@ -27,6 +27,7 @@ from autodeploy.calibration.accuracy_texts import (
     WORST_INTRO,
 )
 from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses, parts_of
+from autodeploy.calibration.unmeasured import extent_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from autodeploy.calibration.accuracy_splits import SplitErrors
     from autodeploy.calibration.accuracy_worst import Miss
     from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.unmeasured import UnmeasuredReport
 
 WORST = 10
 INTERVAL = (0.72, 0.88)
@@ -63,7 +65,7 @@ def page(measures: Measures) -> str:
     parts = [HEADING, _times(measures), _carried(measures), _memory(measures), _orders(measures)]
     parts.append(_shared(measures.runs[A100]))
     parts += [_intervals(measures), HOW, _parameters(measures.calibrations.values())]
-    parts += [_worst(measures), NOT_MODELLED, NOT_COVERED]
+    parts += [_worst(measures), NOT_MODELLED, NOT_COVERED, _unmeasured(measures.unmeasured)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -278,3 +280,17 @@ def _worst_line(number: int, miss: Miss, words: str) -> str:
     title = f"{record.model.name} on {record.cluster.num_npus} cards, {layout or 'data parallel only'}"
     errors = f"{signed(miss.left_out)} left out, {signed(miss.in_sample)} in sample"
     return f"{number}. **{title}** (`{record.id}`{again}): {errors}. Cause: {cause}. {words} {parts_of(miss.record)}"
+
+
+def _unmeasured(report: UnmeasuredReport) -> str:
+    rows = [
+        [c.profile, c.kind, f"`{c.number}` ({c.number_kind})", f"{c.unmeasured} of {c.shapes}", extent_words(c.extent)]
+        for c in report.classes
+        if c.unmeasured
+    ]
+    titles = ("profile", "class", "number that stands in", "shapes", "reaching")
+    return (
+        "## Shapes and message sizes without a measured efficiency\n\nWhat the records' operators and exchanges use "
+        "beyond any measured point of the profile: there the prediction rests on a curve that is fitted to whole runs "
+        f"or assumed. `autodeploy validate -f json` lists each shape.\n\n{table(titles, rows)}"
+    )

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, values_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS
 from autodeploy.calibration.predict import predict_record
 from autodeploy.errors import SpecError
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 # does not name may be the next one (18 %).
 NOISE = 0.06
 NOISE_UNKNOWN_GRADE = 0.12
-DIGITS = 6
-FIXED_COSTS = {"vector_op": "vector_op_us"}  # a factor's name -> the number of the profile's fixed costs
 
 
 @dataclass(frozen=True)
@@ -91,42 +90,16 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
     kind = "assumed" if carried else "fitted"
     if carried:
         source = f"carried over from {calibration.profile.name}: {source}"
-    sigma = np.sqrt(np.diag(calibration.fit.covariance))
     document: dict[str, Any] = {"profile": profile.name}
-    rows = zip(calibration.fit.parameters, calibration.fit.log_factors, sigma, strict=True)
-    for parameter, value, spread in rows:
-        for name in parameter.multiplies:
-            note = f"factor {_round(float(np.exp(value)))} on the prior, +- {100 * spread:.0f} %"
-            entry = {"kind": kind, "source": source, "note": note}
-            if name.startswith("link_"):
-                tier = name.removeprefix("link_")
-                if any(t.name == tier for t in profile.tiers) and not carried:
-                    new = min(1.0, profile.tier(tier).efficiency * float(np.exp(value)))
-                    document.setdefault(tier, {})["efficiency"] = {"value": _round(new), **entry}
-            elif name in FIXED_COSTS:
-                path = FIXED_COSTS[name]
-                new = profile.quantity(f"fixed_costs.{path}").value * float(np.exp(value))
-                document.setdefault("fixed_costs", {})[path] = {"value": _round(new), **entry}
-            elif name.startswith("release_"):
-                if not carried:
-                    bands = document.setdefault("release_factors", {})
-                    bands[name.removeprefix("release_")] = {"value": _round(float(np.exp(value))), **entry}
-            else:
-                new = profile.efficiency[name] * float(np.exp(value))
-                new = min(new, 1.0) if profile.quantity(f"efficiency.{name}").unit == "fraction" else new
-                document.setdefault("efficiency", {})[name] = {"value": _round(new), **entry}
+    document |= overlay_numbers(profile, calibration.fit, kind=kind, source=source, carried=carried)
     error = np.abs(np.expm1(-calibration.left_out))
     if len(error):
         document["report"] = {
             "records": len(calibration.records),
-            "left_out_mape_pct": _round(100.0 * float(error.mean()), 3),
-            "left_out_p90_pct": _round(100.0 * float(np.percentile(error, 90)), 3),
+            "left_out_mape_pct": rounded(100.0 * float(error.mean()), 3),
+            "left_out_p90_pct": rounded(100.0 * float(np.percentile(error, 90)), 3),
         }
     return document
-
-
-def _round(value: float, digits: int = DIGITS) -> float:
-    return float(f"{value:.{digits}g}")
 
 
 def to_yaml(document: dict[str, Any], heading: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
     from autodeploy.strategies.candidates import Candidates
     from cost_models.collectives import Number
+    from hardware_profiles.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Prediction:
     estimate: Estimate
     context: Context
     candidate: Candidates
+    profile: Profile
 
 
 def predict_record(
@@ -85,4 +87,5 @@ def predict_record(
         estimate=estimate,
         context=context,
         candidate=candidate,
+        profile=profile,
     )

@@ -12,6 +12,7 @@ from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.calibration.spreads import shares_node
+from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.record import Measured, Record
@@ -82,11 +83,23 @@ class ValidationReport(Document):
 
     rows: tuple[Row, ...]
     summary: Summary
+    unmeasured: UnmeasuredReport = UnmeasuredReport()
 
 
 def validate(records: Iterable[Record], overlay: Path | None = None) -> ValidationReport:
     """Predict every record and compare. A record that can't be predicted is skipped with its reason."""
-    found = [(record, _row(record, overlay)) for record in records]
+    found: list[tuple[Record, Row]] = []
+    used: list[ProfileUses] = []
+    for record in records:
+        try:
+            predicted = predict_record(record, overlay=overlay)
+        except SpecError as error:
+            skipped = Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
+            found.append((record, skipped))
+            continue
+        found.append((record, _row(record, predicted)))
+        prior = load_profile(record.cluster.profile, calibrated=False)
+        used.append(ProfileUses(predicted.profile, prior, uses_of(predicted.context, predicted.candidate)))
     timed = [(r, row) for r, row in found if row.error.time is not None and row.counts_for_time]
     memory = [row.error.memory for _, row in found if row.error.memory is not None]
     by_class: dict[str, list[float]] = {}
@@ -99,7 +112,7 @@ def validate(records: Iterable[Record], overlay: Path | None = None) -> Validati
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
         skipped=sum(row.skipped is not None for _, row in found),
     )
-    return ValidationReport(rows=tuple(row for _, row in found), summary=summary)
+    return ValidationReport(rows=tuple(row for _, row in found), summary=summary, unmeasured=unmeasured(used))
 
 
 def classes_of(record: Record) -> tuple[str, ...]:
@@ -117,11 +130,7 @@ def classes_of(record: Record) -> tuple[str, ...]:
     )
 
 
-def _row(record: Record, overlay: Path | None) -> Row:
-    try:
-        predicted = predict_record(record, overlay=overlay)
-    except SpecError as error:
-        return Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
+def _row(record: Record, predicted: Prediction) -> Row:
     step = predicted.step_time_s
     measured_s = measured_step_s(record)
     time = measured_s / step - 1.0 if measured_s is not None else None

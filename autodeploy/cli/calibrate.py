@@ -1,33 +1,109 @@
-"""`autodeploy calibrate`: fit a profile's efficiencies to measured runs."""
+"""`autodeploy calibrate`: fit a profile's efficiencies to measured runs and benchmarks."""
 
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.measured_run import MeasuredRun
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example: autodeploy calibrate runs.jsonl --profile ascend-800t-a2 -o overlay.yaml")
+@app.command(
+    epilog="Examples: autodeploy calibrate runs.jsonl --profile ascend-800t-a2 -o overlay.yaml; "
+    "autodeploy calibrate train.log hccl.txt gemm.csv --plan p_7kq2abcd --profile ascend-800t-a2 -o overlay.yaml"
+)
 def calibrate(
-    records: Annotated[Path, typer.Argument(metavar="RECORDS.jsonl", help="measured runs, one JSON object a line")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="records (JSON Lines), or a cluster's own: training log, step times, step_trace_time.csv, "
+            "GEMM table, hccl_test output",
+        ),
+    ],
     profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="the profile whose runs are used")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OVERLAY.yaml", help="where the overlay goes")],
+    plan: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="the stored plan that ran")] = None,
+    spec: Annotated[
+        Path | None, typer.Option("--spec", metavar="SPEC", help="what ran: a spec with its strategy")
+    ] = None,
+    op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
 ) -> None:
     """Fit a handful of efficiencies with physical meaning; the overlay says what to and how well."""
-    from autodeploy.calibration.calibrate import calibrate as fit
-    from autodeploy.calibration.calibrate import overlay_of, to_yaml
+    from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
+
+    for file in files:
+        if not file.is_file():
+            raise SpecError(f"{file} is not a file", hint="records, a log, a table or a trace")
+    records = [file for file in files if _is_record_file(file)]
+    if records and len(records) < len(files):
+        message = f"{records[0].name} holds records, the other files a cluster's own runs"
+        raise SpecError(message, hint="calibrate the profile and the cluster one after the other")
+    names = ", ".join(file.name for file in files)
+    document = _from_records(records, profile) if records else _from_runs(_runs(files, op, ranks), profile, plan, spec)
+    from autodeploy.calibration.calibrate import to_yaml
+
+    write_report(to_yaml(document, f"Fitted by autodeploy calibrate to {names}."), output)
+
+
+def _is_record_file(file: Path) -> bool:
+    """Whether the first line is a record: a run with its whole model, cluster and strategy."""
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        first = stream.readline(1_000_000).strip()
+    return not first or (first.startswith("{") and '"measured"' in first and '"model"' in first)
+
+
+def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:
+    from autodeploy.calibration.calibrate import calibrate as fit
+    from autodeploy.calibration.calibrate import overlay_of
     from autodeploy.specs.record import read_records
 
-    if not records.is_file():
-        raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
-    result = fit(list(read_records(records)), profile)
-    output.write_text(
-        to_yaml(overlay_of(result), f"Fitted by autodeploy calibrate to {records.name}."), encoding="utf-8"
-    )
+    result = fit([record for file in files for record in read_records(file)], profile)
     typer.echo(f"{len(result.records)} runs on {profile}", err=True)
-    for name, factor in result.fit.factors().items():
-        typer.echo(f"  {name:<14} {factor:6.3f} of its prior", err=True)
+    _tell_factors(result.fit.factors(), "of its prior")
+    return overlay_of(result)
+
+
+def _runs(files: Sequence[Path], op: str | None, ranks: int | None) -> list[tuple[str, MeasuredRun]]:
+    from autodeploy.importers.measured_file import read_measured_file
+
+    return [(file.name, run) for file in files for run in read_measured_file(file, op=op, ranks=ranks)]
+
+
+def _from_runs(
+    runs: list[tuple[str, MeasuredRun]], profile: str, plan_id: str | None, spec_file: Path | None
+) -> dict[str, Any]:
+    from autodeploy.importers.spec_file import read_spec_file
+    from autodeploy.jobs.planning import load_planner
+    from autodeploy.services.file_calibration import calibrate_runs
+    from autodeploy.specs.spec import Spec
+
+    spec, plan = None, None
+    if plan_id is not None:
+        from autodeploy.cli.export import stored_plan
+
+        plan_set, plan = stored_plan(plan_id)
+        spec = Spec.model_validate(plan_set.search.spec)
+    elif spec_file is not None:
+        spec = read_spec_file(spec_file)
+    overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
+    typer.echo(f"{len(runs)} measurement{'' if len(runs) == 1 else 's'} on {profile}", err=True)
+    _tell_factors(report.get("factors", {}), "of the shipped value")
+    if "bias_before" in report:
+        before, after = 100 * report["bias_before"], 100 * report["bias_after"]
+        typer.echo(f"  bias {before:+.1f} % before, {after:+.1f} % after", err=True)
+    return overlay
+
+
+def _tell_factors(factors: dict[str, float], what: str) -> None:
+    for name, factor in factors.items():
+        typer.echo(f"  {name:<14} {factor:6.3f} {what}", err=True)

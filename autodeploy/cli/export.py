@@ -52,6 +52,7 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
     NotFoundError
         when the database has no such plan.
     """
+    from autodeploy.cli.output import talk
     from autodeploy.errors import NotFoundError
     from autodeploy.services.session import open_services
     from autodeploy.settings import load_settings
@@ -61,6 +62,8 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
             view = services.searches.plan(plan_id)
         except NotFoundError as error:
             raise NotFoundError(str(error), hint="`autodeploy plan SPEC` stores plans and prints their ids") from error
+        if view.stale:
+            talk(f"note: {plan_id} was computed with an older profile; plan again for current figures")
         yield services, view
 
 

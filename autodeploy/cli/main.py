@@ -17,6 +17,7 @@ from autodeploy.cli import (
     models,
     plan,
     profiles,
+    runs,
     serve,
     validate,
     why_not,
@@ -35,6 +36,7 @@ for module in (plan, validate, calibrate, export, why_not, ablate, import_file, 
     app.add_typer(module.app)
 app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")
+app.add_typer(runs.app, name="runs", help="Measured runs of plans: add, ls, rm.")
 app.add_typer(database.app, name="db", help="The database: upgrade, prune, export, import.")
 
 

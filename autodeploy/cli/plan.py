@@ -11,7 +11,7 @@ from autodeploy.cli.exits import exit_code
 from autodeploy.cli.options import Format, Lang, Output, ReportFormat, Server, SpecFile, Tongue, language, read_spec
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
 app = typer.Typer()
@@ -55,9 +55,7 @@ def estimate(
     if spec.strategy is None:
         raise SpecError("an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}")
     if server is None:
-        from autodeploy.planner import estimate as predict
-
-        predicted = predict(spec)
+        predicted = _estimate_here(spec)
     else:
         from autodeploy.cli.remote import connect
 
@@ -70,6 +68,20 @@ def estimate(
     else:
         raise SpecError(f"an estimate is not shown as {output_format.value}", path="--format", hint="table or json")
     raise typer.Exit(exit_code("optimal" if predicted.fits else "infeasible"))
+
+
+def _estimate_here(spec: Spec) -> Plan:
+    """With the overlay of its cluster, where the database of the settings has been used before."""
+    from autodeploy.planner import estimate as predict
+    from autodeploy.settings import load_settings
+
+    settings = load_settings()
+    if spec.cluster.overlay != "auto" or not settings.has_database():
+        return predict(spec)
+    from autodeploy.services.session import open_services
+
+    with open_services(settings) as services:
+        return services.estimate(spec)
 
 
 def show(plan_set: PlanSet, output_format: ReportFormat, output: Path | None, lang: Tongue) -> None:

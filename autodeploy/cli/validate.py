@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autodeploy.cli.options import Output  # noqa: TC001 - typer reads annotations while the program runs
+
+if TYPE_CHECKING:
+    from autodeploy.calibration.unmeasured import UnmeasuredReport
 
 app = typer.Typer()
 
@@ -50,7 +53,7 @@ def validate(
 
         write_report(report_html(report, measured), output)
     else:
-        write_report(report_text(report.model_dump(mode="json")), output)
+        write_report(report_text(report.model_dump(mode="json")) + unmeasured_text(report.unmeasured), output)
 
 
 def report_text(report: dict[str, Any]) -> str:
@@ -68,6 +71,16 @@ def report_text(report: dict[str, Any]) -> str:
     skipped = [row for row in report["rows"] if row.get("skipped")]
     lines.append(f"{len(report['rows'])} runs, {len(skipped)} skipped\n")
     return "".join(lines)
+
+
+def unmeasured_text(report: UnmeasuredReport) -> str:
+    """Shapes and sizes without a measured efficiency by class; -f json and html list each."""
+    from autodeploy.calibration.unmeasured import class_lines
+
+    if not report.classes:
+        return ""
+    lines = class_lines(report)
+    return "no measured efficiency for:\n" + "".join(f"  {line}\n" for line in lines) if lines else ""
 
 
 def _row(row: dict[str, Any]) -> list[str]:

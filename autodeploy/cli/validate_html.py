@@ -6,13 +6,15 @@ import json
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.calibration.unmeasured import extent_words
 from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from autodeploy.figures.layout import figure_json, plotly_js
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.calibration.validate import Row, Statistics, ValidationReport
     from autodeploy.specs.record import Record
 
@@ -45,6 +47,7 @@ def report_html(report: ValidationReport, records: Sequence[Record]) -> str:
         _statistics_table("Summary", summary),
         _statistics_table("Time by class", report.summary.by_class.items()),
         _runs_table(report.rows),
+        *_unmeasured_tables(report.unmeasured),
         _scripts(points) if points else "",
         "</body>\n</html>\n",
     ]
@@ -95,6 +98,31 @@ def _statistics_table(caption: str, sets: Iterable[tuple[str, Statistics | None]
 def _runs_table(rows: Sequence[Row]) -> str:
     titles = ["run", "model", "measured", "predicted", "error", "GiB", "predicted", "error", "parts", "notes"]
     return _table("Runs", titles, [_run(row) for row in rows], frozenset(range(2, 8)))
+
+
+def _unmeasured_tables(report: UnmeasuredReport) -> Iterator[str]:
+    """Classes of shapes without a measured efficiency, then every such shape."""
+    if not report.shapes:
+        return
+    titles = ["profile", "class", "number", "its kind", "shapes", "unmeasured", "reaching"]
+    rows = [
+        [c.profile, c.kind, c.number, c.number_kind, str(c.shapes), str(c.unmeasured), extent_words(c.extent)]
+        for c in report.classes
+    ]
+    yield _table("Shapes and message sizes without a measured efficiency", titles, rows, frozenset({4, 5}))
+    each = [
+        [
+            s.profile,
+            s.kind,
+            extent_words({axis: (v, v) for axis, v in s.shape.items()}),
+            s.number,
+            s.reason,
+            str(s.runs),
+        ]
+        for s in report.shapes
+    ]
+    shapes = _table("Each of them", ["profile", "class", "shape", "number", "why", "runs"], each, frozenset({5}))
+    yield f"<details>\n<summary>Each of the {len(each)} shapes</summary>\n{shapes}\n</details>"
 
 
 def _run(row: Row) -> list[str]:

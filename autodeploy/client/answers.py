@@ -18,13 +18,15 @@ class Search:
     cancel_requested: bool = False
     tags: tuple[str, ...] = ()
     note: str = ""
+    stale: bool = False
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Search:
         """From a response's body."""
         body = dict(body)
         tags = tuple(body.pop("tags", ()))
-        known = {name: body.pop(name) for name in ("progress", "cached", "cancel_requested", "note") if name in body}
+        extra = ("progress", "cached", "cancel_requested", "note", "stale")
+        known = {name: body.pop(name) for name in extra if name in body}
         return cls(PlanSet.model_validate(body), tags=tags, **known)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
@@ -13,7 +13,7 @@ from autodeploy.client.errors import ServiceError, WaitTimeout
 from autodeploy.client.synchronous import RECONNECT_PAUSE_S, RECONNECTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
     from autodeploy.client.answers import Event, Search, SearchPage
@@ -99,6 +99,18 @@ class AsyncClient:
     async def export(self, plan_id: str, to: str) -> str:
         """A plan in another format."""
         return await _transport.send_async(self._http, calls.export(plan_id, to))
+
+    async def add_run(self, plan_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Says what was measured when a plan ran: figures, or `file` with the text of a log or table."""
+        return await _transport.send_async(self._http, calls.add_run(plan_id, document))
+
+    async def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> dict[str, Any]:
+        """The ledger, newest first. Filters: plan_id, cluster."""
+        return await _transport.send_async(self._http, calls.runs(filters, limit=limit, after=after))
+
+    async def delete_run(self, run_id: str) -> None:
+        """Deletes a run."""
+        await _transport.send_async(self._http, calls.delete_run(run_id))
 
     async def estimate(self, spec: SpecLike) -> Plan:
         """Predicts the one strategy in the spec."""

@@ -19,6 +19,8 @@ SpecLike = Spec | Mapping[str, Any]
 
 # The longest single wait; a longer one is made of several, so that no proxy loses patience.
 WAIT_STEP_S = 25.0
+# A run makes the service fit its cluster's overlay and predict the cluster's stored plans again.
+RUN_FIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,35 @@ def plan(plan_id: str) -> Call[Plan]:
     """GET /v1/plans/{id}."""
 
     def read(response: httpx.Response) -> Plan:
-        return Plan.model_validate({key: value for key, value in response.json().items() if key != "search_id"})
+        return Plan.model_validate(
+            {key: value for key, value in response.json().items() if key not in {"search_id", "stale"}}
+        )
 
     return Call("GET", f"/v1/plans/{plan_id}", read)
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def add_run(plan_id: str, document: Mapping[str, Any]) -> Call[dict[str, Any]]:
+    """POST /v1/plans/{id}/runs; the same measurement sent twice is one run."""
+    path = f"/v1/plans/{plan_id}/runs"
+    return Call("POST", path, _json, json=dict(document), extra_time_s=RUN_FIT_S)
+
+
+def runs(filters: Mapping[str, str | None], *, limit: int, after: str | None) -> Call[dict[str, Any]]:
+    """GET /v1/runs."""
+    params: dict[str, str | int | float] = {"limit": limit}
+    params |= {name: value for name, value in {**filters, "after": after}.items() if value is not None}
+    return Call("GET", "/v1/runs", _json, params=params)
+
+
+def delete_run(run_id: str) -> Call[None]:
+    """DELETE /v1/runs/{id}."""
+    path = f"/v1/runs/{run_id}"
+    return Call("DELETE", path, lambda response: None, repeatable=False, extra_time_s=RUN_FIT_S)
 
 
 def export(plan_id: str, to: str) -> Call[str]:

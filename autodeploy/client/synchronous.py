@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
@@ -11,7 +11,7 @@ from autodeploy.client import _transport, calls
 from autodeploy.client.errors import ServiceError, WaitTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from autodeploy.client.answers import Event, Search, SearchPage
@@ -115,6 +115,18 @@ class Client:
     def export(self, plan_id: str, to: str) -> str:
         """A plan in another format."""
         return _transport.send(self._http, calls.export(plan_id, to))
+
+    def add_run(self, plan_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Says what was measured when a plan ran: figures, or `file` with the text of a log or table."""
+        return _transport.send(self._http, calls.add_run(plan_id, document))
+
+    def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> dict[str, Any]:
+        """The ledger, newest first. Filters: plan_id, cluster."""
+        return _transport.send(self._http, calls.runs(filters, limit=limit, after=after))
+
+    def delete_run(self, run_id: str) -> None:
+        """Deletes a run."""
+        _transport.send(self._http, calls.delete_run(run_id))
 
     def estimate(self, spec: SpecLike) -> Plan:
         """Predicts the one strategy in the spec."""

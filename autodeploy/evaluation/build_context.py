@@ -33,17 +33,25 @@ OWN = "/own"  # after the family of a profile that a user brought: its numbers w
 
 
 def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: bool = True) -> Profile:
-    """The hardware profile of a cluster spec, with its overrides; `calibrated` as shipped, else its priors.
+    """The hardware profile of a cluster spec, with its overlay and overrides; `calibrated` as shipped, else its priors.
+
+    Parameters
+    ----------
+    overlay : file of an overlay that takes the place of the spec's own.
 
     Raises
     ------
     ProfileError
         if there is none of this name, or a number is not valid, with the path into the spec.
     """
+    own = None if isinstance(cluster.overlay, str) else cluster.overlay
     try:
-        return load_profile(cluster.profile, overrides=cluster.overrides, overlay=overlay, calibrated=calibrated)
+        return load_profile(cluster.profile, overrides=cluster.overrides, overlay=overlay or own, calibrated=calibrated)
     except BadProfile as error:
         path = error.path or "/profile"
+        if own is not None and overlay is None and "overlay" in str(error):
+            where = "/cluster/overlay" + (error.path or "")
+            raise ProfileError(str(error), errors=(FieldError(where, str(error), error.hint),)) from error
         inside = "/cluster/overrides" if cluster.overrides and "overrid" in str(error) else "/cluster/profile"
         raise ProfileError(
             str(error),

@@ -72,19 +72,19 @@ def build_problem(
 
 def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
     """Seconds to send one micro batch's activations to the next stage: the ranks world / pp apart."""
-    axes = candidates.axes_at(index)
-    pp = int(axes["pp"])
+    pp = int(candidates.axes_at(index)["pp"])
     if pp == 1:
         return 0.0
-    tokens = int(axes["micro_batch_size"]) * context.seq_length / int(axes["cp"])
-    sent = (
-        2.0
-        * tokens
-        * context.model.hidden_size
-        / (int(axes["tp"]) if axes["sequence_parallel"] or context.cuts_sends else 1)
-    )
     tier = context.machine.tier_of(context.world // pp)
-    return float(np.max(point_to_point_s(sent, tier, context.machine.comm_op_s)))
+    return float(np.max(point_to_point_s(p2p_bytes(candidates, context, index), tier, context.machine.comm_op_s)))
+
+
+def p2p_bytes(candidates: Candidates, context: Context, index: int) -> float:
+    """Bytes of one micro batch's activations that a rank sends to the next stage."""
+    axes = candidates.axes_at(index)
+    tokens = int(axes["micro_batch_size"]) * context.seq_length / int(axes["cp"])
+    parts = int(axes["tp"]) if axes["sequence_parallel"] or context.cuts_sends else 1
+    return 2.0 * tokens * context.model.hidden_size / parts
 
 
 def _optimizer_on_host(classes: StepClasses, index: int, pp: int) -> float:

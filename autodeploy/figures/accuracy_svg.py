@@ -10,10 +10,30 @@ from xml.sax.saxutils import escape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.figures.labels import Language
+
 WIDTH, HEIGHT = 640, 520
 LEFT, RIGHT, TOP, BOTTOM = 72, 150, 40, 52
 COLOURS = ("#3f74b8", "#dd7a3c", "#4a978c", "#7c62b3", "#c4574d", "#8c8c8c")
 BAND = 1.10  # lines 10 % off the diagonal
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours of paper and ink; a page that may be dark lends its own ink."""
+
+    ground: str = "#ffffff"
+    ink: str = "#222222"
+    quiet: str = "#444444"
+    grid: str = "#e2e2e2"
+
+
+PAPER = Theme()
+PAGE = Theme("none", "currentColor", "currentColor", "#80869048")
+AXES: dict[Language, tuple[str, str]] = {
+    "en": ("measured tokens/s a card", "predicted tokens/s a card"),
+    "zh": ("实测 tokens/s/卡", "预测 tokens/s/卡"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +54,9 @@ def groups_of(points: Sequence[Point]) -> dict[str, list[Point]]:
     return found
 
 
-def predicted_against_measured_svg(points: Sequence[Point], title: str) -> str:
+def predicted_against_measured_svg(
+    points: Sequence[Point], title: str, *, lang: Language = "en", theme: Theme = PAPER
+) -> str:
     """A scatter on logarithmic axes with the diagonal and lines 10 % off it.
 
     Raises
@@ -53,13 +75,13 @@ def predicted_against_measured_svg(points: Sequence[Point], title: str) -> str:
         'role="img" font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
         f"<desc>Predicted over measured tokens per second and card, logarithmic. {escape(counts)}.</desc>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="22" font-weight="bold" fill="#222222">{escape(title)}</text>',
-        *_axes(low, high),
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{theme.ground}"/>',
+        f'<text x="{LEFT}" y="22" font-weight="bold" fill="{theme.ink}">{escape(title)}</text>',
+        *_axes(low, high, AXES[lang], theme),
         *_diagonals(low, high),
     ]
     for number, (name, members) in enumerate(groups.items()):
-        parts += _group(name, members, number, low, high)
+        parts += _group(name, members, number, low, high, theme.ink)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -71,24 +93,24 @@ def _y(value: float, low: float, high: float) -> float:
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (math.log10(value) - low) / (high - low)
 
 
-def _axes(low: float, high: float) -> list[str]:
+def _axes(low: float, high: float, titles: tuple[str, str], theme: Theme) -> list[str]:
     parts = []
     steps = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5)]
     for value in (v for v in steps if low <= math.log10(v) <= high):
         x, y = f"{_x(value, low, high):.1f}", f"{_y(value, low, high):.1f}"
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#e2e2e2"/>')
-        parts.append(f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#e2e2e2"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y}" dy="4" text-anchor="end" fill="#444444">{_tick(value)}</text>')
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="{theme.grid}"/>')
+        parts.append(f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="{theme.grid}"/>')
         parts.append(
-            f'<text x="{x}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle" fill="#444444">{_tick(value)}</text>'
+            f'<text x="{LEFT - 6}" y="{y}" dy="4" text-anchor="end" fill="{theme.quiet}">{_tick(value)}</text>'
+        )
+        parts.append(
+            f'<text x="{x}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle" fill="{theme.quiet}">{_tick(value)}</text>'
         )
     middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
+    parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - 12}" text-anchor="middle" fill="{theme.ink}">{titles[0]}</text>')
     parts.append(
-        f'<text x="{middle:.1f}" y="{HEIGHT - 12}" text-anchor="middle" fill="#222222">measured tokens/s a card</text>'
-    )
-    parts.append(
-        f'<text transform="translate(16 {HEIGHT / 2:.1f}) rotate(-90)" text-anchor="middle" fill="#222222">'
-        "predicted tokens/s a card</text>"
+        f'<text transform="translate(16 {HEIGHT / 2:.1f}) rotate(-90)" text-anchor="middle" fill="{theme.ink}">'
+        f"{titles[1]}</text>"
     )
     return parts
 
@@ -109,7 +131,7 @@ def _diagonals(low: float, high: float) -> list[str]:
     return parts
 
 
-def _group(name: str, members: Sequence[Point], number: int, low: float, high: float) -> list[str]:
+def _group(name: str, members: Sequence[Point], number: int, low: float, high: float, ink: str) -> list[str]:
     colour = COLOURS[number % len(COLOURS)]
     parts = [
         f'<circle cx="{_x(p.measured, low, high):.1f}" cy="{_y(p.predicted, low, high):.1f}" r="3.5" fill="{colour}" '
@@ -118,5 +140,5 @@ def _group(name: str, members: Sequence[Point], number: int, low: float, high: f
     ]
     height = TOP + 12 + 18 * number
     parts.append(f'<circle cx="{WIDTH - RIGHT + 14}" cy="{height}" r="4" fill="{colour}"/>')
-    parts.append(f'<text x="{WIDTH - RIGHT + 24}" y="{height}" dy="4" fill="#222222">{escape(name)}</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT + 24}" y="{height}" dy="4" fill="{ink}">{escape(name)}</text>')
     return parts

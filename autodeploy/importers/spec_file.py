@@ -50,7 +50,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None) -> Spec:
     errors: list[FieldError] = []
     if isinstance(document, Mapping):
         _refuse_other_documents(document)
-        document = _with_profile_path(document, base_dir)
+        document = _with_overlay(_with_profile_path(document, base_dir), base_dir)
         document = _with_load_file(document, base_dir)
         errors += _profile_errors(document)
     try:
@@ -100,6 +100,22 @@ def _with_load_file(document: Mapping[str, Any], base_dir: Path | None) -> Mappi
     path = base_dir / name
     resolved = {"expert_load_file": str(path), "expert_load_sha256": content_hash(path)}
     return {**document, "training": {**training, **resolved}}
+
+
+def _with_overlay(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
+    """An overlay that is a file is read into the spec, so that the spec alone says what was planned with."""
+    cluster = document.get("cluster")
+    overlay = cluster.get("overlay") if isinstance(cluster, Mapping) else None
+    if not isinstance(overlay, str) or not overlay.lower().endswith(PROFILE_SUFFIXES):
+        return document
+    if base_dir is None:
+        hint = "put the content of the overlay here"
+        raise SpecError(f"a file ({overlay[:100]}) can't be named here", path="/cluster/overlay", hint=hint)
+    try:
+        content = read_document(base_dir / overlay)
+    except SpecError as error:
+        raise SpecError(str(error), path="/cluster/overlay", hint=error.hint) from error
+    return {**document, "cluster": {**cluster, "overlay": content}}  # type: ignore[dict-item]
 
 
 def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:

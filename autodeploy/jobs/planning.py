@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.planner import Progress
+    from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -33,11 +34,16 @@ class Planner(Protocol):
     def estimate(self, spec: Spec) -> Plan: ...
 
     def timeline(self, spec: Spec, strategy: Strategy) -> PipelineTimeline: ...
+    def reestimate(self, spec: Spec, plan: Plan) -> Plan:
+        """A plan of this spec predicted once more, under the overlay that the spec has now."""
 
     def prepare(self, spec: Spec) -> object:
         """Raises SpecError where the spec asks for something that can't be planned with."""
 
     def describe_hashes(self, spec: Spec) -> tuple[str, str, str]: ...
+
+    def profile_hash(self, cluster: ClusterSpec) -> str:
+        """Hash of the profile that plans of this cluster rest on."""
 
 
 def load_planner(module: str = PLANNER) -> Planner:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic.json_schema import models_json_schema
 
 from autodeploy.errors import NotFoundError
+from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.presets import preset_names
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_INPUTS: dict[str, type[BaseModel]] = {"spec": Spec, "model": ModelSpec, "strategy": Strategy, "record": Record}
+_INPUTS: dict[str, type[BaseModel]] = {
+    "spec": Spec,
+    "model": ModelSpec,
+    "strategy": Strategy,
+    "record": Record,
+    "run": MeasuredRun,
+}
 _OUTPUTS: dict[str, type[BaseModel]] = {"planset": PlanSet, "plan": Plan}
 
 

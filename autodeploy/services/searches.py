@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
+from autodeploy.services.cluster_overlays import Freshness, with_overlay
 from autodeploy.services.intake import refuse_files
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView
 from autodeploy.specs.planset import FINISHED
@@ -95,6 +96,8 @@ class SearchService:
             when the profile is unknown or a file, or the key was used for another spec.
         """
         refuse_files(spec)
+        with self._database.read() as session:
+            spec = with_overlay(session, spec)
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         try:
@@ -138,6 +141,8 @@ class SearchService:
         SearchCancelled
             when `should_cancel` stopped it before there was a plan.
         """
+        with self._database.read() as session:
+            spec = with_overlay(session, spec)
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         with self._database.write() as session:
@@ -228,7 +233,13 @@ class SearchService:
                 cancel_requested=row.cancel_requested,
                 tags=tags,
                 note=row.note,
+                stale=self._is_stale(session, row),
             )
+
+    def _is_stale(self, session: Session, row: SearchRow) -> bool:
+        if not row.num_plans:
+            return False
+        return Freshness(session, self._planner).is_stale(row.spec["cluster"], row.profile_hash)
 
     def status(self, search_id: str) -> str:
         """The status alone: what somebody who waits asks often."""
@@ -248,7 +259,12 @@ class SearchService:
             rows = Searches(session).page(where, limit=limit + 1, after=after)
             shown = rows[:limit]
             tags = Searches(session).tags([row.id for row in shown]) if shown else {}
-        return SearchPage(tuple(_summary(row, tags[row.id]) for row in shown), has_more=len(rows) > limit)
+            fresh = Freshness(session, self._planner)
+            stale = {
+                row.id: bool(row.num_plans) and fresh.is_stale(row.cluster_document, row.profile_hash) for row in shown
+            }
+        items = tuple(_summary(row, tags[row.id], stale[row.id]) for row in shown)
+        return SearchPage(items, has_more=len(rows) > limit)
 
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
         """What happened after event number `after`."""
@@ -278,7 +294,8 @@ class SearchService:
                     f"there is no plan {plan_id}", hint="GET /v1/searches lists searches and their best plans"
                 )
             plan_set = read_plan_set(search, Plans(session).documents(row.search_id))
-        return PlanView(next(plan for plan in plan_set.plans if plan.plan_id == plan_id), plan_set)
+            stale = self._is_stale(session, search)
+        return PlanView(next(plan for plan in plan_set.plans if plan.plan_id == plan_id), plan_set, stale)
 
     def count_by_status(self) -> dict[str, int]:
         """How many searches have each status."""
@@ -368,6 +385,7 @@ def _new_row(spec: Spec, content: _Content, note: str, now: datetime) -> SearchR
         status="queued",
         model_name=spec.model.name,
         profile=spec.cluster.profile[-200:],
+        cluster=spec.cluster.ledger_name,
         num_npus=spec.cluster.num_npus,
         seq_length=spec.training.seq_length,
         global_batch_size=spec.training.global_batch_size.value,
@@ -379,13 +397,15 @@ def _new_row(spec: Spec, content: _Content, note: str, now: datetime) -> SearchR
     )
 
 
-def _summary(row: Any, tags: tuple[str, ...]) -> SearchSummary:
+def _summary(row: Any, tags: tuple[str, ...], stale: bool) -> SearchSummary:
     values = dict(row._mapping)
+    inner = {"model_name", "cached_from", "profile_hash", "cluster_document"}
     return SearchSummary(
-        **{key: value for key, value in values.items() if key not in {"model_name", "cached_from"}},
+        **{key: value for key, value in values.items() if key not in inner},
         model=values["model_name"],
         cached=values["cached_from"] is not None,
         tags=tags,
+        stale=stale,
     )
 
 

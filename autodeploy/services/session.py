@@ -11,6 +11,8 @@ from autodeploy.ablation.ablate import ablate
 from autodeploy.errors import SpecError
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.services.cluster_overlays import with_overlay
+from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
@@ -36,6 +38,7 @@ class Services:
     planner: Planner
     runner: JobRunner | None
     searches: SearchService
+    runs: RunService
 
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.
@@ -49,7 +52,7 @@ class Services:
             raise SpecError(
                 "an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
-        return self.planner.estimate(spec)
+        return self.planner.estimate(self._with_overlay(spec))
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
@@ -59,7 +62,11 @@ class Services:
         SpecError
             when no plan fits, or `order` names a feature that the strategy does not use.
         """
-        return ablate(spec, order=order)
+        return ablate(self._with_overlay(spec), order=order)
+
+    def _with_overlay(self, spec: Spec) -> Spec:
+        with self.database.read() as session:
+            return with_overlay(session, spec)
 
     def export(self, view: PlanView, to: str) -> Artefact:
         """A stored plan in a format of `exporters`; the pipeline is simulated where the format shows it.
@@ -119,10 +126,11 @@ def open_services(
         loaded = load_planner(planner)
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)
+        runs = RunService(database, loaded, searches.plan)
         if runner is not None:
             runner.start()
         try:
-            yield Services(settings, database, loaded, runner, searches)
+            yield Services(settings, database, loaded, runner, searches, runs)
         finally:
             if runner is not None:
                 runner.stop()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class SearchView:
     """One search: its PlanSet (without plans until it is finished) and what is known besides.
 
+    `stale`: its plans rest on an older profile than a search today would.
+
     `progress` is the latest report of a running search, in the fields of `autodeploy.planner.Progress`.
     """
 
@@ -27,6 +29,7 @@ class SearchView:
     cancel_requested: bool = False
     tags: tuple[str, ...] = ()
     note: str = ""
+    stale: bool = False
 
     @property
     def id(self) -> str:
@@ -63,6 +66,7 @@ class SearchSummary:
     cached: bool
     tags: tuple[str, ...]
     note: str
+    stale: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +87,4 @@ class PlanView:
 
     plan: Plan
     plan_set: PlanSet
+    stale: bool = False

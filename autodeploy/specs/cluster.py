@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import json
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from autodeploy.specs.base import Document
 
 MAX_NPUS = 200_000
+NAME = r"^[^\s\x00-\x1f/\\][^\x00-\x1f/\\]*$"  # a name, in any language, that is no path
 
 
 class Block(Document):
@@ -29,7 +31,32 @@ class ClusterSpec(Document):
     use: Literal["exactly", "at_most"] = "exactly"
     slowest_device_factor: Annotated[float, Field(ge=1.0, le=10.0)] = 1.0
     overrides: dict[str, float] = {}
+    name: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=200, pattern=NAME, description="absent: the profile's", examples=["hall-2"]),
+        ]
+        | None
+    ) = None
+    overlay: Annotated[
+        Literal["auto", "none"] | dict[str, Any],
+        Field(description="auto: fitted to the runs stored for this cluster; none: as shipped; or an overlay"),
+    ] = "auto"
     grade_is_inferred: bool = False
+
+    @property
+    def ledger_name(self) -> str:
+        """The name under which runs of this cluster are kept: its own, by default the profile's."""
+        return self.name or self.profile[-200:]
+
+    @field_validator("overlay", mode="after")
+    @classmethod
+    def _overlay_is_json(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise ValueError("an overlay holds texts and finite numbers only") from None
+        return value
 
     @model_validator(mode="after")
     def _count_is_given_once(self) -> Self:

@@ -9,6 +9,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as 
 _TIME_DIGITS = 10
 _RANDOM_DIGITS = 6
 SEARCH_ID_PATTERN = r"^srch_[0-9a-z]{1,40}$"
+RUN_ID_PATTERN = r"^run_[0-9a-z]{1,40}$"
 PLAN_ID_PATTERN = r"^p_[0-9a-z]{1,40}$"
 
 
@@ -24,12 +25,25 @@ def iso(moment: datetime) -> str:
 
 def new_search_id(moment: datetime) -> str:
     """`srch_` and 16 base 32 digits: milliseconds since 1970, then random bits. Sorts by creation."""
-    return first_id_at(moment) + _base32(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)
+    return first_id_at(moment) + _random()
+
+
+def new_run_id(moment: datetime) -> str:
+    """`run_` and 16 base 32 digits, as a search's."""
+    return "run_" + _milliseconds(moment) + _random()
 
 
 def first_id_at(moment: datetime) -> str:
     """Sorts before every id made at that moment or later, and after every id made a millisecond before."""
-    return "srch_" + _base32(max(0, int(moment.timestamp() * 1000)), _TIME_DIGITS)
+    return "srch_" + _milliseconds(moment)
+
+
+def _milliseconds(moment: datetime) -> str:
+    return _base32(max(0, int(moment.timestamp() * 1000)), _TIME_DIGITS)
+
+
+def _random() -> str:
+    return _base32(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)
 
 
 def _base32(number: int, digits: int) -> str:

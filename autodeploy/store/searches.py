@@ -43,6 +43,8 @@ LIST_COLUMNS: tuple[Any, ...] = (
     SearchRow.gap,
     SearchRow.cached_from,
     SearchRow.note,
+    SearchRow.profile_hash,
+    SearchRow.spec["cluster"].label("cluster_document"),
 )
 
 

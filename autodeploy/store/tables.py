@@ -2,60 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime  # noqa: TC003 - SQLAlchemy reads the annotation while the program runs
+from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    CheckConstraint,
-    DateTime,
-    Double,
-    ForeignKey,
-    Index,
-    MetaData,
-    String,
-    Text,
-    TypeDecorator,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
 
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Dialect
+from autodeploy.store import run_tables as run_tables  # whoever knows one table knows all
+from autodeploy.store.base import Base as Base
+from autodeploy.store.base import UtcDateTime as UtcDateTime
 
-NAMING_CONVENTION = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """A moment with its time zone, in UTC; SQLite itself keeps no zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a stored moment needs a time zone")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class Base(DeclarativeBase):
-    """Root of all tables; every constraint has a name, so that migrations can change it."""
-
-    metadata = MetaData(naming_convention=NAMING_CONVENTION)
-    type_annotation_map = {datetime: UtcDateTime, float: Double, dict[str, Any]: JSON(none_as_null=True)}  # noqa: RUF012
 
 
 class SearchRow(Base):
@@ -68,6 +25,7 @@ class SearchRow(Base):
         Index("ix_searches_status_id", "status", "id"),
         Index("ix_searches_model_name_id", "model_name", "id"),
         Index("ix_searches_profile_id", "profile", "id"),
+        Index("ix_searches_cluster_id", "cluster", "id"),
         Index("ix_searches_content", "spec_hash", "profile_hash", "engine_version", "status"),
     )
 
@@ -80,6 +38,7 @@ class SearchRow(Base):
 
     model_name: Mapped[str] = mapped_column(String(200))
     profile: Mapped[str] = mapped_column(String(200))
+    cluster: Mapped[str] = mapped_column(String(200), server_default="")
     num_npus: Mapped[int | None]
     seq_length: Mapped[int]
     global_batch_size: Mapped[int]

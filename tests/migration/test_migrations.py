@@ -11,7 +11,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from procrastinate import App, SyncPsycopgConnector
 from procrastinate.schema import SchemaManager
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from autodeploy.errors import ConflictError
 from autodeploy.jobs.procrastinate_queue import SCHEMA_VERSION
@@ -124,3 +124,27 @@ def test_an_old_database_is_refused_by_name(empty):
     with pytest.raises(ConflictError, match="at revision none") as caught:
         require_current(empty)
     assert caught.value.hint == "autodeploy db upgrade"
+
+
+def test_searches_from_before_clusters_had_names_are_named_after_their_profile(empty):
+    upgrade(empty, "0001")
+    columns = {
+        **dict.fromkeys(("id", "model_name", "spec_hash", "profile_hash", "engine_version"), "x"),
+        **dict.fromkeys(("created_at", "updated_at"), "2026-11-20 12:00:00+00:00"),
+        **{"status": "optimal", "profile": "ascend-800t-a2", "seq_length": 1, "global_batch_size": 1, "spec": "{}"},
+        **{"num_plans": 0, "note": "", "attempts": 0},
+    }
+    names, values = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+    insert_search = text(f"INSERT INTO searches ({names}, cancel_requested) VALUES ({values}, false)")
+    insert_event = text("INSERT INTO events VALUES ('x', 1, '2026-11-20 12:00:00+00:00', 'status', '{}')")
+    with empty.write_engine.begin() as connection:
+        connection.execute(insert_search, columns)
+        connection.execute(insert_event)
+    upgrade(empty)
+    with empty.engine.connect() as connection:
+        assert connection.scalar(text("SELECT cluster FROM searches")) == "ascend-800t-a2"
+        assert connection.scalar(text("SELECT count(*) FROM events")) == 1
+    with empty.write_engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "0001")
+    with empty.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM events")) == 1

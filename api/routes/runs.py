@@ -1,0 +1,142 @@
+"""/v1/plans/{id}/runs, /v1/runs and /v1/clusters: what was measured, and what follows from it."""
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from api.bodies import read_measurement
+from api.dependencies import PlanId, RunId, ServicesDep
+from api.problems import responses
+from api.run_documents import ClusterDocument, ClusterList, RunDocument, RunList, RunOutcomeDocument
+from autodeploy.errors import SpecError
+from autodeploy.services import RunPage
+from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.store.clock import PLAN_ID_PATTERN, RUN_ID_PATTERN
+
+router = APIRouter(prefix="/v1", tags=["runs"])
+
+Limit = Annotated[int, Query(ge=1, le=100)]
+After = Annotated[str | None, Query(pattern=RUN_ID_PATTERN, description="the last id of the page before")]
+
+EXAMPLE_LOG = "step,step_time_s\n1,14.2\n2,12.9\n3,12.8\n4,12.8\n"
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "anyOf": [
+                        {"$ref": "#/components/schemas/MeasuredRun"},
+                        {
+                            "type": "object",
+                            "properties": {
+                                "file": {"type": "string", "description": "the text of a file of measurements"},
+                                "op": {"type": "string", "description": "of a collective benchmark that does not say"},
+                                "ranks": {"type": "integer", "minimum": 2},
+                                "note": {"type": "string"},
+                            },
+                            "required": ["file"],
+                            "additionalProperties": False,
+                        },
+                    ]
+                },
+                "examples": {"stated": {"summary": "figures", "value": {"step_time_s": 12.8, "peak_memory_gib": 51.2}}},
+            },
+            "text/plain": {
+                "schema": {"type": "string"},
+                "examples": {"steps": {"summary": "a table of step times", "value": EXAMPLE_LOG}},
+            },
+        },
+    }
+}
+
+
+@router.post(
+    "/plans/{plan_id}/runs",
+    operation_id="create_run",
+    summary="Say what was measured when a plan ran",
+    status_code=201,
+    response_model=RunOutcomeDocument,
+    responses={
+        200: {"model": RunOutcomeDocument, "description": "The same measurement was stored before"},
+        **responses(400, 404, 409, 413, 415, 422, 503),
+    },
+    openapi_extra=BODY,
+)
+async def create_run(
+    services: ServicesDep,
+    response: Response,
+    plan_id: PlanId,
+    measured: Annotated[MeasuredRun, Depends(read_measurement)],
+) -> RunOutcomeDocument:
+    """Figures as JSON; or as text a training log, a table of step times, the profiler's step_trace_time.csv, a GEMM
+    table or the output of hccl_test. The cluster's overlay is fitted again and its stored plans are re-ranked.
+    """
+    outcome = await run_in_threadpool(services.runs.add, plan_id, measured)
+    response.headers["Location"] = f"/v1/runs/{outcome.run.id}"
+    response.status_code = 201 if outcome.created else 200
+    return RunOutcomeDocument.of(outcome)
+
+
+@router.get(
+    "/plans/{plan_id}/runs",
+    operation_id="list_runs_of_plan",
+    summary="What was measured of a plan",
+    responses=responses(422, 503),
+)
+def list_runs_of_plan(
+    request: Request, services: ServicesDep, plan_id: PlanId, limit: Limit = 20, after: After = None
+) -> RunList:
+    """Newest first; runs stay when the search that found the plan is deleted."""
+    return _listed(request, services.runs.list(plan_id=plan_id, limit=limit, after=after))
+
+
+@router.get("/runs", operation_id="list_runs", summary="The ledger of measurements", responses=responses(422, 503))
+def list_runs(
+    request: Request,
+    services: ServicesDep,
+    cluster: Annotated[
+        str | None, Query(max_length=200, description="the cluster's name; by default its profile's")
+    ] = (None),
+    plan_id: Annotated[str | None, Query(pattern=PLAN_ID_PATTERN)] = None,
+    limit: Limit = 20,
+    after: After = None,
+) -> RunList:
+    """Newest first, each beside what had been predicted."""
+    if cluster is not None and "\0" in cluster:
+        raise SpecError("no such text", path="cluster")
+    return _listed(request, services.runs.list(plan_id=plan_id, cluster=cluster, limit=limit, after=after))
+
+
+@router.get("/runs/{run_id}", operation_id="get_run", summary="One run", responses=responses(404, 422, 503))
+def get_run(services: ServicesDep, run_id: RunId) -> RunDocument:
+    """The measurement with its original values, and the prediction."""
+    return RunDocument.of(services.runs.get(run_id))
+
+
+@router.delete(
+    "/runs/{run_id}",
+    operation_id="delete_run",
+    summary="Delete a run",
+    status_code=204,
+    responses=responses(404, 409, 422, 503),
+)
+def delete_run(services: ServicesDep, run_id: RunId) -> None:
+    """The cluster's overlay is fitted to the runs that are left; with the last one it goes."""
+    services.runs.delete(run_id)
+
+
+@router.get("/clusters", operation_id="list_clusters", summary="Clusters with an overlay", responses=responses(503))
+def list_clusters(services: ServicesDep) -> ClusterList:
+    """What searches on each cluster start from unless a spec says `overlay: none`."""
+    return ClusterList(items=[ClusterDocument.of(view) for view in services.runs.clusters()])
+
+
+def _listed(request: Request, page: RunPage) -> RunList:
+    next_url = None
+    if page.next_after is not None:
+        kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
+        next_url = f"{request.url.path}?{urlencode([*kept, ('after', page.next_after)])}"
+    return RunList.of(page, next_url)

@@ -1,0 +1,113 @@
+"""What the accuracy page says: published runs, this installation's ledger, its clusters and profiles of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from api.ui.languages import texts
+from autodeploy.figures.accuracy_svg import PAGE, Point, groups_of, predicted_against_measured_svg
+from autodeploy.figures.labels import PARTS, Language, layout
+from autodeploy.reports.profiler_parts import GROUPS, compared_parts
+from autodeploy.store.clock import iso
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.reports.profiler_parts import ComparedPart
+    from autodeploy.services import ClusterView, ReestimatedPlan, RunPage, RunView
+
+NEAR = 0.10
+SHOWN_FACTORS = 3
+SHOWN_SEARCHES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """Published runs of one kind on one device."""
+
+    name: str
+    runs: int
+    mean_error: float
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """A cluster, its errors before and after its overlay, and what the overlay changes most."""
+
+    view: ClusterView
+    updated_at: str
+    factors: tuple[tuple[str, float], ...]
+    reranked: tuple[ReestimatedPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRun:
+    """A run whose steps the profiler has split."""
+
+    view: RunView
+    layout: str
+    parts: tuple[ComparedPart, ...]
+
+
+def accuracy_context(
+    shipped: Sequence[Point],
+    ledger: RunPage,
+    clusters: Sequence[ClusterView],
+    reranked: Mapping[str, tuple[ReestimatedPlan, ...]],
+    lang: Language,
+) -> dict[str, Any]:
+    """Everything that the template reads."""
+    known = texts(lang)
+    points = [*shipped, *own_points(ledger.items, known["accuracy.own_runs"])]
+    plot = predicted_against_measured_svg(points, known["accuracy.plot_title"], lang=lang, theme=PAGE)
+    profiled = [view for view in ledger.items if view.measured.profiler is not None]
+    return {
+        "plot": Markup(plot),
+        "groups": [group_row(name, members) for name, members in groups_of(shipped).items()],
+        "ledger": ledger.items,
+        "next": ledger.next_after,
+        "clusters": [cluster_row(view, reranked.get(view.cluster, ())) for view in clusters],
+        "profiled": [profiled_run(view) for view in profiled],
+        "part_names": {name: ", ".join(PARTS[lang][part] for part in parts) for name, parts in GROUPS.items()},
+        "created": lambda view: iso(view.created_at),
+    }
+
+
+def own_points(runs: Sequence[RunView], group: str) -> list[Point]:
+    """Runs as points of the plot: tokens per second and card."""
+    return [
+        Point(
+            f"{view.model} ({view.id})",
+            group,
+            view.tokens_per_step / view.measured_step_time_s / view.num_npus,
+            view.tokens_per_step / view.predicted_step_time_s / view.num_npus,
+        )
+        for view in runs
+        if view.measured_step_time_s is not None
+    ]
+
+
+def group_row(name: str, points: Sequence[Point]) -> GroupRow:
+    """Mean absolute error of predicted throughput, and the share of runs that are near."""
+    errors = [abs(point.predicted / point.measured - 1.0) for point in points]
+    near = sum(error <= NEAR for error in errors)
+    return GroupRow(name, len(errors), sum(errors) / len(errors), near / len(errors))
+
+
+def cluster_row(view: ClusterView, reranked: tuple[ReestimatedPlan, ...]) -> ClusterRow:
+    """A cluster with the factors farthest from one, and the plans of its newest searches."""
+    factors = sorted(view.report["factors"].items(), key=lambda item: (-abs(item[1] - 1.0), item[0]))[:SHOWN_FACTORS]
+    newest = list(dict.fromkeys(plan.search_id for plan in reranked))[:SHOWN_SEARCHES]
+    shown = tuple(plan for plan in reranked if plan.search_id in newest)
+    return ClusterRow(view, iso(view.updated_at), tuple((n.replace("_", " "), v) for n, v in factors), shown)
+
+
+def profiled_run(view: RunView) -> ProfiledRun:
+    """A run with the profiler's parts beside ours."""
+    times = view.measured.profiler
+    parts = () if times is None else compared_parts(view.plan.breakdown, times)
+    return ProfiledRun(view, layout(view.plan.strategy), parts)

@@ -1,0 +1,197 @@
+"""`autodeploy runs`: what was measured when plans ran."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autodeploy.cli.options import ListFormat, Server, SimpleFormat
+
+if TYPE_CHECKING:
+    from autodeploy.services import RunOutcome, RunView
+
+app = typer.Typer(no_args_is_help=True)
+
+COLUMNS = ("run", "plan", "cluster", "measured s", "predicted s", "error", "inside")
+FIGURES = (
+    *("id", "plan_id", "cluster", "profile", "model", "num_npus", "measured_step_time_s", "predicted_step_time_s"),
+    *("predicted_low_s", "predicted_high_s", "predicted_memory_gib", "error", "memory_error", "inside"),
+    *("profile_hash", "engine_version", "note"),
+)
+SHOWN_PLANS = 10
+
+
+@app.command(epilog="Example: autodeploy runs add p_7kq2abcd train.log")
+def add(
+    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="the plan that ran, p_...")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="training log, step times (CSV, JSON lines), step_trace_time.csv, GEMM table, hccl_test",
+        ),
+    ],
+    note: Annotated[str, typer.Option("--note", help="kept with the run")] = "",
+    op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    server: Server = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+) -> None:
+    """Link a measured run to its plan: its cluster's overlay is fitted again, stored plans are re-ranked."""
+    from autodeploy.cli.output import json_text, write_report
+
+    if server is None:
+        outcome = _document(_add_here(plan_id, file, note, op, ranks))
+    else:
+        from autodeploy.cli.remote import connect
+        from autodeploy.importers.documents import read_text
+        from autodeploy.importers.measured_text import MAX_TEXT_BYTES
+
+        body: dict[str, Any] = {"file": read_text(file, max_bytes=MAX_TEXT_BYTES), "note": note}
+        body |= {name: value for name, value in (("op", op), ("ranks", ranks)) if value is not None}
+        with connect(server) as client:
+            outcome = client.add_run(plan_id, body)
+    write_report(json_text(outcome) if output_format is ListFormat.JSON else outcome_text(outcome), None)
+
+
+@app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
+def list_all(
+    cluster: Annotated[str | None, typer.Option("--cluster", help="by default its profile's name")] = None,
+    plan_id: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="runs of that plan only")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="newest runs to show")] = 50,
+    server: Server = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+) -> None:
+    """List measured runs, newest first, each beside its prediction."""
+    from autodeploy.cli.output import json_text, table_text, write_report
+
+    if server is None:
+        from autodeploy.services.session import open_services
+        from autodeploy.settings import load_settings
+
+        with open_services(load_settings()) as services:
+            page = services.runs.list(cluster=cluster, plan_id=plan_id, limit=limit)
+        rows = [_run(view) for view in page.items]
+    else:
+        from autodeploy.cli.remote import connect
+
+        with connect(server) as client:
+            rows = client.runs(limit=limit, cluster=cluster, plan_id=plan_id)["items"]
+    if output_format is ListFormat.JSON:
+        write_report(json_text(rows), None)
+        return
+    write_report(table_text(COLUMNS, [_cells(row) for row in rows], right=frozenset({3, 4, 5})), None)
+
+
+@app.command("rm", epilog="Example: autodeploy runs rm run_01m3xk7pq2w9a4fh")
+def remove(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="as `runs ls` names it, run_...")],
+    server: Server = None,
+) -> None:
+    """Delete a run; its cluster's overlay is fitted to those that are left."""
+    from autodeploy.cli.output import talk
+
+    if server is None:
+        from autodeploy.services.session import open_services
+        from autodeploy.settings import load_settings
+
+        with open_services(load_settings()) as services:
+            services.runs.delete(run_id)
+    else:
+        from autodeploy.cli.remote import connect
+
+        with connect(server) as client:
+            client.delete_run(run_id)
+    talk(f"deleted {run_id}")
+
+
+def _add_here(plan_id: str, file: Path, note: str, op: str | None, ranks: int | None) -> RunOutcome:
+    from autodeploy.importers.measured_file import read_measured_file
+    from autodeploy.services.measured_intake import only_run
+    from autodeploy.services.session import open_services
+    from autodeploy.settings import load_settings
+
+    measured = only_run(read_measured_file(file, op=op, ranks=ranks)).model_copy(update={"note": note})
+    with open_services(load_settings()) as services:
+        return services.runs.add(plan_id, measured)
+
+
+def _document(outcome: RunOutcome) -> dict[str, Any]:
+    """As the service answers."""
+    from dataclasses import asdict
+
+    from autodeploy.store.clock import iso
+
+    cluster = outcome.cluster
+    return {
+        "run": _run(outcome.run),
+        "cluster": None if cluster is None else asdict(cluster) | {"updated_at": iso(cluster.updated_at)},
+        "reranked": [asdict(plan) for plan in outcome.reranked],
+    }
+
+
+def _run(view: RunView) -> dict[str, Any]:
+    from autodeploy.store.clock import iso
+
+    return {name: getattr(view, name) for name in FIGURES} | {
+        "created_at": iso(view.created_at),
+        "measured": view.measured.model_dump(mode="json"),
+        "strategy": view.plan.strategy.model_dump(mode="json"),
+        "breakdown": view.plan.breakdown.model_dump(mode="json"),
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    inside = {True: "yes", False: "no", None: ""}[row["inside"]]
+    return [
+        *(str(row[name]) for name in ("id", "plan_id", "cluster")),
+        _seconds(row["measured_step_time_s"]),
+        _seconds(row["predicted_step_time_s"]),
+        _share(row["error"]),
+        inside,
+    ]
+
+
+def outcome_text(outcome: dict[str, Any]) -> str:
+    """The run, what the overlay does to the errors of its cluster, and plans whose place changed."""
+    from autodeploy.cli.output import table_text
+
+    run, cluster = outcome["run"], outcome["cluster"]
+    lines = [f"{run['id']}: {run['model']} on {run['cluster']}"]
+    if run["measured_step_time_s"] is not None:
+        measured, predicted = _seconds(run["measured_step_time_s"]), _seconds(run["predicted_step_time_s"])
+        low, high = _seconds(run["predicted_low_s"]), _seconds(run["predicted_high_s"])
+        verdict = "inside" if run["inside"] else "outside"
+        lines.append(f"  measured {measured} s, predicted {predicted} s ({_share(run['error'])}),")
+        lines.append(f"  {verdict} the interval {low}-{high} s")
+    if cluster is not None:
+        report = cluster["report"]
+        count = cluster["num_runs"]
+        lines.append(f"  overlay of {cluster['cluster']}: {count} measurement{'' if count == 1 else 's'}")
+        if "bias_before" in report:
+            lines.append(f"  bias {_share(report['bias_before'])} before, {_share(report['bias_after'])} after")
+    text = "\n".join(lines) + "\n"
+    if outcome["reranked"]:
+        rows = [
+            [
+                p["plan_id"],
+                str(p["old_rank"]),
+                str(p["new_rank"]),
+                _seconds(p["old_step_time_s"]),
+                _seconds(p["new_step_time_s"]),
+            ]
+            for p in outcome["reranked"][:SHOWN_PLANS]
+        ]
+        titles = ["stored plan", "rank", "new rank", "s a step", "new s a step"]
+        text += "\n" + table_text(titles, rows, right=frozenset({1, 2, 3, 4}))
+    return text
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:+.1f} %"

@@ -1,0 +1,187 @@
+"""From a cluster's stored measurements to its overlay, and its stored plans under that overlay."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autodeploy.calibration.benchmarks import collective_overlay, gemm_overlay
+from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, factors_of, fit_cluster
+from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.machine import machine_of
+from autodeploy.ranking.search_result import objective_value
+from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
+from autodeploy.services.measured_intake import measured_step_s
+from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.spec import Spec, canonical_json
+from autodeploy.store.planset_rows import read_plan
+from autodeploy.store.run_tables import ReestimateRow
+from hardware_profiles import cluster_topology, load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.jobs.planning import Planner
+    from autodeploy.specs.planset import Plan
+    from autodeploy.store.run_tables import RunRow
+    from hardware_profiles import Profile
+
+# The newest runs of at most this many configurations: a fit predicts each some forty times.
+MAX_CONFIGURATIONS = 6
+MAX_BENCHMARK_POINTS = 2000
+# Relative spread of a profiled step: the profiler itself costs some per cent.
+PROFILED = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as the fit reads it."""
+
+    id: str
+    spec: Spec
+    plan: Plan
+    measured: MeasuredRun
+
+    @classmethod
+    def of(cls, row: RunRow) -> StoredRun:
+        """From its row."""
+        measured = MeasuredRun.model_validate(row.measured)
+        return cls(row.id, Spec.model_validate(row.spec), read_plan(row.plan), measured)
+
+    @property
+    def group(self) -> str:
+        """Runs of one configuration have one group, whatever overlay their plan was found with."""
+        parts = [self.spec.model, self.spec.training, self.plan.strategy]
+        content = [part.model_dump(mode="json") for part in parts] + [self.plan.num_npus_used]
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    @property
+    def step_s(self) -> float | None:
+        """The measured step."""
+        return measured_step_s(self.measured, self.spec, self.plan)
+
+
+def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Overlay and report of a cluster, from its runs, newest first; both empty where nothing says anything of time."""
+    if not runs:
+        return {}, {}
+    newest = runs[0].spec
+    shipped = profile_of(_plain(newest).cluster)
+    measured = [run.measured for run in runs]
+    pinned = benchmark_overlay(shipped, measured, device=newest.cluster.device, precision=newest.training.precision)
+    timed = _timed(runs, planner)
+    if not timed:
+        return _documents(name, pinned, [], None) if len(pinned) > 1 else ({}, {})
+    base = load_profile(newest.cluster.profile, overlay=pinned)
+    found = fit_cluster(
+        base, timed, pinned, f"MAP fit to {len(timed)} {'run' if len(timed) == 1 else 'runs'} on {name}"
+    )
+    return _documents(name, found.overlay, timed, found)
+
+
+def benchmark_overlay(
+    profile: Profile, runs: Sequence[MeasuredRun], *, device: str | None = None, precision: str = "bf16"
+) -> dict[str, Any]:
+    """What benchmarks measured, over the shipped profile.
+
+    Parameters
+    ----------
+    device, precision : chip grade (None: the profile's default) and number format of the matrix multiplications.
+    """
+    overlay: dict[str, Any] = {"profile": profile.name}
+    node = cluster_topology(profile, num_npus=profile.npus_per_node)
+    machine = machine_of(profile, profile.device(device), node, precision=precision)
+    if points := [p for run in runs for p in run.gemm][:MAX_BENCHMARK_POINTS]:
+        overlay |= gemm_overlay(profile, machine.rates, points, "GEMM benchmark")
+    if exchanged := [p for run in runs for p in run.collectives][:MAX_BENCHMARK_POINTS]:
+        overlay |= collective_overlay(profile, machine, exchanged, "collective benchmark")
+    return overlay
+
+
+def reestimated(
+    search_id: str, spec: Spec, plans: Sequence[Plan], overlay: Mapping[str, Any], planner: Planner
+) -> list[ReestimateRow]:
+    """The plans of one search under the overlay, in the order of the search's objective."""
+    cluster = spec.cluster.model_copy(update={"overlay": dict(overlay)})
+    spec = spec.model_copy(update={"cluster": cluster})
+    profile_hash = planner.profile_hash(cluster)
+    found = [(plan.plan_id, planner.reestimate(spec, plan)) for plan in plans]
+    order = sorted(found, key=lambda item: (objective_value(item[1], spec.search.objective), item[0]))
+    return [
+        ReestimateRow(
+            search_id=search_id,
+            plan_id=plan_id,
+            profile_hash=profile_hash,
+            rank=rank,
+            step_time_s=plan.step_time_s,
+            tokens_per_s_per_npu=plan.tokens_per_s_per_npu,
+        )
+        for rank, (plan_id, plan) in enumerate(order, start=1)
+    ]
+
+
+def takes_part(spec: Spec, profile_name: str) -> bool:
+    """Whether plans of this spec follow the runs of its cluster."""
+    return is_ledgers(spec.cluster) and profile_of(without_overlay(spec.cluster)).name == profile_name
+
+
+def _plain(spec: Spec) -> Spec:
+    """The spec on its cluster as shipped, overrides left out."""
+    cluster = without_overlay(spec.cluster).model_copy(update={"overrides": {}})
+    return spec.model_copy(update={"cluster": cluster})
+
+
+def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
+    groups: dict[str, None] = {}
+    found = []
+    for run in runs:
+        step_s = run.step_s
+        if step_s is None:
+            continue
+        groups.setdefault(run.group)
+        if len(groups) > MAX_CONFIGURATIONS:
+            break
+        spread = PROFILED if run.measured.source == "profiler" else run.measured.step_time_spread or 0.0
+        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner)))
+    return found
+
+
+def _predictor(run: StoredRun, planner: Planner) -> Any:
+    def predict(overlay: dict[str, Any]) -> float:
+        cluster = run.spec.cluster.model_copy(update={"overlay": overlay})
+        return planner.reestimate(run.spec.model_copy(update={"cluster": cluster}), run.plan).step_time_s
+
+    return predict
+
+
+def _documents(
+    name: str, overlay: dict[str, Any], timed: Sequence[ClusterRun], found: ClusterFit | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The overlay, which names its cluster and runs, and the report of what it does to their errors."""
+    report: dict[str, Any] = {"factors": {}, "runs": []}
+    if found is not None:
+        several = len({run.group for run in timed}) > 1
+        errors = [np.expm1(-residuals) for residuals in (found.before, found.after, found.left_out)]
+        rows = zip(timed, *errors, strict=True)
+        report = {
+            "factors": factors_of(found),
+            "runs": [
+                {
+                    "id": run.id,
+                    "error_before": rounded(float(before)),
+                    "error_after": rounded(float(after)),
+                    "error_left_out": rounded(float(left_out)) if several else None,
+                }
+                for run, before, after, left_out in rows
+            ],
+            "bias_before": rounded(float(errors[0].mean())),
+            "bias_after": rounded(float(errors[1].mean())),
+            "mape_before": rounded(float(np.abs(errors[0]).mean())),
+            "mape_after": rounded(float(np.abs(errors[1]).mean())),
+            "mape_left_out": rounded(float(np.abs(errors[2]).mean())) if several else None,
+        }
+    return {**overlay, "report": {"cluster": name, "runs": [run.id for run in timed]}}, report

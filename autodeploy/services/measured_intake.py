@@ -1,0 +1,107 @@
+"""A measurement is checked against the plan it is said to be of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from autodeploy.errors import FieldError, SpecError
+from autodeploy.importers.measured_file import read_measured_text
+from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.validation import field_errors
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+
+# Beyond this factor between measured and predicted step a unit was mistaken, or it is another plan's run.
+IMPLAUSIBLE = 20.0
+
+
+def measured_of_document(document: Any) -> MeasuredRun:
+    """The measurement in a JSON body: its fields, or `{file: text}` with `op` and `ranks` where the text lacks them.
+
+    Raises
+    ------
+    SpecError
+        with every bad field, or the line of the text.
+    """
+    if not isinstance(document, Mapping):
+        raise SpecError("a run is a mapping", hint="step_time_s: 12.3, or file: the text of a log")
+    if "file" not in document:
+        try:
+            run = MeasuredRun.model_validate(document)
+        except ValidationError as error:
+            raise SpecError(errors=field_errors(error, model=MeasuredRun)) from error
+        return run if run.original else run.model_copy(update={"original": dict(document)})
+    known = {"file": str, "op": str, "ranks": int, "note": str}
+    wrong = [key for key in document if key not in known or not isinstance(document[key], known[key])]
+    if wrong:
+        errors = tuple(FieldError(f"/{key}", "not known here", "file, op, ranks, note") for key in wrong)
+        raise SpecError(errors=errors)
+    run = only_run(read_measured_text(document["file"], op=document.get("op"), ranks=document.get("ranks")))
+    note = str(document.get("note", ""))[:4000]
+    return run.model_copy(update={"note": note}) if note else run
+
+
+def only_run(runs: tuple[MeasuredRun, ...]) -> MeasuredRun:
+    """The one run of a file.
+
+    Raises
+    ------
+    SpecError
+        when its rows name several strategies.
+    """
+    if len(runs) != 1:
+        raise SpecError(
+            f"{len(runs)} strategies in one file", hint="one plan has one; `autodeploy calibrate` takes all"
+        )
+    return runs[0]
+
+
+def batch_of(plan: Plan) -> int:
+    """Sequences of a step of the plan."""
+    return plan.micro_batches * plan.strategy.micro_batch_size * (plan.strategy.dp or 1)
+
+
+def measured_step_s(run: MeasuredRun, spec: Spec, plan: Plan) -> float | None:
+    """Seconds of a measured step; from throughput where no time was given."""
+    if run.step_time_s is not None or run.tokens_per_s_per_npu is None:
+        return run.step_time_s
+    return batch_of(plan) * spec.training.seq_length / run.tokens_per_s_per_npu / plan.num_npus_used
+
+
+def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
+    """Refuses a measurement that is not this plan's.
+
+    Raises
+    ------
+    SpecError
+        naming each field that contradicts the plan.
+    """
+    known: dict[str, int | None] = {
+        **{name: getattr(plan.strategy, name) for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")},
+        "micro_batch_size": plan.strategy.micro_batch_size,
+        "num_npus": plan.num_npus_used,
+        "seq_length": spec.training.seq_length,
+        "global_batch_size": batch_of(plan),
+    }
+    hint = "link the run to the plan that ran"
+    errors = [
+        FieldError(f"/strategy/{name}", f"the run says {value}, the plan {known[name]}", hint)
+        for name, value in run.strategy.items()
+        if known.get(name) is not None and known[name] != value
+    ]
+    errors += [
+        FieldError(f"/strategy/{name}", f"{name!r} is nothing a plan says", ", ".join(known))
+        for name in run.strategy
+        if name not in known
+    ]
+    step_s = measured_step_s(run, spec, plan)
+    if step_s is not None and not 1.0 / IMPLAUSIBLE < step_s / plan.step_time_s < IMPLAUSIBLE:
+        message = f"{step_s:.4g} s measured, {plan.step_time_s:.4g} s predicted"
+        errors.append(FieldError("/step_time_s", message, "check the unit, and whose run it is"))
+    if errors:
+        raise SpecError(errors=tuple(errors))

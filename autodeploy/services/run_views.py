@@ -1,0 +1,108 @@
+"""What the service of runs answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from autodeploy.specs.measured_run import MeasuredRun
+    from autodeploy.specs.planset import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A measurement beside what the plan had predicted.
+
+    Errors are predicted / measured - 1: of throughput for time, so that positive is predicted too fast; of the
+    allocator's peak for memory. `inside`: the measured step lies in the plan's 80 % interval.
+    """
+
+    id: str
+    created_at: datetime
+    plan_id: str
+    cluster: str
+    profile: str
+    model: str
+    num_npus: int
+    measured: MeasuredRun
+    measured_step_time_s: float | None
+    predicted_step_time_s: float
+    predicted_low_s: float
+    predicted_high_s: float
+    predicted_memory_gib: float
+    profile_hash: str
+    engine_version: str
+    plan: Plan
+    tokens_per_step: float
+    note: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the predicted throughput."""
+        measured_s = self.measured_step_time_s
+        return None if measured_s is None else measured_s / self.predicted_step_time_s - 1.0
+
+    @property
+    def memory_error(self) -> float | None:
+        """Relative error of the predicted allocator peak."""
+        peak = self.measured.peak_memory_gib
+        return None if peak is None else self.predicted_memory_gib / peak - 1.0
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured step lies in the predicted interval."""
+        measured_s = self.measured_step_time_s
+        return None if measured_s is None else self.predicted_low_s <= measured_s <= self.predicted_high_s
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """A piece of the ledger, newest first. `next_after` continues it."""
+
+    items: tuple[RunView, ...]
+    has_more: bool
+
+    @property
+    def next_after(self) -> str | None:
+        return self.items[-1].id if self.has_more else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A cluster's overlay and what it does to the errors of the runs it was fitted to.
+
+    `report`: factors (on the shipped values), runs (id, error_before, error_after, error_left_out), and their means
+    bias_before, bias_after, mape_before, mape_after, mape_left_out (None for one configuration).
+    """
+
+    cluster: str
+    profile: str
+    updated_at: datetime
+    num_runs: int
+    overlay: dict[str, Any]
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReestimatedPlan:
+    """A stored plan as it was ranked, and as it is under its cluster's overlay."""
+
+    search_id: str
+    plan_id: str
+    old_rank: int
+    new_rank: int
+    old_step_time_s: float
+    new_step_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """What came of a measurement: the run (new, or stored before), the cluster's overlay and its plans' new order."""
+
+    run: RunView
+    created: bool
+    cluster: ClusterView | None
+    reranked: tuple[ReestimatedPlan, ...]

@@ -1,0 +1,238 @@
+"""Measurements from the outside: link one to a plan, list them, delete one; the cluster's overlay follows."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import IntegrityError
+
+from autodeploy.errors import ConflictError, NotFoundError
+from autodeploy.evaluation.build_context import profile_of
+from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster, reestimated, takes_part
+from autodeploy.services.cluster_overlays import without_overlay
+from autodeploy.services.measured_intake import batch_of, check_run, measured_step_s
+from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
+from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.spec import Spec, canonical_json
+from autodeploy.store.clock import new_run_id, utc_now
+from autodeploy.store.plans import Plans
+from autodeploy.store.planset_rows import read_plan
+from autodeploy.store.run_tables import OverlayRow, ReestimateRow, RunRow
+from autodeploy.store.runs import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.jobs.planning import Planner
+    from autodeploy.services.views import PlanView
+    from autodeploy.store.database import Database
+
+MAX_RUNS_READ = 100
+MAX_SEARCHES_RERANKED = 20
+# How often a fit starts again because runs came or went beside it.
+ATTEMPTS = 5
+
+
+class RunService:
+    """The ledger. A fit runs outside any transaction; what it finds is stored if the runs are still the same."""
+
+    def __init__(self, database: Database, planner: Planner, plan_of: Callable[[str], PlanView]) -> None:
+        self._database = database
+        self._planner = planner
+        self._plan_of = plan_of
+
+    # -- change ----------------------------------------------------------------------------------------------------
+
+    def add(self, plan_id: str, measured: MeasuredRun) -> RunOutcome:
+        """Links a measurement to its plan, fits the cluster's overlay again and re-ranks the cluster's stored plans.
+
+        The same measurement of the same plan is one run, however often it is sent.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no such plan.
+        SpecError
+            when the measurement contradicts the plan.
+        """
+        view = self._plan_of(plan_id)
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        check_run(measured, spec, view.plan)
+        row = _new_row(view, spec, measured)
+        try:
+            with self._database.write() as session:
+                before = Runs(session).of_content(plan_id, row.content_hash)
+                run = _view(before or row)
+                if before is None:
+                    Runs(session).add(row)
+        except IntegrityError:  # another process stored it between our look and our insert
+            with self._database.read() as session:
+                before = Runs(session).of_content(plan_id, row.content_hash)
+            if before is None:
+                raise
+            run = _view(before)
+        reranked = self._refit(run.cluster, run.profile) if before is None else self.reranked(run.cluster)
+        return RunOutcome(run, before is None, self.find_cluster(run.cluster, run.profile), reranked)
+
+    def delete(self, run_id: str) -> None:
+        """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last."""
+        with self._database.write() as session:
+            row = Runs(session).get(run_id)
+            if row is None:
+                raise _no_run(run_id)
+            cluster, profile = row.cluster, row.profile
+            Runs(session).delete(run_id)
+        self._refit(cluster, profile)
+
+    def _refit(self, cluster: str, profile: str) -> tuple[ReestimatedPlan, ...]:
+        for _ in range(ATTEMPTS):
+            with self._database.read() as session:
+                rows = Runs(session).of_cluster(cluster, profile, limit=MAX_RUNS_READ)
+                stored = [StoredRun.of(row) for row in rows]
+            overlay, report = calibrate_cluster(cluster, stored, self._planner)
+            searches, estimates = self._reestimate(cluster, profile, overlay)
+            with self._database.write() as session:
+                runs = Runs(session)
+                now_there = [row.id for row in runs.of_cluster(cluster, profile, limit=MAX_RUNS_READ)]
+                if now_there != [run.id for run in stored]:
+                    continue
+                if overlay:
+                    row = OverlayRow(cluster=cluster, profile=profile, updated_at=utc_now(), overlay=overlay)
+                    row.num_runs, row.report = len(stored), report
+                    runs.set_overlay(row)
+                else:
+                    runs.delete_overlay(cluster, profile)
+                runs.replace_reestimates(searches, estimates)
+            return self.reranked(cluster)
+        raise ConflictError(f"the runs of {cluster} change too fast to be fitted", hint="send the run again")
+
+    def _reestimate(
+        self, cluster: str, profile: str, overlay: dict[str, object]
+    ) -> tuple[list[str], list[ReestimateRow]]:
+        """Ids of the searches looked at, and their plans under the overlay; none without one."""
+        with self._database.read() as session:
+            rows = Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)
+            found = [(row.id, Spec.model_validate(row.spec), Plans(session).documents(row.id)) for row in rows]
+        estimates: list[ReestimateRow] = []
+        for search_id, spec, documents in found if overlay else ():
+            if takes_part(spec, profile):
+                plans = [read_plan(document) for document in documents]
+                estimates += reestimated(search_id, spec, plans, overlay, self._planner)
+        return [search_id for search_id, _, _ in found], estimates
+
+    # -- look ------------------------------------------------------------------------------------------------------
+
+    def get(self, run_id: str) -> RunView:
+        """One run.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
+        with self._database.read() as session:
+            row = Runs(session).get(run_id)
+            if row is None:
+                raise _no_run(run_id)
+            return _view(row)
+
+    def list(
+        self, *, plan_id: str | None = None, cluster: str | None = None, limit: int = 20, after: str | None = None
+    ) -> RunPage:
+        """Runs, newest first; `after` is the id of the last one seen."""
+        with self._database.read() as session:
+            rows = Runs(session).page(plan_id=plan_id, cluster=cluster, limit=limit + 1, after=after)
+            return RunPage(tuple(_view(row) for row in rows[:limit]), has_more=len(rows) > limit)
+
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """Every cluster with an overlay, by name."""
+        with self._database.read() as session:
+            return tuple(_cluster(row) for row in Runs(session).overlays())
+
+    def find_cluster(self, cluster: str, profile: str) -> ClusterView | None:
+        """The overlay of a cluster of one profile."""
+        with self._database.read() as session:
+            row = Runs(session).overlay(cluster, profile)
+            return None if row is None else _cluster(row)
+
+    def reranked(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
+        """The stored plans of a cluster in their new order, search by search, newest first."""
+        with self._database.read() as session:
+            ids = [row.id for row in Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)]
+            return _reranked(Runs(session), ids)
+
+    def reranked_of_search(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
+        """The plans of one search in their new order; none without an overlay."""
+        with self._database.read() as session:
+            return _reranked(Runs(session), [search_id])
+
+
+def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, ...]:
+    names = tuple(ReestimatedPlan.__dataclass_fields__)
+    return tuple(
+        ReestimatedPlan(**{name: getattr(row, name) for name in names}) for row in runs.reestimates(search_ids)
+    )
+
+
+def _new_row(view: PlanView, spec: Spec, measured: MeasuredRun) -> RunRow:
+    plan, search = view.plan, view.plan_set.search
+    document = measured.model_dump(mode="json")
+    now = utc_now()
+    return RunRow(
+        id=new_run_id(now),
+        created_at=now,
+        plan_id=plan.plan_id,
+        content_hash=hashlib.sha256(canonical_json(document).encode()).hexdigest(),
+        cluster=spec.cluster.ledger_name,
+        profile=profile_of(without_overlay(spec.cluster)).name,
+        model_name=spec.model.name,
+        num_npus=plan.num_npus_used,
+        source=measured.source,
+        step_time_s=measured_step_s(measured, spec, plan),
+        step_time_spread=measured.step_time_spread,
+        tokens_per_s_per_npu=measured.tokens_per_s_per_npu,
+        peak_memory_gib=measured.peak_memory_gib,
+        predicted_step_time_s=plan.step_time_s,
+        predicted_low_s=plan.uncertainty.low_s,
+        predicted_high_s=plan.uncertainty.high_s,
+        predicted_memory_gib=plan.allocator_peak_gib,
+        profile_hash=search.profile_hash,
+        engine_version=search.engine_version,
+        spec=search.spec,
+        plan=plan.model_dump(mode="json"),
+        measured=document,
+        note=measured.note,
+    )
+
+
+def _view(row: RunRow) -> RunView:
+    plan = read_plan(row.plan)
+    return RunView(
+        id=row.id,
+        created_at=row.created_at,
+        plan_id=row.plan_id,
+        cluster=row.cluster,
+        profile=row.profile,
+        model=row.model_name,
+        num_npus=row.num_npus,
+        measured=MeasuredRun.model_validate(row.measured),
+        measured_step_time_s=row.step_time_s,
+        predicted_step_time_s=row.predicted_step_time_s,
+        predicted_low_s=row.predicted_low_s,
+        predicted_high_s=row.predicted_high_s,
+        predicted_memory_gib=row.predicted_memory_gib,
+        profile_hash=row.profile_hash,
+        engine_version=row.engine_version,
+        plan=plan,
+        tokens_per_step=float(batch_of(plan)) * row.spec["training"]["seq_length"],
+        note=row.note,
+    )
+
+
+def _cluster(row: OverlayRow) -> ClusterView:
+    return ClusterView(row.cluster, row.profile, row.updated_at, row.num_runs, row.overlay, row.report)
+
+
+def _no_run(run_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no run {run_id}", hint="GET /v1/runs lists them")

@@ -1,0 +1,94 @@
+"""What somebody measured when a plan ran, or of its cluster: one document whichever file it came from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from autodeploy.specs.base import Document
+
+RunSource = Literal["stated", "step_times", "training_log", "profiler", "gemm_benchmark", "collective_benchmark"]
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
+
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+PartSeconds = Annotated[float, Field(ge=0, le=1e6)]
+Size = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class ProfilerTimes(Document):
+    """One step as the Ascend profiler splits it, on the device that computes longest; medians over the steps.
+
+    `communication_s` is not overlapped and without the pipeline's receives, which are `bubble_s`; `free_s` is neither
+    computing nor communicating. The four add up to the step. `overlapped_s` lies inside `computing_s`.
+    """
+
+    computing_s: PartSeconds
+    communication_s: PartSeconds
+    bubble_s: PartSeconds
+    free_s: PartSeconds
+    overlapped_s: PartSeconds = 0.0
+    steps: Annotated[int, Field(ge=1)] = 1
+    devices: Annotated[int, Field(ge=1)] = 1
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of the step."""
+        return self.computing_s + self.communication_s + self.bubble_s + self.free_s
+
+
+class GemmPoint(Document):
+    """One measured matrix multiplication C[m, n] = A[m, k] B[k, n]."""
+
+    m: Size
+    n: Size
+    k: Size
+    seconds: Seconds
+
+
+class CollectivePoint(Document):
+    """One measured collective over `ranks` adjacent ranks.
+
+    `message_bytes` counts as nccl-tests does: the output of an all-gather, the input of a reduce-scatter, the payload
+    of an all-reduce, a rank's whole buffer of an all-to-all.
+    """
+
+    op: Collective
+    ranks: Annotated[int, Field(ge=2, le=200_000)]
+    message_bytes: Size
+    seconds: Seconds
+
+
+class MeasuredRun(Document):
+    """What was measured. Throughput per card; memory is the framework allocator's maximum.
+
+    `step_time_spread` is the robust relative standard deviation over the steady iterations. `strategy` holds what the
+    file says of how it ran; it has to agree with the plan. `original` keeps the values as they stand in the file.
+    """
+
+    source: RunSource = "stated"
+    step_time_s: Seconds | None = None
+    step_time_spread: Annotated[float, Field(ge=0, le=10)] | None = None
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    warm_up_iterations: Annotated[int, Field(ge=0)] = 0
+    tokens_per_s_per_npu: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    tflops_per_npu: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    peak_memory_gib: Annotated[float, Field(gt=0, le=1e5)] | None = None
+    strategy: Annotated[dict[str, int], Field(max_length=32)] = {}
+    profiler: ProfilerTimes | None = None
+    gemm: Annotated[tuple[GemmPoint, ...], Field(max_length=10_000)] = ()
+    collectives: Annotated[tuple[CollectivePoint, ...], Field(max_length=10_000)] = ()
+    original: dict[str, Any] = {}
+    note: Annotated[str, Field(max_length=4000)] = ""
+
+    @model_validator(mode="after")
+    def _something_was_measured(self) -> Self:
+        figures = (self.step_time_s, self.tokens_per_s_per_npu, self.peak_memory_gib, self.gemm, self.collectives)
+        if not any(figures):
+            raise ValueError("nothing was measured | give step_time_s, tokens_per_s_per_npu or peak_memory_gib")
+        return self
+
+    @property
+    def is_benchmark(self) -> bool:
+        """Whether it measured the cluster and not a plan."""
+        return bool(self.gemm or self.collectives)

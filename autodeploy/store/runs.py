@@ -1,0 +1,130 @@
+"""Runs, the overlays of clusters, and re-estimated plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, select
+
+from autodeploy.store.run_tables import OverlayRow, ReestimateRow, RunRow
+from autodeploy.store.tables import PlanRow, SearchRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy.orm import Session
+
+FINISHED_WITH_PLANS = ("optimal", "feasible")
+
+
+class Runs:
+    """Repository of measurements inside one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def add(self, row: RunRow) -> None:
+        """Inserts a run.
+
+        Raises
+        ------
+        sqlalchemy.exc.IntegrityError
+            when another transaction stored the same measurement of the same plan first.
+        """
+        self.session.add(row)
+        self.session.flush()
+
+    def get(self, run_id: str) -> RunRow | None:
+        """The run with that id."""
+        return self.session.get(RunRow, run_id)
+
+    def of_content(self, plan_id: str, content_hash: str) -> RunRow | None:
+        """The run of a plan with exactly these measurements."""
+        query = select(RunRow).where(RunRow.plan_id == plan_id, RunRow.content_hash == content_hash)
+        return self.session.scalar(query)
+
+    def page(
+        self, *, plan_id: str | None = None, cluster: str | None = None, limit: int, after: str | None = None
+    ) -> Sequence[RunRow]:
+        """Up to `limit` runs, newest first, that come after the run `after`."""
+        query = select(RunRow).order_by(RunRow.id.desc()).limit(limit)
+        if plan_id is not None:
+            query = query.where(RunRow.plan_id == plan_id)
+        if cluster is not None:
+            query = query.where(RunRow.cluster == cluster)
+        if after is not None:
+            query = query.where(RunRow.id < after)
+        return self.session.scalars(query).all()
+
+    def of_cluster(self, cluster: str, profile: str, *, limit: int) -> Sequence[RunRow]:
+        """The newest runs on a cluster of one profile, newest first."""
+        query = select(RunRow).where(RunRow.cluster == cluster, RunRow.profile == profile)
+        return self.session.scalars(query.order_by(RunRow.id.desc()).limit(limit)).all()
+
+    def delete(self, run_id: str) -> None:
+        """Removes a run."""
+        self.session.execute(delete(RunRow).where(RunRow.id == run_id))
+
+    # -- overlays --------------------------------------------------------------------------------------------------
+
+    def overlay(self, cluster: str, profile: str) -> OverlayRow | None:
+        """The overlay of a cluster of one profile."""
+        return self.session.get(OverlayRow, (cluster, profile))
+
+    def overlays(self, cluster: str | None = None) -> Sequence[OverlayRow]:
+        """Overlays of one cluster or of all, by name."""
+        query = select(OverlayRow).order_by(OverlayRow.cluster, OverlayRow.profile)
+        if cluster is not None:
+            query = query.where(OverlayRow.cluster == cluster)
+        return self.session.scalars(query).all()
+
+    def set_overlay(self, row: OverlayRow) -> None:
+        """Stores or replaces a cluster's overlay."""
+        self.session.merge(row)
+        self.session.flush()
+
+    def delete_overlay(self, cluster: str, profile: str) -> None:
+        """Removes a cluster's overlay."""
+        where = (OverlayRow.cluster == cluster, OverlayRow.profile == profile)
+        self.session.execute(delete(OverlayRow).where(*where))
+
+    # -- plans under an overlay ------------------------------------------------------------------------------------
+
+    def planned_searches(self, cluster: str, *, limit: int) -> Sequence[SearchRow]:
+        """The newest searches on a cluster that found plans."""
+        query = (
+            select(SearchRow)
+            .where(SearchRow.cluster == cluster, SearchRow.status.in_(FINISHED_WITH_PLANS), SearchRow.num_plans > 0)
+            .order_by(SearchRow.id.desc())
+            .limit(limit)
+        )
+        return self.session.scalars(query).all()
+
+    def replace_reestimates(self, search_ids: Sequence[str], rows: Iterable[ReestimateRow]) -> None:
+        """Replaces what is known of the plans of these searches under their cluster's overlay."""
+        self.session.execute(delete(ReestimateRow).where(ReestimateRow.search_id.in_(search_ids)))
+        known = select(PlanRow.search_id, PlanRow.plan_id).where(PlanRow.search_id.in_(search_ids))
+        still_there = {tuple(key) for key in self.session.execute(known)}
+        self.session.add_all(row for row in rows if (row.search_id, row.plan_id) in still_there)
+        self.session.flush()
+
+    def reestimates(self, search_ids: Sequence[str]) -> Sequence[Any]:
+        """Plans of these searches with their re-estimates, in their new order."""
+        same_plan = (ReestimateRow.search_id == PlanRow.search_id) & (ReestimateRow.plan_id == PlanRow.plan_id)
+        query = (
+            select(
+                ReestimateRow.search_id,
+                ReestimateRow.plan_id,
+                ReestimateRow.profile_hash,
+                PlanRow.rank.label("old_rank"),
+                ReestimateRow.rank.label("new_rank"),
+                PlanRow.step_time_s.label("old_step_time_s"),
+                ReestimateRow.step_time_s.label("new_step_time_s"),
+            )
+            .join(PlanRow, same_plan)
+            .where(ReestimateRow.search_id.in_(search_ids))
+            .order_by(ReestimateRow.search_id.desc(), ReestimateRow.rank)
+        )
+        return self.session.execute(query).all()

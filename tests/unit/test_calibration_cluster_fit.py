@@ -1,0 +1,145 @@
+"""One cluster's overlay from few runs, and benchmarks as measured efficiencies."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from autodeploy.calibration.benchmarks import adjacent_group, collective_overlay, collective_s, gemm_overlay
+from autodeploy.calibration.cluster_fit import ClusterRun, Overlay, cluster_parameters, factors_of, fit_cluster
+from autodeploy.evaluation.machine import Machine, machine_of
+from autodeploy.planner import estimate, profile_hash
+from autodeploy.services.cluster_calibration import benchmark_overlay
+from autodeploy.specs.measured_run import CollectivePoint, GemmPoint, MeasuredRun
+from autodeploy.specs.spec import Spec, parse_spec
+from cost_models.compute import gemm_s
+from hardware_profiles import apply_overlay, cluster_topology, list_profiles, load_profile
+
+NAME = "ascend-800t-a2"
+
+
+@cache
+def spec(tp: int = 8, pp: int = 2) -> Spec:
+    return parse_spec(
+        {
+            "model": "llama2-70b",
+            "cluster": {"profile": NAME, "num_npus": 32},
+            "training": {"seq_length": 4096, "global_batch_size": 256},
+            "strategy": {"tp": tp, "pp": pp, "micro_batch_size": 1, "recompute": {"granularity": "full"}},
+        }
+    )
+
+
+def step_s(of: Spec, overlay: Overlay) -> float:
+    cluster = of.cluster.model_copy(update={"overlay": overlay})
+    return estimate(of.model_copy(update={"cluster": cluster})).step_time_s
+
+
+def run(of: Spec, factor: float, name: str = "a", truth: Overlay | None = None) -> ClusterRun:
+    plain: Overlay = {"profile": NAME}
+    return ClusterRun(name, name, factor * step_s(of, truth or plain), 0.0, lambda overlay: step_s(of, overlay))
+
+
+def machine() -> Machine:
+    profile = load_profile(NAME)
+    return machine_of(profile, profile.device(), cluster_topology(profile, num_npus=8), precision="bf16")
+
+
+@pytest.mark.parametrize("factor", [0.85, 1.0, 1.2])
+def test_one_run_moves_the_prediction_most_of_the_way(factor: float) -> None:
+    found = fit_cluster(load_profile(NAME), [run(spec(), factor)], {"profile": NAME}, "one run")
+    assert found.before[0] == pytest.approx(-math.log(factor), abs=1e-9)
+    assert abs(found.after[0]) <= 0.25 * abs(found.before[0]) + 1e-6
+    assert step_s(spec(), found.overlay) == pytest.approx(math.exp(found.after[0]) * run(spec(), factor).measured_s)
+    assert apply_overlay(load_profile(NAME), found.overlay).quantity("release_factors.current").kind == "fitted"
+
+
+def test_what_a_run_does_not_use_stays_as_shipped() -> None:
+    found = fit_cluster(load_profile(NAME), [run(spec(), 1.2)], {"profile": NAME}, "one run")
+    factors = factors_of(found)
+    assert factors["grouped"] == factors["permute"] == 1.0
+    assert factors["software"] > 1.0
+    assert factors["gemm"] < 1.0
+
+
+def test_a_slow_network_is_told_from_slow_cards_by_two_runs() -> None:
+    truth: Overlay = {"profile": NAME, "hccs": {"efficiency": 0.6 * load_profile(NAME).tier("hccs").efficiency}}
+    runs = [run(spec(tp), 1.0, str(tp), truth) for tp in (8, 1)]
+    found = fit_cluster(load_profile(NAME), runs, {"profile": NAME}, "two runs")
+    factors = factors_of(found)
+    assert factors["link_hccs"] < 0.8
+    assert factors["gemm"] > 0.95
+    assert np.abs(found.after).max() < 0.5 * np.abs(found.before).max()
+    assert np.isfinite(found.left_out).all()
+
+
+def test_what_a_benchmark_measured_no_run_moves() -> None:
+    pinned: Overlay = {"profile": NAME, "hccs": {"efficiency": {"value": 0.5, "kind": "measured"}}}
+    names = {p.name for p in cluster_parameters(load_profile(NAME), pinned)}
+    assert "link_hccs" not in names
+    assert {"gemm", "link_scale_out", "software"} <= names
+    base = load_profile(NAME, overlay=pinned)
+    found = fit_cluster(base, [run(spec(), 1.2)], pinned, "one run")
+    assert found.overlay["hccs"] == pinned["hccs"]
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_every_profile_has_parameters_for_its_clusters(name: str) -> None:
+    profile = load_profile(name)
+    parameters = cluster_parameters(profile, {"profile": name})
+    assert {f"link_{tier.name}" for tier in profile.tiers} < {p.name for p in parameters}
+    assert len(parameters) <= 10
+
+
+def test_a_hidden_gemm_curve_is_found() -> None:
+    profile, rates = load_profile(NAME), machine().rates
+    hidden = {"gemm_peak_fraction": 0.80, "gemm_k_half": 700.0, "gemm_mn_half": 25.0}
+    truth = apply_overlay(profile, {"profile": NAME, "efficiency": hidden})
+    true_rates = machine_of(truth, truth.device(), cluster_topology(truth, num_npus=8), precision="bf16").rates
+    shapes = [(m, n, k) for m in (512, 2048, 8192) for n in (1024, 8192) for k in (512, 1024, 4096, 16384)]
+    points = [GemmPoint(m=m, n=n, k=k, seconds=float(gemm_s(m, n, k, true_rates))) for m, n, k in shapes]
+    overlay = gemm_overlay(profile, rates, points, "GEMM benchmark")
+    measured = apply_overlay(profile, overlay)
+    for name, value in hidden.items():
+        assert measured.efficiency[name] == pytest.approx(value, rel=0.05), name
+    quantity = measured.quantity("efficiency.gemm_k_half")
+    assert quantity.kind == "measured"
+    assert quantity.measured_over == {"m": (512, 8192), "n": (1024, 8192), "k": (512, 16384)}
+
+
+def test_one_shape_is_enough_to_begin_with() -> None:
+    profile = load_profile(NAME)
+    exact = float(gemm_s(4096, 4096, 4096, machine().rates))
+    overlay = gemm_overlay(profile, machine().rates, [GemmPoint(m=4096, n=4096, k=4096, seconds=1.1 * exact)], "one")
+    assert 0.88 < overlay["efficiency"]["gemm_peak_fraction"]["value"] / profile.efficiency["gemm_peak_fraction"] < 1.0
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
+def test_a_hidden_link_rate_is_found_on_each_tier_that_was_crossed(op: str) -> None:
+    profile = load_profile(NAME)
+    hidden = {"profile": NAME, "hccs": {"efficiency": 0.40}, "scale_out": {"efficiency": 0.55}}
+    truth = apply_overlay(profile, hidden)
+    true = machine_of(truth, truth.device(), cluster_topology(truth, num_npus=8), precision="bf16")
+    points = []
+    for ranks in (8, 32):
+        for size in (2**20, 2**26, 2**30):
+            point = CollectivePoint(op=op, ranks=ranks, message_bytes=size, seconds=1.0)
+            seconds = collective_s(point, adjacent_group(profile, ranks), true.tiers, true)
+            points.append(point.model_copy(update={"seconds": seconds}))
+    measured = apply_overlay(profile, collective_overlay(profile, machine(), points, "hccl_test"))
+    assert measured.tier("hccs").efficiency == pytest.approx(0.40, rel=0.05)
+    assert measured.tier("scale_out").efficiency == pytest.approx(0.55, rel=0.05)
+    assert measured.quantity("hccs.efficiency").measured_over == {"ranks": (8, 32), "bytes": (2**20, 2**30)}
+    inside = collective_overlay(profile, machine(), points[:3], "hccl_test")
+    assert "scale_out" not in inside
+
+
+def test_benchmarks_alone_make_an_overlay() -> None:
+    gemm = MeasuredRun(source="gemm_benchmark", gemm=(GemmPoint(m=4096, n=4096, k=4096, seconds=5e-4),))
+    overlay = benchmark_overlay(load_profile(NAME), [gemm])
+    assert set(overlay) == {"profile", "efficiency"}
+    plain = spec().cluster
+    assert profile_hash(plain) != profile_hash(plain.model_copy(update={"overlay": overlay}))

@@ -1,0 +1,142 @@
+"""A number of a profile changed in its YAML changes every reader at once; the same input gives the same bytes."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.validate import validate
+from autodeploy.cli.validate import report_text, unmeasured_text
+from autodeploy.cli.validate_html import report_html
+from autodeploy.evaluation.build_problem import p2p_s
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.strategy_layout import candidate_of
+from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.planner import estimate, prepare, profile_hash
+from autodeploy.specs.spec import Spec, parse_spec
+from hardware_profiles import load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.specs.record import Record
+
+DATA = Path(__file__).resolve().parents[2] / "hardware_profiles" / "data"
+NAME = "ascend-800t-a2"
+# Dotted path, and by what its value is multiplied; each slows the step down.
+CHANGES = (
+    ("efficiency.gemm_peak_fraction", 0.7),
+    ("efficiency.attention_forward", 0.5),
+    ("efficiency.hbm", 0.5),
+    ("hccs.efficiency", 0.5),
+    ("scale_out.gb_per_s_per_npu", 0.3),
+    ("devices.910B2.peak_tflops.bf16", 0.7),
+    ("release_factors.current", 1.3),
+)
+
+
+def changed_profile(folder: Path, path: str, factor: float) -> Path:
+    """The shipped YAML with one value written differently."""
+    yaml = YAML()
+    document = yaml.load((DATA / f"{NAME}.yaml").read_text(encoding="utf-8"))
+    tiers = {tier["name"]: tier for tier in document["tiers"]}
+    *parents, leaf = path.split(".")
+    node = document
+    for depth, key in enumerate(parents):
+        node = tiers[key] if depth == 0 and key in tiers else node[key]
+    node[leaf]["value"] = float(node[leaf]["value"]) * factor
+    file = folder / f"{path}.yaml"
+    with file.open("w", encoding="utf-8") as stream:
+        yaml.dump(document, stream)
+    return file
+
+
+@cache
+def record() -> Record:
+    """A run on several nodes with tensor and data parallelism, on release band current."""
+    found = [r for r in shipped_records() if r.cluster.profile == NAME and r.framework == "mindspeed-llm"]
+    several = next(r for r in found if int(r.cluster.num_npus or 0) >= 16 and r.strategy.tp > 1)
+    return several.model_copy(
+        update={"date": "2025-06-01", "cluster": several.cluster.model_copy(update={"device": None})}
+    )
+
+
+def spec_on(profile: str) -> Spec:
+    of = record()
+    return parse_spec(
+        {
+            "model": of.model,
+            "cluster": {"profile": profile, "num_npus": of.cluster.num_npus},
+            "training": of.training,
+            "strategy": of.strategy.model_copy(update={"features": ()}),
+        }
+    )
+
+
+def readings(profile: str) -> dict[str, float]:
+    """What each reader makes of the numbers: estimate, solver's coefficients, sweep, a record's validation."""
+    spec = spec_on(profile)
+    assert spec.strategy is not None
+    context = prepare(spec).context
+    candidate = candidate_of(
+        spec.strategy,
+        world=context.world,
+        global_batch=context.global_batch,
+        moe=spec.model.is_moe,
+        vendor=context.machine.vendor,
+    )
+    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    of = record().model_copy(update={"cluster": record().cluster.model_copy(update={"profile": profile})})
+    (row,) = validate([of]).rows
+    assert row.predicted is not None, row.skipped
+    return {
+        "estimate": estimate(spec).step_time_s,
+        "solver": p2p_s(candidate, context, 0)
+        + float(sum(np.sum(c.cost.forward.total_s) + np.sum(c.tail.total_s) for c in classes.layers)),
+        "sweep": float(np.min(sweep(candidate, context).step_time_s)),
+        "validate": row.predicted.step_time_s,
+        "record": predict_record(of).step_time_s,
+    }
+
+
+@cache
+def shipped_readings() -> dict[str, float]:
+    return readings(str(DATA / f"{NAME}.yaml"))
+
+
+@pytest.mark.parametrize(("path", "factor"), CHANGES)
+def test_a_changed_number_changes_every_reader_at_once(tmp_path: Path, path: str, factor: float) -> None:
+    before = shipped_readings()
+    changed = str(changed_profile(tmp_path, path, factor))
+    assert load_profile(changed).quantity(path).value == pytest.approx(
+        factor * load_profile(str(DATA / f"{NAME}.yaml")).quantity(path).value
+    )
+    after = readings(changed)
+    slower = {name: after[name] / before[name] for name in before}
+    assert min(slower.values()) > 1.0 + 1e-4, slower
+    assert slower["validate"] == slower["record"]
+    assert math.isclose(slower["estimate"], slower["sweep"], rel_tol=0.02), (
+        "the sweep has closed forms, not other numbers"
+    )
+    assert profile_hash(spec_on(changed).cluster) != profile_hash(spec_on(str(DATA / f"{NAME}.yaml")).cluster)
+
+
+def test_validating_twice_gives_the_same_bytes() -> None:
+    records = [r for r in shipped_records() if r.cluster.profile == NAME][:6]
+
+    def rendered() -> tuple[str, str, str]:
+        report = validate(records)
+        table = report_text(report.model_dump(mode="json")) + unmeasured_text(report.unmeasured)
+        return report.model_dump_json(indent=2), table, report_html(report, records)
+
+    first, second = rendered(), rendered()
+    assert first == second
+    assert "no measured efficiency for:" in first[1]
+    assert "Shapes and message sizes without a measured efficiency" in first[2]
