@@ -13,9 +13,9 @@ from autodeploy.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-MAX_TEXT_BYTES = 16_000_000
+MAX_TEXT_BYTES = 8_000_000
 MAX_LINES = 200_000
-MAX_ROWS = 20_000
+MAX_ROWS = 10_000
 MAX_LINE_LENGTH = 20_000
 MAX_COLUMNS = 200
 WARM_UP_FACTOR = 1.1
