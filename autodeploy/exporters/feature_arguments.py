@@ -73,6 +73,13 @@ SAID_ELSEWHERE = frozenset(
         "host_core_binding",  # CPU_AFFINITY_CONF of the environment block
     }
 )
+# What mindformers_model.py says by a key of the model's configuration.
+MINDFORMERS_KEYS = frozenset(
+    {
+        *("flash_attention", "fused_swiglu", "fused_rmsnorm"),
+        *("grouped_gemm", "fused_operators", "shared_expert_overlap"),
+    }
+)
 NO_FLAG: dict[str, str] = {
     "ascendp_mm": "comes with the CANN release",
     "vector_sort": "comes with the CANN release",
@@ -88,9 +95,13 @@ NO_FLAG_IN_MEGATRON: dict[str, str] = {
 
 
 def features_without_flags(strategy: Strategy, target: str) -> list[str]:
-    """Features of the plan that are on without a flag: they come with a release, the data pipeline or the placement."""
-    silent = {*NO_FLAG, "virtual_pipeline_balance"} | ({*NO_FLAG_IN_MEGATRON} if target == "megatron" else set())
-    return sorted(silent & {*strategy.features})
+    """Features of the plan that no flag of the target says: they come with a release, the data or the layout."""
+    said = {*SAID_ELSEWHERE} - {"virtual_pipeline_balance"}
+    if target == "mindformers":
+        said |= MINDFORMERS_KEYS
+    else:
+        said |= {*BOTH, *(MINDSPEED if target == "mindspeed-llm" else ())}
+    return sorted({*strategy.features} - said)
 
 
 def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from autodeploy.calibration.overlay_numbers import FIXED_COSTS
 from hardware_profiles import EFFICIENCY_TERMS, apply_overlay, list_profiles, load_profile
 from hardware_profiles.reading import parse_yaml
 
@@ -45,6 +46,7 @@ def test_an_overlay_belongs_to_its_profile_and_is_what_loading_applies(name: str
 def test_calibration_changes_efficiencies_and_release_factors_alone(name: str) -> None:
     profile = load_profile(name)
     own = {f"{tier.name}.efficiency" for tier in profile.tiers} | {f"efficiency.{term}" for term in EFFICIENCY_TERMS}
+    own |= {f"fixed_costs.{path}" for path in FIXED_COSTS.values()}
     changed = changed_paths(name)
     assert changed
     assert {path for path in changed if not path.startswith("release_factors.")} <= own
@@ -74,15 +76,16 @@ def test_fractions_stay_at_or_below_one(name: str) -> None:
 def test_carried_factors_are_those_of_the_fitted_profile(name: str) -> None:
     origin = {"cloudmatrix-384": "ascend-800t-a2", "nvidia-h800": "nvidia-h100"}[name]
 
-    def factor(profile: str, term: str) -> float:
-        return load_profile(profile).efficiency[term] / load_profile(profile, calibrated=False).efficiency[term]
+    def number(profile: str, path: str, *, calibrated: bool = True) -> float:
+        return load_profile(profile, calibrated=calibrated).quantity(path).value
 
-    carried = [path.removeprefix("efficiency.") for path in changed_paths(name)]
+    carried = changed_paths(name)
     assert carried
-    for term in carried:
-        assert term in EFFICIENCY_TERMS, "links and releases are not carried over"
-        capped = load_profile(origin).efficiency[term] == 1.0 or load_profile(name).efficiency[term] == 1.0
-        assert capped or factor(name, term) == pytest.approx(factor(origin, term), rel=1e-5)
+    for path in carried:
+        assert path.startswith(("efficiency.", "fixed_costs.")), "links and releases are not carried over"
+        capped = path.startswith("efficiency.") and 1.0 in {number(origin, path), number(name, path)}
+        factors = [number(p, path) / number(p, path, calibrated=False) for p in (name, origin)]
+        assert capped or factors[0] == pytest.approx(factors[1], rel=1e-5)
 
 
 def test_a_profile_without_records_of_its_own_or_its_kin_keeps_its_priors() -> None:
