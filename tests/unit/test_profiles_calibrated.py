@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from autodeploy.calibration.calibrate import FIXED_COSTS
 from hardware_profiles import EFFICIENCY_TERMS, apply_overlay, list_profiles, load_profile
 from hardware_profiles.reading import parse_yaml
 
@@ -42,9 +43,10 @@ def test_an_overlay_belongs_to_its_profile_and_is_what_loading_applies(name: str
 
 
 @pytest.mark.parametrize("name", [*FITTED, *CARRIED])
-def test_calibration_changes_efficiencies_and_release_factors_alone(name: str) -> None:
+def test_calibration_changes_efficiencies_fixed_costs_and_release_factors_alone(name: str) -> None:
     profile = load_profile(name)
     own = {f"{tier.name}.efficiency" for tier in profile.tiers} | {f"efficiency.{term}" for term in EFFICIENCY_TERMS}
+    own |= {f"fixed_costs.{path}" for path in FIXED_COSTS.values()}
     changed = changed_paths(name)
     assert changed
     assert {path for path in changed if not path.startswith("release_factors.")} <= own
@@ -74,15 +76,20 @@ def test_fractions_stay_at_or_below_one(name: str) -> None:
 def test_carried_factors_are_those_of_the_fitted_profile(name: str) -> None:
     origin = {"cloudmatrix-384": "ascend-800t-a2", "nvidia-h800": "nvidia-h100"}[name]
 
-    def factor(profile: str, term: str) -> float:
-        return load_profile(profile).efficiency[term] / load_profile(profile, calibrated=False).efficiency[term]
+    def values(path: str) -> tuple[float, float, float, float]:
+        return tuple(  # type: ignore[return-value]
+            load_profile(profile, calibrated=calibrated).quantity(path).value
+            for profile in (name, origin)
+            for calibrated in (True, False)
+        )
 
-    carried = [path.removeprefix("efficiency.") for path in changed_paths(name)]
+    carried = changed_paths(name)
     assert carried
-    for term in carried:
-        assert term in EFFICIENCY_TERMS, "links and releases are not carried over"
-        capped = load_profile(origin).efficiency[term] == 1.0 or load_profile(name).efficiency[term] == 1.0
-        assert capped or factor(name, term) == pytest.approx(factor(origin, term), rel=1e-5)
+    for path in carried:
+        assert path.startswith(("efficiency.", "fixed_costs.")), "links and releases are not carried over"
+        fitted, prior, fitted_origin, prior_origin = values(path)
+        capped = path.startswith("efficiency.") and 1.0 in (fitted, fitted_origin)
+        assert capped or fitted / prior == pytest.approx(fitted_origin / prior_origin, rel=1e-5)
 
 
 def test_a_profile_without_records_of_its_own_or_its_kin_keeps_its_priors() -> None:
