@@ -11,7 +11,7 @@ from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerC
 from autodeploy.evaluation.stage_memory import stage_buffers
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
 from cost_models.collectives import point_to_point_s
-from cost_models.schedule import in_flight_moments
+from cost_models.schedule import ScheduleKind, in_flight_moments, model_parts
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -42,13 +42,14 @@ def build_problem(
     choices : memory choices that may be used. "full" among them keeps one whole layer of workspace on every stage.
     """
     axes = candidates.axes_at(index)
-    pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
+    pp, vpp = int(axes["pp"]), int(axes["vpp"])
+    schedule: ScheduleKind = axes["schedule"]  # type: ignore[assignment]
     micro_batches = int(axes["micro_batches"])
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
     p2p = p2p_s(candidates, context, index)
     blocking = schedule == "1f1b"
     return InnerProblem(
-        schedule=schedule,  # type: ignore[arg-type]
+        schedule=schedule,
         pp=pp,
         vpp=vpp,
         micro_batches=micro_batches,
@@ -65,6 +66,7 @@ def build_problem(
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
         uniform_options=context.target != "any",
+        equal_chunks=context.target == "mindspeed-llm" and schedule == "dualpipev",
         min_layers_per_chunk=1 if context.model.num_hidden_layers >= pp * vpp else 0,
     )
 
@@ -96,22 +98,31 @@ def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:
         static_bytes=at(step.static.total, index),
         activation_bytes=at(cost.activation_bytes, index),
         tail_s=at(step.tail.total_s, index),
-        hidden_pair_s=at(cost.hidden_pair_s, index),
+        hidden_pair_s=at(cost.pair.hidden_s, index),
+        hidden_exchange_s=at(cost.pair.hidden_exchange_s, index),
+        first_pair_s=at(cost.pair.first_s, index),
+        covering_s=at(cost.pair.covering_s, index),
+        split_s=at(cost.pair.split_s, index),
     )
 
 
 def _pieces(
-    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: str
+    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: ScheduleKind
 ) -> tuple[FixedPiece, ...]:
-    """Embedding on the first chunk of the model, head and multi-token prediction on its last.
-
-    DualPipeV folds the model: its last chunk is the second chunk of stage 0.
-    """
-    last = (0, 1) if schedule == "dualpipev" else (pp - 1, vpp - 1)
-    placed = [FixedPiece(_layer_class(classes.embedding, context, index), 0, 0)]
-    for piece in classes.pieces[1:]:
-        placed.append(FixedPiece(_layer_class(piece, context, index), *last))
+    """Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are."""
+    parts = model_parts(schedule, pp, vpp)
+    placed = []
+    for piece in classes.pieces:
+        cost = _layer_class(piece, context, index)
+        places = parts[0] if piece is classes.embedding else parts[-1]
+        placed += [FixedPiece(cost, stage, chunk) for stage, chunk in places]
     return tuple(placed)
+
+
+def held_pieces(problem: InnerProblem, classes: StepClasses) -> list[tuple[StepClass, FixedPiece]]:
+    """Every place of every piece, with its costs."""
+    steps = {step.name: step for step in classes.pieces}
+    return [(steps[piece.cost.name], piece) for piece in problem.pieces]
 
 
 def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu: bool) -> tuple[MemoryOption, ...]:

@@ -75,6 +75,7 @@ class Context:
             tp_fusion=chunks,
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
+            paired=paired,
             deduplicate=self.deduplicate,
             sync_free="host_sync_free" in on,
             imbalance=self.imbalance,

@@ -27,12 +27,23 @@ CONTEXT = frozenset({"ring", "heads"})
 
 
 @dataclass(frozen=True, slots=True)
+class OneExchange:
+    """Seconds of one exchange [n], uneven load included: a single run, and what is exposed in each pass."""
+
+    exchange: Exchange
+    once_s: Floats
+    exposed_forward_s: Floats
+    exposed_backward_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeTimes:
     """Seconds of a layer's exchanges [n].
 
     forward_s : whole time of each exchange of the forward pass, by name.
     exposed : (lane, pass) -> exposed seconds with balanced experts; imbalance: what uneven experts add.
     dispatch_s, combine_s : one dispatch and one combine, uneven load included.
+    each : every exchange alone.
     """
 
     forward_s: dict[str, Floats]
@@ -43,6 +54,7 @@ class ExchangeTimes:
     ep_total_s: Floats
     tp_total_s: Floats
     cp_total_s: Floats
+    each: tuple[OneExchange, ...] = ()
 
     def exposed_tp(self, *, backward: bool) -> Floats:
         """Tensor-parallel seconds that nothing hides."""
@@ -96,6 +108,7 @@ def exchange_times(
     extra = {False: zero, True: zero}
     forward_s: dict[str, Floats] = {}
     once = {"dispatch": zero, "combine": zero}
+    each = []
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         even = _once_s(exchange, groups, shard, machine, features, table, np.ones_like(shard.tp))
@@ -106,13 +119,24 @@ def exchange_times(
             uneven = even
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
+        seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
             shown = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
             more = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back) - shown
             extra[back] = extra[back] + more * count
+            seen.append(np.asarray((shown + more) * count))
+        each.append(OneExchange(exchange, uneven, *seen))
     return ExchangeTimes(
-        forward_s, exposed, extra, once["dispatch"], once["combine"], totals["ep"], totals["tp"], totals["cp"]
+        forward_s,
+        exposed,
+        extra,
+        once["dispatch"],
+        once["combine"],
+        totals["ep"],
+        totals["tp"],
+        totals["cp"],
+        tuple(each),
     )
 
 
@@ -128,19 +152,28 @@ def _once_s(
     """Seconds of one run of an exchange if nothing hides it."""
     fixed, tiers, size = machine.comm_op_s, machine.tiers, exchange.message_bytes
     if exchange.kind in {"dispatch", "combine"}:
-        return _expert_s(exchange, groups, shard, machine, features, table, imbalance)
+        return expert_s(exchange, groups, shard, machine, features, table, imbalance)
     if exchange.kind == "ring":
         return np.asarray(np.where(shard.ring > 1, ring_pass_s(size, groups.ring, tiers, fixed), 0.0))
     if exchange.kind == "heads":
         # All-to-All of tensors cut by heads: each rank keeps 1/U and sends the rest.
         return all_to_all.flat_s(size, 1.0, groups.ulysses, tiers, 4.0 * np.asarray(fixed))
-    group = groups.etp if exchange.name in EXPERT else groups.tp
+    group = group_of(exchange, groups)
     if exchange.kind == "reduce":
         return all_reduce_s(size, group, tiers, fixed)
     return all_gather_s(size, group, tiers, fixed)
 
 
-def _expert_s(
+def group_of(exchange: Exchange, groups: Groups) -> Group:
+    """The group in which an exchange runs."""
+    if exchange.kind in {"dispatch", "combine"}:
+        return groups.ep
+    if exchange.kind in CONTEXT:
+        return groups.ring if exchange.kind == "ring" else groups.ulysses
+    return groups.etp if exchange.name in EXPERT else groups.tp
+
+
+def expert_s(
     exchange: Exchange,
     groups: Groups,
     shard: Sharding,
@@ -206,6 +239,8 @@ def _behind_experts(
 
     Forward: half of the shared expert each. Backward: combine behind the shared expert's backward, dispatch behind
     the experts' weight gradients. Source: MindSpeed moe-alltoall-overlap-comm; Megatron moe-shared-expert-overlap.
+    A pass of a pairing schedule that runs alone hides dispatch behind the shared expert, and backward as above.
+    Source: MindSpeed docs/zh/features/megatron_moe/megatron-moe-fb-overlap.md, self-hiding in warm-up and cool-down.
     """
     zero = np.zeros(1)
     shared = [t for name, t in operators.items() if name.startswith("shared_")]
@@ -214,10 +249,12 @@ def _behind_experts(
     expert_weights = np.asarray(
         sum((t.weight_gradient_s for name, t in operators.items() if name.startswith("expert_")), zero)
     )
+    alone = features.paired
     if not back:
         window = np.where(features.alltoall_overlap | features.shared_expert_overlap, shared_forward / 2.0, 0.0)
+        window = np.where(alone, shared_forward if exchange.kind == "dispatch" else 0.0, window)
     elif exchange.kind == "dispatch":
-        window = np.where(features.alltoall_overlap, expert_weights, 0.0)
+        window = np.where(features.alltoall_overlap | alone, expert_weights, 0.0)
     else:
-        window = np.where(features.alltoall_overlap | features.shared_expert_overlap, shared_backward, 0.0)
+        window = np.where(features.alltoall_overlap | features.shared_expert_overlap | alone, shared_backward, 0.0)
     return np.asarray(np.maximum(0.0, seconds - window))

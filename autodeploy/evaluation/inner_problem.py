@@ -4,7 +4,7 @@ Its coefficients come from the same formulas as the sweep. The solver decides tw
 turn them into chunk times and stage memory, for one layout or for a batch of them:
 
 - `layout[n, stage, chunk, layer_class]`: transformer layers of each class in each chunk (a chunk is one virtual
-  stage of one pipeline stage; chunk c of stage p runs as model part c * pp + p).
+  stage of one pipeline stage; `cost_models.schedule.model_parts` says which part of the model it runs).
 - `applied[n, stage, option]`: layers of the stage that use a memory option. Chunks are filled in order: chunk 0 has
   the most micro batches in flight, so a byte saved there counts most.
 """
@@ -17,10 +17,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.swap import exposed_swap_s
+from cost_models.schedule import ScheduleKind, Sends, chunk_micro_batches
+from cost_models.swap import exposed_swap_s, transfer_s
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+PAIRING = frozenset({"adaptive_pipe", "dualpipev", "dualpipe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,10 @@ class LayerClass:
     """Cost of one transformer layer (or of a fixed piece) for one micro batch on one rank.
 
     forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance);
-    hidden_pair_s is the communication that a forward of this layer paired with a backward of this layer hides
-    (0 unless the schedule pairs them). static_bytes: weights, gradients and optimizer states; activation_bytes:
+    hidden_pair_s is what a forward of this layer paired with a backward of this layer hides (0 unless the schedule
+    pairs them), of that hidden_exchange_s expert communication, and first_pair_s less of both for the first layer of a
+    chunk. covering_s: weight gradients beside the sends of a pair; split_s: weight gradients that a split backward
+    runs after its output has left. static_bytes: weights, gradients and optimizer states; activation_bytes:
     kept for the backward pass by one micro batch; tail_s: its share of what follows the pipeline (gradient
     reduction that is not overlapped, optimizer, parameter gathering).
     """
@@ -41,6 +45,10 @@ class LayerClass:
     activation_bytes: float
     tail_s: float = 0.0
     hidden_pair_s: float = 0.0
+    hidden_exchange_s: float = 0.0
+    first_pair_s: float = 0.0
+    covering_s: float = 0.0
+    split_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,7 @@ class FixedPiece:
 class InnerProblem:
     """Everything the inner search needs to know about one candidate."""
 
-    schedule: Literal["1f1b", "interleaved", "adaptive_pipe", "dualpipev", "dualpipe"]
+    schedule: ScheduleKind
     pp: int
     vpp: int
     micro_batches: int
@@ -97,6 +105,16 @@ class InnerProblem:
     min_layers_per_chunk: int = 0
 
     @property
+    def chunk_micro_batches(self) -> int:
+        """Micro batches that one chunk runs."""
+        return chunk_micro_batches(self.schedule, self.micro_batches)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the schedule runs a forward against a backward."""
+        return self.schedule in PAIRING
+
+    @property
     def total_layers(self) -> int:
         """Transformer layers of all classes."""
         return sum(self.layers)
@@ -104,12 +122,17 @@ class InnerProblem:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTimes:
-    """Times of one micro batch in every chunk [n, pp, vpp], and what a fused pair hides [n, pp, vpp, vpp]."""
+    """Times of one micro batch in every chunk [n, pp, vpp], and what a fused pair hides [n, pp, vpp, vpp].
+
+    hidden_exchange_s: the part of hidden_pair_s that is expert communication; the rest is the host or its link.
+    """
 
     forward_s: Floats
     backward_s: Floats
     exposed_swap_s: Floats
     hidden_pair_s: Floats
+    hidden_exchange_s: Floats
+    sends: Sends
 
 
 def fill_chunks(applied: Ints, layers: Ints) -> Ints:
@@ -136,11 +159,45 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
     out = exposed_swap_s(swapped, problem.host_link_bytes_per_s, forward)
     back = exposed_swap_s(swapped, problem.host_link_bytes_per_s, backward)
     hidden = np.zeros((*forward.shape, problem.vpp))
+    if not problem.pairs:
+        return ChunkTimes(forward + out, backward + back, out + back, hidden, hidden, Sends(problem.p2p_s))
+    hidden, exchange = _hidden_in_pairs(problem, layout)
+    # Swapping out runs beside the pair, swapping in too, in the other direction of the host link.
+    moved = transfer_s(swapped, problem.host_link_bytes_per_s)
+    alone = (forward + out)[..., :, None] + (backward + back)[..., None, :]
+    bare = forward[..., :, None] + backward[..., None, :] - hidden
+    pair = np.maximum(bare, np.maximum(moved[..., :, None], moved[..., None, :]))
+    hidden = np.maximum(alone - pair, 0.0)
+    return ChunkTimes(forward + out, backward + back, out + back, hidden, exchange, _sends(problem, layout))
+
+
+def _hidden_in_pairs(problem: InnerProblem, layout: Ints) -> tuple[Floats, Floats]:
+    """What pairs of chunks hide [n, pp, vpp, vpp], layer beside layer of the same class: all, and communication alone.
+
+    The last class that both chunks hold has the layer whose backward comes first: nothing is left over to fill its
+    first window.
+    """
+    shape = (*layout.shape[:-1], problem.vpp)
+    hidden, exchange, first = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for index, layer in enumerate(problem.classes):
         if layer.hidden_pair_s:
             count = layout[..., index]
-            hidden += np.minimum(count[..., :, None], count[..., None, :]) * layer.hidden_pair_s
-    return ChunkTimes(forward + out, backward + back, out + back, hidden)
+            both = np.minimum(count[..., :, None], count[..., None, :])
+            hidden += both * layer.hidden_pair_s
+            exchange += both * layer.hidden_exchange_s
+            first = np.where(both > 0, layer.first_pair_s, first)
+    return hidden - first, np.maximum(exchange - first, 0.0)
+
+
+def _sends(problem: InnerProblem, layout: Ints) -> Sends:
+    covering = np.zeros(layout.shape[:-1])
+    for index in reversed(range(len(problem.classes))):
+        # The layer whose backward comes last is the chunk's first.
+        covering = np.where(layout[..., index] > 0, problem.classes[index].covering_s, covering)
+    split = layout @ np.array([c.split_s for c in problem.classes])
+    for piece in problem.pieces:
+        split[:, piece.stage, piece.chunk] += piece.cost.split_s
+    return Sends(problem.p2p_s, covering, np.asarray(split))
 
 
 def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
+from autodeploy.evaluation.pair_windows import PairCost, pair_cost, paired_layer
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, MemoryChoice
 from cost_models import compute
 from cost_models.host_bound import exposed_host_s, issue_s
@@ -68,7 +69,9 @@ class LayerCost:
     name: str
     forward: PhaseCost
     backward: PhaseCost
-    hidden_pair_s: Floats  # expert communication hidden when its forward runs against its backward
+    pair: PairCost  # what changes when its forward runs against another micro batch's backward
+    ep_shown_forward_s: Floats  # expert communication that one pass alone leaves exposed, uneven load included
+    ep_shown_backward_s: Floats
     ep_total_s: Floats  # expert communication of both passes, hidden or not
     tp_total_s: Floats
     cp_total_s: Floats
@@ -137,7 +140,9 @@ def layer_cost(
         name=table.name,
         forward=forward,
         backward=backward,
-        hidden_pair_s=_hidden_in_pair(table, busiest, exchanged),
+        pair=_pair(table, shard, machine, features, busiest, exchanged, forward, backward),
+        ep_shown_forward_s=np.asarray(sum(exchanged.exposed_ep(backward=False))),
+        ep_shown_backward_s=np.asarray(sum(exchanged.exposed_ep(backward=True))),
         ep_total_s=exchanged.ep_total_s,
         tp_total_s=exchanged.tp_total_s,
         cp_total_s=exchanged.cp_total_s,
@@ -164,9 +169,8 @@ def _phase(
     busy = np.asarray(sum(part(t) for t in busiest.values()))
     ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
     tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
-    launches = sum(_launches(op, backward=backward) for op in table.operators) + len(table.exchanges)
     synchronisations = 0.0 if features.sync_free or backward else table.synchronisations
-    host = issue_s(launches, machine.host.issue_s, synchronisations, machine.host.sync_s)
+    host = issue_s(_issued(table, backward=backward), machine.host.issue_s, synchronisations, machine.host.sync_s)
     device = busy + ep + ep_imbalance + tp + cp
     exposed = exposed_host_s(host, device, synchronisations, machine.host.sync_s)
     zero = np.zeros_like(device)
@@ -178,28 +182,33 @@ def _launches(op: Operator, *, backward: bool) -> Floats | float:
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 
 
-def _window_s(table: LayerTable, times: dict[str, OperatorTime], window: str, *, backward: bool) -> Floats:
-    total = np.zeros(1)
-    for op in table.operators:
-        if op.window == window:
-            total = total + (times[op.name].backward_s if backward else times[op.name].forward_s)
-    return np.asarray(total)
+def _issued(table: LayerTable, *, backward: bool) -> Floats | float:
+    return sum(_launches(op, backward=backward) for op in table.operators) + len(table.exchanges)
 
 
-def _hidden_in_pair(table: LayerTable, times: dict[str, OperatorTime], exchanged: ExchangeTimes) -> Floats:
-    """Expert communication hidden when this layer's forward runs against another micro batch's backward.
-
-    Four windows: attention forward beside combine backward, MLP backward beside dispatch forward, MLP forward beside
-    dispatch backward, attention backward beside combine forward. In each, min(computation, communication) is hidden.
-    Source: MindSpeed moe-fb-overlap.
-    """
-    pairs = (
-        (_window_s(table, times, "attention", backward=False), exchanged.combine_s),
-        (_window_s(table, times, "mlp", backward=True), exchanged.dispatch_s),
-        (_window_s(table, times, "mlp", backward=False), exchanged.dispatch_s),
-        (_window_s(table, times, "attention", backward=True), exchanged.combine_s),
+def _pair(
+    table: LayerTable,
+    shard: Sharding,
+    machine: Machine,
+    features: ExchangeFeatures,
+    times: dict[str, OperatorTime],
+    exchanged: ExchangeTimes,
+    forward: PhaseCost,
+    backward: PhaseCost,
+) -> PairCost:
+    """What pairing hides of this layer; nothing where the schedule does not pair."""
+    if not features.paired.any():
+        return PairCost.nothing(shard)
+    issued = _issued(table, backward=False) + _issued(table, backward=True)
+    waits = 0.0 if features.sync_free else table.synchronisations * np.asarray(machine.host.sync_s)
+    return pair_cost(
+        paired_layer(table, shard, machine, features, times, exchanged),
+        features.paired,
+        passes_s=(forward.total_s, backward.total_s),
+        device_s=np.asarray(forward.total_s + backward.total_s - forward.host_bound_s - backward.host_bound_s),
+        host_s=np.asarray(issued * np.asarray(machine.host.issue_s)),
+        waits_s=np.asarray(waits),
     )
-    return np.asarray(sum(np.minimum(work, exchange) for work, exchange in pairs))
 
 
 def _choices(

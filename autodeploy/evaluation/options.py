@@ -19,12 +19,14 @@ class ExchangeFeatures:
 
     tp_fusion : chunks of a fused or chunked matrix multiplication with its collective (1 = none).
     dispatcher : index into DISPATCHERS.
+    paired : the schedule runs the forward of one micro batch against the backward of another.
     """
 
     dispatcher: npt.NDArray[np.int64]
     tp_fusion: npt.NDArray[np.float64]
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
+    paired: Bools
     deduplicate: bool = False
     sync_free: bool = False
     imbalance: float = 1.0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
+from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, static_of, tail_of
 
 if TYPE_CHECKING:
@@ -119,12 +120,15 @@ def _map(function: object, *costs: LayerCost) -> LayerCost:
         n: ChoiceCost(*(apply(*(getattr(c.choices[n], f.name) for c in costs)) for f in fields(ChoiceCost)))  # type: ignore[operator]
         for n in names
     }
-    simple = [f.name for f in fields(LayerCost) if f.name not in {"name", "forward", "backward", "choices"}]
+    pairs = [c.pair for c in costs]
+    pair = PairCost(*(np.asarray(apply(*(getattr(m, f.name) for m in pairs))) for f in fields(PairCost)))  # type: ignore[operator]
+    simple = [f.name for f in fields(LayerCost) if f.name not in {"name", "forward", "backward", "choices", "pair"}]
     return LayerCost(
         name=costs[0].name,
         forward=phase("forward"),
         backward=phase("backward"),
         choices=choices,
+        pair=pair,
         **{name: plain(name) for name in simple},
     )
 

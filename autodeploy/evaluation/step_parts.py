@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.strategies.candidates import PAIRED, Candidates
+from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates
 from cost_models import data_parallel
 from cost_models.hbm import StateBytes, state_bytes
 
@@ -29,13 +29,18 @@ class ParameterGroups:
 
     @classmethod
     def of(cls, candidates: Candidates, context: Context) -> ParameterGroups:
-        """Dense parameters are shared by dp x cp ranks, experts by the expert data parallel ranks."""
+        """Dense parameters are shared by dp x cp ranks, experts by the expert data parallel ranks.
+
+        Under dualpipe the ranks of the other device that holds the same parameters join both groups.
+        """
+        copies = np.where(candidates.schedule == SCHEDULES.index("dualpipe"), 2.0, 1.0)
         tp, cp, dp = (c.astype(np.float64) for c in (candidates.tp, candidates.cp, candidates.dp))
         etp, ep, pp = (c.astype(np.float64) for c in (candidates.etp, candidates.ep, candidates.pp))
-        expert_shards = np.maximum(1.0, context.world / (etp * ep * pp))
+        expert_shards = np.maximum(1.0, context.world / (etp * ep * pp)) * copies
+        dense_shards = cp * dp * copies
         return cls(
-            dense=context.machine.group(tp, cp * dp),
-            dense_shards=cp * dp,
+            dense=context.machine.group(tp, dense_shards),
+            dense_shards=dense_shards,
             expert=context.machine.group(etp * ep, expert_shards),
             expert_shards=expert_shards,
         )

@@ -74,7 +74,7 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     classes = step_classes(costs, candidates, context)
     n = len(candidates)
     template = _template(classes, candidates, n)
-    forward, backward = (_stage_s(classes, template, phase, n, context) for phase in ("forward", "backward"))
+    forward, backward = (_stage_s(classes, template, candidates, phase, context) for phase in ("forward", "backward"))
     blocking, edge = _p2p(candidates, context)
     forward, backward = forward + blocking[:, None], backward + blocking[:, None]
     closed_work, bubble, pacing, paired = _closed_forms(classes, template, candidates, forward, backward, edge)
@@ -95,20 +95,26 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     return Sweep(step, bound, memory, least, on_card, repaired, parts)
 
 
-def _each(classes: StepClasses) -> list[tuple[StepClass, int]]:
-    """Pieces with the stage class they sit on: embedding on the first, head and prediction modules on the last."""
-    return [(classes.embedding, 0), *((piece, 2) for piece in classes.pieces[1:])]
+def _each(classes: StepClasses, candidates: Candidates) -> list[tuple[StepClass, Floats]]:
+    """Pieces, and how many of each a stage class holds [n, 3].
+
+    The embedding sits on the first stage, head and prediction modules on the last: dualpipev folds that onto the first.
+    """
+    first = np.broadcast_to(np.array([1.0, 0.0, 0.0]), (len(candidates), 3))
+    folded = (candidates.schedule == SCHEDULES.index("dualpipev")) & (candidates.pp > 1)
+    last = np.where(folded[:, None], first, np.array([0.0, 0.0, 1.0]))
+    return [(classes.embedding, first), *((piece, last) for piece in classes.pieces[1:])]
 
 
 def _template(classes: StepClasses, candidates: Candidates, n: int) -> _Template:
     """Layers per stage class; where pp is 1 the last stage holds everything."""
     total = float(sum(c.count for c in classes.layers))
     layer_s = sum(c.count * (c.cost.forward.total_s + c.cost.backward.total_s) for c in classes.layers) / total
-    ends = [np.zeros(n), np.zeros(n)]
-    for piece, stage in _each(classes):
-        ends[0 if stage == 0 else 1] += (piece.cost.forward.total_s + piece.cost.backward.total_s) / layer_s
+    ends = np.zeros((n, 3))
+    for piece, where in _each(classes, candidates):
+        ends += where * _column((piece.cost.forward.total_s + piece.cost.backward.total_s) / layer_s, n)[:, None]
     pp = candidates.pp.astype(np.float64)
-    first_less, last_less = np.round(ends[0]), np.round(ends[1])
+    first_less, last_less = np.round(ends[:, 0]), np.round(ends[:, 2])
     middle = np.ceil((total + np.minimum(first_less + last_less, total)) / pp)
     middle = np.where(pp == 1, total, np.minimum(middle, total))
     last = np.where(pp == 1, total, np.clip(total - (pp - 1) * middle, 0.0, np.maximum(middle - last_less, 0.0)))
@@ -129,9 +135,9 @@ def _column(values: Floats, n: int) -> Floats:
     return np.broadcast_to(np.asarray(values, dtype=np.float64), (n,))
 
 
-def _stage_s(classes: StepClasses, template: _Template, phase: str, n: int, context: Context) -> Floats:
+def _stage_s(classes: StepClasses, template: _Template, candidates: Candidates, phase: str, context: Context) -> Floats:
     """Seconds of one micro batch on the three stage classes [n, 3]."""
-    slow = context.slowest_device_factor - 1.0
+    n, slow = len(candidates), context.slowest_device_factor - 1.0
 
     def seconds(step: StepClass) -> Floats:
         cost = getattr(step.cost, phase)
@@ -140,8 +146,8 @@ def _stage_s(classes: StepClasses, template: _Template, phase: str, n: int, cont
     total = np.zeros((n, 3))
     for step, layers in zip(classes.layers, template.layers, strict=True):
         total += layers * seconds(step)[:, None]
-    for piece, stage in _each(classes):
-        total[:, stage] += seconds(piece)
+    for piece, where in _each(classes, candidates):
+        total += where * seconds(piece)[:, None]
     return total
 
 
@@ -179,7 +185,7 @@ def _closed_forms(
     vpp = candidates.vpp.astype(np.float64)[:, None]
     hidden = np.zeros((n, 3))
     for step, layers in zip(classes.layers, template.layers, strict=True):
-        hidden += layers / vpp * _column(step.cost.hidden_pair_s, n)[:, None]
+        hidden += layers / vpp * _column(step.cost.pair.hidden_s, n)[:, None]
     work, bubble, paired, stage = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
     for code, name in enumerate(SCHEDULES):
         here = candidates.schedule == code
@@ -214,8 +220,8 @@ def _tail(classes: StepClasses, template: _Template, candidates: Candidates, n: 
         total = np.zeros((n, 3))
         for step, layers in zip(classes.layers, template.layers, strict=True):
             total += layers * _column(getattr(step.tail, part), n)[:, None]
-        for piece, stage in _each(classes):
-            total[:, stage] += _column(getattr(piece.tail, part), n)
+        for piece, where in _each(classes, candidates):
+            total += where * _column(getattr(piece.tail, part), n)[:, None]
         total[one, 2] += total[one, 0]
         total[one, 0] = 0.0
         found[part] = total
@@ -238,7 +244,7 @@ def _parts(
     parts = {name: np.zeros(n) for name in names}
     one = candidates.pp == 1
     held = [(step, layers[rows, pacing]) for step, layers in zip(classes.layers, template.layers, strict=True)]
-    held += [(piece, ((pacing == stage) | one).astype(np.float64)) for piece, stage in _each(classes)]
+    held += [(piece, np.where(one, 1.0, where[rows, pacing])) for piece, where in _each(classes, candidates)]
     slow = context.slowest_device_factor - 1.0
     for step, count in held:
         for phase in (step.cost.forward, step.cost.backward):
@@ -273,9 +279,9 @@ def _memory(
         kept += layers * _column(step.cost.activation_bytes, n)[:, None]
         freed += layers * _column(step.cost.choices["full"].saved_bytes, n)[:, None]
         everything += step.count * each
-    for piece, stage in _each(classes):
-        static[:, stage] += _column(piece.static.total, n)
-        ends[:, stage] += _column(piece.cost.activation_bytes, n)
+    for piece, where in _each(classes, candidates):
+        static += where * _column(piece.static.total, n)[:, None]
+        ends += where * _column(piece.cost.activation_bytes, n)[:, None]
         everything += _column(piece.static.total, n)
     one = candidates.pp == 1
     static[one, 2] += static[one, 0]
@@ -358,7 +364,7 @@ def _bound(classes: StepClasses, candidates: Candidates, context: Context, n: in
     for step in classes.layers:
         each = _column(step.cost.forward.total_s + step.cost.backward.total_s, n)
         work += step.count * each
-        hidden += step.count * _column(step.cost.hidden_pair_s, n)
+        hidden += step.count * _column(step.cost.pair.hidden_s, n)
         smallest = np.minimum(smallest, each)
     heaviest = np.zeros(n)
     for piece in classes.pieces:

@@ -231,18 +231,11 @@ def _stages(estimate: Estimate, layout: Layout, context: Context) -> tuple[Stage
     pp, _vpp = layout.layers.shape[:2]
     found = []
     for stage in range(pp):
-        holds = []
-        if stage == 0:
-            holds.append("embedding")
-        if stage == pp - 1:
-            holds.append("head")
-            if context.model.num_nextn_predict_layers:
-                holds.append("mtp")
         kinds = {name: float(values[stage]) / GIB for name, values in estimate.memory.items()}
         found.append(
             Stage(
                 layers=tuple(int(x) for x in layout.layers[stage].sum(axis=-1)),
-                holds=tuple(holds),
+                holds=estimate.holds[stage],
                 forward_s=float(estimate.forward_s[stage].sum()),
                 backward_s=float(estimate.backward_s[stage].sum()),
                 in_flight=float(estimate.in_flight[stage]),

@@ -6,7 +6,14 @@ from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, in
 from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
 from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
-from cost_models.schedule.orders import OperationOrder, ScheduleKind, group_size, operation_order, warm_up_slots
+from cost_models.schedule.orders import (
+    OperationOrder,
+    ScheduleKind,
+    group_size,
+    operation_order,
+    schedule_problem,
+    warm_up_slots,
+)
 from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies
 from cost_models.schedule.sends import Sends
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
@@ -46,6 +53,7 @@ __all__ = [
     "pair_time",
     "paired_share",
     "parameter_copies",
+    "schedule_problem",
     "simulate",
     "warm_up_slots",
 ]

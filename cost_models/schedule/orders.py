@@ -105,6 +105,26 @@ def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> 
     return np.minimum(ahead, total)
 
 
+def schedule_problem(kind: str, pp: int, vpp: int, micro_batches: int) -> str | None:
+    """Why a schedule doesn't exist for these numbers, or None."""
+    if kind not in get_args(ScheduleKind):
+        return f"unknown schedule {kind!r}; known: {', '.join(get_args(ScheduleKind))}"
+    if min(pp, vpp, micro_batches) < 1:
+        return f"pp, vpp and micro_batches must be at least 1, not {pp}, {vpp}, {micro_batches}"
+    if kind == "1f1b" and vpp != 1:
+        return f"1f1b has one chunk a device, not {vpp}; use interleaved"
+    if kind in ("dualpipev", "dualpipe") and vpp != 2:
+        return f"{kind} has two chunks a device, not {vpp}"
+    if kind == "dualpipev" and micro_batches < 2 * pp - 1:
+        return f"dualpipev needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}"
+    if kind == "dualpipe" and (pp % 2 or micro_batches % 2 or micro_batches < 2 * pp - 2):
+        return (
+            f"dualpipe needs an even pp, an even number of micro batches and at least 2 pp - 2 of them, "
+            f"not pp {pp} and {micro_batches} micro batches"
+        )
+    return None
+
+
 @lru_cache(maxsize=128)
 def operation_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
     """The slots of every device under a schedule.
@@ -114,14 +134,10 @@ def operation_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -
     ValueError : the schedule doesn't exist for these numbers (1f1b has one chunk; DualPipe kinds have two chunks a
         device, dualpipev needs M >= 2P - 1, dualpipe an even P, an even M and M >= 2P - 2).
     """
-    if kind not in get_args(ScheduleKind):
-        raise ValueError(f"unknown schedule {kind!r}; known: {', '.join(get_args(ScheduleKind))}")
-    if min(pp, vpp, micro_batches) < 1:
-        raise ValueError(f"pp, vpp and micro_batches must be at least 1, not {pp}, {vpp}, {micro_batches}")
+    if problem := schedule_problem(kind, pp, vpp, micro_batches):
+        raise ValueError(problem)
     if kind in ("dualpipev", "dualpipe"):
         return _dual_order(kind, pp, vpp, micro_batches)
-    if kind == "1f1b" and vpp != 1:
-        raise ValueError(f"1f1b has one chunk a device, not {vpp}; use interleaved")
     return _interleaved_order(kind, pp, vpp, micro_batches)
 
 
@@ -160,18 +176,9 @@ def _steady_row(fused: bool, ahead: int, micro_batch: Ints, chunk: Ints, vpp: in
 
 
 def _dual_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
-    if vpp != 2:
-        raise ValueError(f"{kind} has two chunks a device, not {vpp}")
     if kind == "dualpipev":
-        if micro_batches < 2 * pp - 1:
-            raise ValueError(f"dualpipev needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}")
         rows = [_dual_row(pp, rank, micro_batches, fuse_first=rank < pp - 1) for rank in range(pp)]
         return _assemble(kind, vpp, micro_batches, rows)
-    if pp % 2 or micro_batches % 2 or micro_batches < 2 * pp - 2:
-        raise ValueError(
-            f"dualpipe needs an even pp, an even number of micro batches and at least 2 pp - 2 of them, "
-            f"not pp {pp} and {micro_batches} micro batches"
-        )
     half = pp // 2
     rows = []
     for rank in range(pp):

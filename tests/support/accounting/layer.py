@@ -86,6 +86,16 @@ class Pass:
         return self.compute + self.imbalance + self.tp + self.ep + self.cp + self.host
 
 
+@dataclass(frozen=True)
+class Message:
+    """What a message takes in one pass with the hottest rank's load, and what of it shows."""
+
+    name: str
+    backward: bool
+    seconds: float
+    shown: float
+
+
 @dataclass
 class Account:
     """The running account of a layer or piece."""
@@ -97,8 +107,10 @@ class Account:
     operators: dict[str, Operator] = field(default_factory=dict)
     kept: dict[str, float] = field(default_factory=dict)  # bytes for the backward pass, at the peak imbalance
     forward_messages: dict[str, float] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
     dispatch: float = 0.0
     combine: float = 0.0
+    on_tiers: list[float] = field(default_factory=list)  # dispatch or combine if only one tier of links took time
     dense_params: float = 0.0
     expert_params: float = 0.0
     forward: Pass = field(default_factory=Pass)
@@ -167,6 +179,10 @@ class Account:
         self.issued[0] += forward
         self.issued[1] += backward
 
+    def work(self, *, backward: int, where: Callable[[str, str], bool]) -> float:
+        """Seconds of the operators that `where` (name, window) picks: 0 forward, 1 input, 2 weight gradients."""
+        return sum(o.busy[backward] for name, o in self.operators.items() if where(name, o.window))
+
     def keep(self, name: str, size: float, *, hot: bool = False) -> None:
         """A tensor kept for the backward pass."""
         peak = min(self.run.peak_imbalance, self.d.ep) if hot and self.d.ep > 1 else 1.0
@@ -193,6 +209,7 @@ class Account:
             shown = hide(seconds) * count
             setattr(part, lane, getattr(part, lane) + shown)
             part.imbalance += hide(busy) * count - shown
+            self.messages.append(Message(name, part is self.backward, busy * count, hide(busy) * count))
 
     # -- closing ---------------------------------------------------------------------------------------------
 
@@ -211,19 +228,6 @@ class Account:
             wait = machine.sync_s if self.synchronises and number == 0 and "host_sync_free" not in self.run.on else 0.0
             host_s = self.issued[number] * machine.issue_s
             part.host = max(0.0, host_s - part.total) + wait
-
-    def window_s(self, window: str, *, backward: bool) -> float:
-        """Computation of one half of the layer."""
-        return sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
-
-    def hidden_in_pair(self) -> float:
-        """Four windows of a forward beside another micro batch's backward: each hides the smaller of the two."""
-        return (
-            min(self.window_s("attention", backward=False), self.combine)
-            + min(self.window_s("mlp", backward=True), self.dispatch)
-            + min(self.window_s("mlp", backward=False), self.dispatch)
-            + min(self.window_s("attention", backward=True), self.combine)
-        )
 
 
 # -- parts of a layer ----------------------------------------------------------------------------------------
@@ -511,39 +515,50 @@ def _expert_messages(a: Account, received: float) -> None:
     token_bytes = 2 * r.hidden_size * a.local * (r.capacity_factor or 1)
     k = r.num_experts_per_tok
 
-    def once(hot: float) -> float:
+    def once(network: Numbers, hot: float) -> float:
         if a.d.dispatcher == "allgather":
-            return machine.all_gather(token_bytes * len(ep), ep)
+            return network.all_gather(token_bytes * len(ep), ep)
         if a.d.dispatcher == "hierarchical":
-            return machine.two_step(token_bytes, k, ep, hot)
+            return network.two_step(token_bytes, k, ep, hot)
         deduplicate = "deduplicated_dispatch" in r.on
-        return machine.all_to_all(token_bytes, k, ep, imbalance=hot, deduplicate=deduplicate, reach=r.topk_group)
+        return network.all_to_all(token_bytes, k, ep, imbalance=hot, deduplicate=deduplicate, reach=r.topk_group)
 
-    even, busy = once(1.0), once(a.hot)
+    even, busy = once(machine, 1.0), once(machine, a.hot)
     a.dispatch = a.combine = busy
+    a.on_tiers = [min(busy, once(machine.with_one_tier(t), a.hot)) for t in range(len(machine.links))]
     windows = _overlap_windows(a)
 
     def hide(which: str) -> Hide:
         return lambda t: max(0.0, t - windows[which])
 
-    a.message("dispatch", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("dispatch"))
-    a.message("combine", "ep", even, 1, 1, busy=busy, hide_forward=hide("forward"), hide_backward=hide("combine"))
+    for name in ("dispatch", "combine"):
+        forward, backward = hide(f"{name} forward"), hide(f"{name} backward")
+        a.message(name, "ep", even, 1, 1, busy=busy, hide_forward=forward, hide_backward=backward)
     gathered = machine.all_gather(2 * r.hidden_size * received, a.groups["etp"])
     a.message("expert_gather", "ep", gathered, 1, 1)
     a.message("expert_scatter", "ep", gathered, 1, 1)
 
 
+PAIRING = ("adaptive_pipe", "dualpipev", "dualpipe")
+
+
 def _overlap_windows(a: Account) -> dict[str, float]:
-    """What dispatch and combine run beside inside one micro batch."""
-    found = {"forward": 0.0, "dispatch": 0.0, "combine": 0.0}
-    flat = a.d.dispatcher in {"alltoall", "alltoall_seq"}
-    if not flat or a.d.ep == 1 or a.d.schedule == "adaptive_pipe":
-        return found
+    """What dispatch and combine run beside when a pass runs alone."""
+    passes = [f"{name} {way}" for name in ("dispatch", "combine") for way in ("forward", "backward")]
+    found = dict.fromkeys(passes, 0.0)
     shared = [o for name, o in a.operators.items() if name.startswith("shared_")]
     routed = [o for name, o in a.operators.items() if name.startswith("expert_")]
+    shared_forward = sum(o.busy[0] for o in shared)
+    shared_backward, expert_weights = sum(sum(o.busy[1:]) for o in shared), sum(o.busy[2] for o in routed)
+    if a.d.schedule in PAIRING:
+        found["dispatch forward"] = shared_forward
+        found["combine backward"], found["dispatch backward"] = shared_backward, expert_weights
+        return found
+    if a.d.dispatcher not in {"alltoall", "alltoall_seq"} or a.d.ep == 1:
+        return found
     if a.run.on & {"moe_alltoall_overlap", "shared_expert_overlap"}:
-        found["forward"] = sum(o.busy[0] for o in shared) / 2
-        found["combine"] = sum(sum(o.busy[1:]) for o in shared)
+        found["dispatch forward"] = found["combine forward"] = shared_forward / 2
+        found["combine backward"] = shared_backward
     if "moe_alltoall_overlap" in a.run.on:
-        found["dispatch"] = sum(o.busy[2] for o in routed)
+        found["dispatch backward"] = expert_weights
     return found
