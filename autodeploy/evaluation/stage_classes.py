@@ -14,6 +14,7 @@ import numpy as np
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
 from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, static_of, tail_of
+from autodeploy.strategies.candidates import SCHEDULES
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -83,10 +84,16 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
 
 
 def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: Context) -> LayerCost:
-    """A piece that needs the embedding's weights holds a copy of them where a pipeline keeps it from stage 0."""
+    """A piece that needs the embedding's weights holds a copy of them where a pipeline keeps it from stage 0.
+
+    The DualPipe schedules keep the two together.
+    """
     if not needed:
         return cost
-    copied = np.where(candidates.pp > 1, context.model.vocab_size * context.model.hidden_size / candidates.tp, 0.0)
+    together = np.isin(candidates.schedule, [SCHEDULES.index("dualpipev"), SCHEDULES.index("dualpipe")])
+    copied = np.where(
+        (candidates.pp > 1) & ~together, context.model.vocab_size * context.model.hidden_size / candidates.tp, 0.0
+    )
     return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
 
 

@@ -111,9 +111,9 @@ def _axis_features() -> set[str]:
 def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> set[str]:
     """Features that are on for this candidate among those that depend on its axes."""
     on, found = context.features, set()
-    paired = axes["schedule"] == "adaptive_pipe"
-    if paired:
-        found.add("adaptive_pipe")
+    paired = axes["schedule"] in {"adaptive_pipe", "dualpipev", "dualpipe"}
+    if axes["schedule"] in {"adaptive_pipe", "dualpipev"}:
+        found.add(str(axes["schedule"]))
     if axes["moe_dispatcher"] == "hierarchical" and context.model.is_moe:
         found.add("hierarchical_a2a")
     flat = axes["moe_dispatcher"] in {"alltoall", "alltoall_seq"}

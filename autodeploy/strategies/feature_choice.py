@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Modelled as mechanisms today. Any other feature is refused by name when it is switched on.
 MODELLED: frozenset[str] = frozenset(
     {
-        *("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap"),
+        *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap"),
         *("virtual_pipeline_balance", "rect_fa", "fused_operators", "host_sync_free"),
         *("selective_recompute", "selective_swap", "swap_attention", "reuse_fp32_param", "swap_optimizer"),
         *("coc", "mc2", "overlap_grad_reduce", "overlap_param_gather", "tp_extend_ep", "grouped_gemm"),
@@ -30,6 +30,7 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
     "mindspeed-llm": MODELLED - {"hierarchical_a2a", "host_sync_free"},
     "megatron": MODELLED
     - {
+        "dualpipev",
         "hierarchical_a2a",
         "host_sync_free",
         "coc",
@@ -44,6 +45,7 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
     "mindformers": MODELLED
     - {
         "adaptive_pipe",
+        "dualpipev",
         "hierarchical_a2a",
         "host_sync_free",
         "coc",
@@ -138,6 +140,6 @@ def _why_not(name: str, search: SearchSpec, model: ModelSpec, profile_name: str)
         return "MC2 is not supported on Atlas 900 A3"
     if not model.is_moe and FEATURES[name].area in {"all-to-all", "experts"}:
         return "the model has no experts"
-    if name == "adaptive_pipe" and not model.is_moe:
+    if name in {"adaptive_pipe", "dualpipev"} and not model.is_moe:
         return "it hides expert communication, and the model has no experts"
     return None

@@ -17,7 +17,7 @@ from cost_models.schedule.orders import (
 from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies
 from cost_models.schedule.sends import Sends
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
-from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s, fused_pairs
+from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s, fused_pairs, in_step_s
 from cost_models.schedule.windows import ExpertExchange, Lanes, PairedLayer, PairTime, pair_s, pair_time
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "in_flight",
     "in_flight_closed",
     "in_flight_moments",
+    "in_step_s",
     "interleaved_bubble_s",
     "makespan_s",
     "model_parts",

@@ -141,6 +141,33 @@ def _filling(
     return _excursions(kind, stage, pp, vpp, micro_batches, depth, reach, own)
 
 
+def in_step_s(kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, micro_batches: Ints) -> Floats:
+    """What interleaved chunks take that keep step with each other [n]: an estimate beside the bound, not a bound.
+
+    A group of micro batches runs through chunk after chunk on all stages at once, so a chunk that is longer on one
+    stage than on its neighbours (a head, an embedding) holds all of them up, whatever the stage's other chunks save:
+
+        M (x + excess) + (P - 1) x / V    x: F + B of a stage that is as long as its neighbours
+
+    On the first and on the last stage the forward and the backward of such a chunk meet in the same slots.
+    """
+    reference = np.where(pp > 2, MIDDLE, FIRST)[:, None]
+
+    def of_reference(values: Floats) -> Floats:
+        return np.asarray(np.take_along_axis(values, reference, 1)[:, 0])
+
+    first, last = stages.first_forward_s + stages.first_backward_s, stages.last_forward_s + stages.last_backward_s
+    excess = np.maximum(last[:, LAST] - of_reference(last), 0.0) + np.maximum(
+        first[:, FIRST] - of_reference(first), 0.0
+    )
+    whole = of_reference(stages.forward_s + stages.backward_s)
+    stage = np.minimum(1, pp - 1)
+    hidden = fused_pairs(kind, stage, pp, vpp, micro_batches) * of_reference(stages.hidden_pair_s)
+    time = micro_batches * (whole + excess) - hidden + (pp - 1) * whole / vpp
+    interleaved = (vpp > 1) & (pp > 1) & (kind in ("interleaved", "adaptive_pipe"))
+    return np.asarray(np.where(interleaved, np.maximum(time, 0.0), 0.0))
+
+
 def fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints) -> Ints:
     """Slots of a stage [n] that run a forward against a backward: `pair_counts` over all its chunks, by formula.
 

@@ -169,7 +169,13 @@ def _stages(
             numbers = range(first_of[p, chunk], first_of[p, chunk] + per_chunk[p][chunk])
             accounts = [layers.transformer_layer(run, d, machine, groups, n) for n in numbers]
             held.append([("moe" if run.is_moe(n) else "dense", a) for n, a in zip(numbers, accounts, strict=True)])
-            choices.append([_choices(a, applied, used, p) for a in accounts])
+            choices.append([[] for _ in accounts])
+        # Dense layers come first, then a chunk's in order: model order wherever the first chunk comes first.
+        for kind in ("dense", "moe"):
+            for chunk, row in enumerate(held):
+                for place, (mine, a) in enumerate(row):
+                    if mine == kind:
+                        choices[chunk][place] = _choices(a, applied, used, p)
         pieces = []
         for chunk in range(d.vpp):
             if part[p, chunk] % 1000 == 0:
