@@ -319,6 +319,14 @@ def test_megatron_says_adaptive_pipe_in_its_own_words():
     assert "--moe-fb-overlap" not in text
 
 
+def test_megatron_groups_micro_batches_that_do_not_divide():
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    for count, group in ((10, "5"), (12, None)):
+        plans, plan = a_plan(vpp=2, pp=4)
+        text = export(plans, plan.model_copy(update={"micro_batches": count}), "megatron").text
+        assert (f"{flag} {group}" in text) if group else (flag not in text)
+
+
 def test_dualpipe_is_refused():
     with pytest.raises(UnsupportedError):
         export(*a_plan(schedule="dualpipe"), "mindspeed-llm")
