@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
+from autodeploy.evaluation.inner_problem import FixedPiece, Floats, InnerProblem, LayerClass, LayerPairs, MemoryOption
 from autodeploy.evaluation.stage_memory import stage_buffers
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
 from cost_models.collectives import point_to_point_s
@@ -53,7 +53,11 @@ def build_problem(
         pp=pp,
         vpp=vpp,
         micro_batches=micro_batches,
-        classes=tuple(_layer_class(c, context, index) for c in classes.layers),
+        classes=tuple(
+            _layer_class(c, context, index, at(most, index))
+            for c, most in zip(classes.layers, classes.most_hidden, strict=True)
+        ),
+        pairs_of=_pairs(classes, index),
         layers=tuple(c.count for c in classes.layers),
         options=_options(classes, choices, index, menu=menu),
         pieces=_pieces(classes, context, index, pp, vpp, schedule),
@@ -88,7 +92,14 @@ def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
     return float(np.max(point_to_point_s(sent, tier, context.machine.comm_op_s)))
 
 
-def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:
+def _pairs(classes: StepClasses, index: int) -> LayerPairs:
+    def table(name: str) -> Floats:
+        return np.array([[at(getattr(pair, name), index) for pair in row] for row in classes.pairs])
+
+    return LayerPairs(table("hidden_s"), table("hidden_exchange_s"), table("first_s"))
+
+
+def _layer_class(step: StepClass, context: Context, index: int, hidden_s: float = 0.0) -> LayerClass:
     slow = context.slowest_device_factor
     cost = step.cost
     return LayerClass(
@@ -98,11 +109,9 @@ def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:
         static_bytes=at(step.static.total, index),
         activation_bytes=at(cost.activation_bytes, index),
         tail_s=at(step.tail.total_s, index),
-        hidden_pair_s=at(cost.pair.hidden_s, index),
-        hidden_exchange_s=at(cost.pair.hidden_exchange_s, index),
-        first_pair_s=at(cost.pair.first_s, index),
-        covering_s=at(cost.pair.covering_s, index),
-        split_s=at(cost.pair.split_s, index),
+        hidden_pair_s=hidden_s,
+        covering_s=at(cost.covering_s, index),
+        split_s=at(cost.split_s, index),
     )
 
 

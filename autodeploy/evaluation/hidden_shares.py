@@ -1,4 +1,4 @@
-"""Shares of communication that run behind computation, on the stage that paces the step."""
+"""Shares of communication that run behind computation."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ def hidden_shares(
     stage: int,
     breakdown: dict[str, float],
 ) -> dict[str, float]:
-    """Shares of the stage's communication, by lane.
+    """Shares of communication, by lane: of experts over all stages, of the others on the stage that paces.
 
     ep_share_steady: of what runs inside fused pairs (of all where the schedule has none); ep_share_step: of the whole
-    step, warm-up and cool-down included, so it depends on the number of micro batches; paired_share: of the stage's
-    forwards that run in a pair. layers [pp, vpp, class], pairs [pp, f, b] of the schedule.
+    step, warm-up and cool-down included, so it depends on the number of micro batches; paired_share: of all forwards
+    that run in a pair. layers [pp, vpp, class], pairs [pp, f, b] of the schedule. Prediction modules count too: they
+    run in a pair, and no schedule overlaps theirs.
     """
-    total = _by_chunk(problem, classes, index, layers, stage, "ep_total_s")
-    shown = [
-        _by_chunk(problem, classes, index, layers, stage, name)
-        for name in ("ep_shown_forward_s", "ep_shown_backward_s")
-    ]
-    mine = pairs[stage].astype(np.float64)
-    hidden = float((times.hidden_exchange_s[0, stage] * mine).sum())
-    runs = problem.chunk_micro_batches
-    step = _share(runs * float(sum(s.sum() for s in shown)) - hidden, runs * float(total.sum()))
+    runs, counts = problem.chunk_micro_batches, pairs.astype(np.float64)
+    every = range(problem.pp)
+    total = np.stack([_by_chunk(problem, classes, index, layers, p, "ep_total_s") for p in every])
+    forward, backward = (
+        np.stack([_by_chunk(problem, classes, index, layers, p, f"ep_shown_{way}_s") for p in every])
+        for way in ("forward", "backward")
+    )
+    hidden = float((times.hidden_exchange_s[0] * counts).sum())
+    step = _share(runs * float((forward + backward).sum()) - hidden, runs * float(total.sum()))
     steady = step
-    if mine.any():
-        forwards, backwards = mine.sum(axis=1), mine.sum(axis=0)
-        exposed = float((shown[0] * forwards).sum() + (shown[1] * backwards).sum()) - hidden
+    if counts.any():
+        forwards, backwards = counts.sum(axis=2), counts.sum(axis=1)
+        exposed = float((forward * forwards).sum() + (backward * backwards).sum()) - hidden
         # Both passes exchange as much.
         steady = _share(exposed, float((total * (forwards + backwards)).sum()) / 2.0)
     return {
         "ep_share_steady": steady,
         "ep_share_step": step,
-        "paired_share": float(mine.sum()) / (runs * problem.vpp),
+        "paired_share": float(counts.sum()) / (runs * problem.vpp * problem.pp),
         **{
             f"{lane}_share": _share(
                 breakdown[f"exposed_{lane}_s"],

@@ -30,9 +30,8 @@ class LayerClass:
     """Cost of one transformer layer (or of a fixed piece) for one micro batch on one rank.
 
     forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance);
-    hidden_pair_s is what a forward of this layer paired with a backward of this layer hides (0 unless the schedule
-    pairs them), of that hidden_exchange_s expert communication, and first_pair_s less of both for the first layer of a
-    chunk. covering_s: weight gradients beside the sends of a pair; split_s: weight gradients that a split backward
+    hidden_pair_s is what its forward and its backward hide when each is in a pair, at most (0 unless the schedule
+    pairs them); half of it counts for each pass. covering_s: weight gradients beside the sends of a pair; split_s: weight gradients that a split backward
     runs after its output has left. static_bytes: weights, gradients and optimizer states; activation_bytes:
     kept for the backward pass by one micro batch; tail_s: its share of what follows the pipeline (gradient
     reduction that is not overlapped, optimizer, parameter gathering).
@@ -45,10 +44,20 @@ class LayerClass:
     activation_bytes: float
     tail_s: float = 0.0
     hidden_pair_s: float = 0.0
-    hidden_exchange_s: float = 0.0
-    first_pair_s: float = 0.0
     covering_s: float = 0.0
     split_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPairs:
+    """What a forward of class i beside a backward of class j hides [i, j]; see `pair_windows.PairCost`.
+
+    hidden_s: a layer after another one, of that exchange_s expert communication; first_s: how much less the first one.
+    """
+
+    hidden_s: Floats
+    exchange_s: Floats
+    first_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ class InnerProblem:
     uniform_options: bool = False  # the target can launch only all-or-nothing options, the same on every stage
     equal_chunks: bool = False  # the target can launch only layer counts that differ by a declared pattern
     min_layers_per_chunk: int = 0
+    pairs_of: LayerPairs | None = None  # None: a layer hides beside its own class only, what its class says
 
     @property
     def chunk_micro_batches(self) -> int:
@@ -171,29 +181,47 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
     return ChunkTimes(forward + out, backward + back, out + back, hidden, exchange, _sends(problem, layout))
 
 
-def _hidden_in_pairs(problem: InnerProblem, layout: Ints) -> tuple[Floats, Floats]:
-    """What pairs of chunks hide [n, pp, vpp, vpp], layer beside layer of the same class: all, and communication alone.
+def _layer_pairs(problem: InnerProblem) -> LayerPairs:
+    if problem.pairs_of is not None:
+        return problem.pairs_of
+    own = np.diag([layer.hidden_pair_s for layer in problem.classes])
+    return LayerPairs(own, own, np.zeros_like(own))
 
-    The last class that both chunks hold has the layer whose backward comes first: nothing is left over to fill its
-    first window.
+
+def _hidden_in_pairs(problem: InnerProblem, layout: Ints) -> tuple[Floats, Floats]:
+    """What pairs of chunks hide [n, pp, vpp, vpp]: all, and communication alone.
+
+    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
+    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
+    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
     """
+    pairs = _layer_pairs(problem)
+    ends, ends_back = np.cumsum(layout, axis=-1), np.cumsum(layout[..., ::-1], axis=-1)[..., ::-1]
     shape = (*layout.shape[:-1], problem.vpp)
-    hidden, exchange, first = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for index, layer in enumerate(problem.classes):
-        if layer.hidden_pair_s:
-            count = layout[..., index]
-            both = np.minimum(count[..., :, None], count[..., None, :])
-            hidden += both * layer.hidden_pair_s
-            exchange += both * layer.hidden_exchange_s
-            first = np.where(both > 0, layer.first_pair_s, first)
-    return hidden - first, np.maximum(exchange - first, 0.0)
+    hidden, exchange, first, all_first = (np.zeros(shape) for _ in range(4))
+    for i, j in np.ndindex(pairs.hidden_s.shape):
+        low = np.maximum((ends - layout)[..., i][..., :, None], (ends_back - layout)[..., j][..., None, :])
+        high = np.minimum(ends[..., i][..., :, None], ends_back[..., j][..., None, :])
+        both = np.maximum(high - low, 0)
+        hidden += both * pairs.hidden_s[i, j]
+        exchange += both * pairs.exchange_s[i, j]
+        all_first += both * pairs.first_s[i, j]
+        first += ((both > 0) & (low == 0)) * pairs.first_s[i, j]
+    lost = np.where(_same_length(layout), first, all_first)
+    return hidden - lost, np.maximum(exchange - lost, 0.0)
+
+
+def _same_length(layout: Ints) -> npt.NDArray[np.bool_]:
+    total = layout.sum(axis=-1)
+    return np.asarray(total[..., :, None] == total[..., None, :])
 
 
 def _sends(problem: InnerProblem, layout: Ints) -> Sends:
+    """Sends of a pair of equally long chunks run beside the dW of the backward's last layer, the first of its chunk."""
     covering = np.zeros(layout.shape[:-1])
     for index in reversed(range(len(problem.classes))):
-        # The layer whose backward comes last is the chunk's first.
         covering = np.where(layout[..., index] > 0, problem.classes[index].covering_s, covering)
+    covering = np.where(_same_length(layout), covering[..., None, :], 0.0)
     split = layout @ np.array([c.split_s for c in problem.classes])
     for piece in problem.pieces:
         split[:, piece.stage, piece.chunk] += piece.cost.split_s

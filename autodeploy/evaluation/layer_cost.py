@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
-from autodeploy.evaluation.pair_windows import PairCost, pair_cost, paired_layer
+from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, MemoryChoice
 from cost_models import compute
 from cost_models.host_bound import exposed_host_s, issue_s
@@ -69,7 +69,9 @@ class LayerCost:
     name: str
     forward: PhaseCost
     backward: PhaseCost
-    pair: PairCost  # what changes when its forward runs against another micro batch's backward
+    pairing: Pairing | None  # what its passes bring to a pair, where a schedule pairs
+    covering_s: Floats  # weight gradients beside the sends of a pair that ends with this layer's backward
+    split_s: Floats  # weight gradients that a split backward runs after its output has left
     ep_shown_forward_s: Floats  # expert communication that one pass alone leaves exposed, uneven load included
     ep_shown_backward_s: Floats
     ep_total_s: Floats  # expert communication of both passes, hidden or not
@@ -133,6 +135,7 @@ def layer_cost(
     exchanged = exchange_times(table, shard, machine, features, busiest, ep_imbalance)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
+    pairing = _pairing(table, shard, machine, features, busiest, exchanged, (forward, backward))
     peak = rank_imbalance(peak_imbalance, shard.ep)
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + np.zeros_like(shard.tp))
@@ -140,7 +143,9 @@ def layer_cost(
         name=table.name,
         forward=forward,
         backward=backward,
-        pair=_pair(table, shard, machine, features, busiest, exchanged, forward, backward),
+        pairing=pairing,
+        covering_s=np.zeros_like(shard.tp) if pairing is None else np.where(features.paired, pairing.covering_s, 0.0),
+        split_s=np.zeros_like(shard.tp) if pairing is None else np.where(features.paired, pairing.split_s, 0.0),
         ep_shown_forward_s=np.asarray(sum(exchanged.exposed_ep(backward=False))),
         ep_shown_backward_s=np.asarray(sum(exchanged.exposed_ep(backward=True))),
         ep_total_s=exchanged.ep_total_s,
@@ -186,27 +191,26 @@ def _issued(table: LayerTable, *, backward: bool) -> Floats | float:
     return sum(_launches(op, backward=backward) for op in table.operators) + len(table.exchanges)
 
 
-def _pair(
+def _pairing(
     table: LayerTable,
     shard: Sharding,
     machine: Machine,
     features: ExchangeFeatures,
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
-    forward: PhaseCost,
-    backward: PhaseCost,
-) -> PairCost:
-    """What pairing hides of this layer; nothing where the schedule does not pair."""
+    passes: tuple[PhaseCost, PhaseCost],
+) -> Pairing | None:
+    """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
     if not features.paired.any():
-        return PairCost.nothing(shard)
-    issued = _issued(table, backward=False) + _issued(table, backward=True)
+        return None
     waits = 0.0 if features.sync_free else table.synchronisations * np.asarray(machine.host.sync_s)
-    return pair_cost(
-        paired_layer(table, shard, machine, features, times, exchanged),
-        features.paired,
-        passes_s=(forward.total_s, backward.total_s),
-        device_s=np.asarray(forward.total_s + backward.total_s - forward.host_bound_s - backward.host_bound_s),
-        host_s=np.asarray(issued * np.asarray(machine.host.issue_s)),
+    issue = tuple(np.asarray(_issued(table, backward=b) * np.asarray(machine.host.issue_s)) for b in (False, True))
+    device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
+    return Pairing(
+        *halves(table, shard, machine, features, times, exchanged),
+        alone_s=(passes[0].total_s, passes[1].total_s),
+        device_s=(device[0], device[1]),
+        issue_s=(issue[0], issue[1]),
         waits_s=np.asarray(waits),
     )
 

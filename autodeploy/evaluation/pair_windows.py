@@ -9,106 +9,120 @@ import numpy as np
 
 from autodeploy.evaluation.exchanges import Groups, expert_s, group_of
 from cost_models.load_balance import rank_imbalance
-from cost_models.schedule import ExpertExchange, Lanes, PairedLayer, pair_s, pair_time
+from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.exchanges import ExchangeTimes
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.options import ExchangeFeatures
-    from autodeploy.workload.operators import Exchange, Floats, LayerTable, Sharding
+    from autodeploy.workload.operators import Exchange, Floats, LayerTable, Operator, Sharding
 
 ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
+DENSE = ("mlp_up_", "mlp_activation", "mlp_down_")  # the MLP of a dense layer, in the experts' place
 SHARED = "shared_"
 CUBE = frozenset({"gemm", "grouped_gemm", "attention"})
 FAST = 1e30  # bytes a second of a link that takes no time
 
 
 @dataclass(frozen=True, slots=True)
+class Pairing:
+    """What one layer brings to a pair as its forward and as its backward, per micro batch [n].
+
+    alone_s, device_s, issue_s: (forward, backward) of a pass alone, of it without waiting for the host, and of issuing
+    its operators. waits_s: synchronisations of its forward.
+    """
+
+    forward: ForwardHalf
+    backward: BackwardHalf
+    alone_s: tuple[Floats, Floats]
+    device_s: tuple[Floats, Floats]
+    issue_s: tuple[Floats, Floats]
+    waits_s: Floats
+
+    @property
+    def covering_s(self) -> Floats:
+        """Weight gradients beside which a pair that ends with this layer's backward sends its outputs."""
+        return self.backward.left_over_dw
+
+    @property
+    def split_s(self) -> Floats:
+        """Weight gradients that a split backward runs after its output has left.
+
+        The experts' dW hides their dispatch first; what is longer can wait.
+        """
+        spare = np.maximum(self.backward.expert_dw - self.backward.dispatch.seconds, 0.0)
+        return np.asarray(self.backward.left_over_dw + spare)
+
+
+@dataclass(frozen=True, slots=True)
 class PairCost:
-    """What a pair of this layer's passes changes, per micro batch [n]; zero where the schedule does not pair.
+    """What a pair of a forward and a backward hides, per micro batch [n]; zero where the schedule does not pair.
 
     hidden_s : forward + backward - pair, for a layer after another one of its chunk. hidden_exchange_s : the part of it
     that is expert communication; the rest is waiting for the host. first_s : how much less the first layer of a chunk
-    hides. covering_s : weight gradients beside which a pair sends its outputs. split_s : weight gradients that a split
-    backward runs after its output has left.
+    hides, and every layer where the two chunks have different numbers of layers.
     """
 
     hidden_s: Floats
     hidden_exchange_s: Floats
     first_s: Floats
-    covering_s: Floats
-    split_s: Floats
-
-    @classmethod
-    def nothing(cls, shard: Sharding) -> PairCost:
-        """No pairs."""
-        return cls(*(np.zeros_like(shard.tp) for _ in range(5)))
 
 
-def pair_cost(
-    layer: PairedLayer,
-    paired: np.ndarray,
-    *,
-    passes_s: tuple[Floats, Floats],
-    device_s: Floats,
-    host_s: Floats,
-    waits_s: Floats,
-) -> PairCost:
-    """The gain of a pair over its two passes alone.
-
-    Parameters
-    ----------
-    passes_s : forward and backward alone. device_s : both on the device, without waiting for the host.
-    host_s : issuing the operators of both. waits_s : synchronisations.
-    """
-    forward, backward = passes_s
-    time = pair_time(layer)
-    inner = pair_s(time.inner_s, forward, backward, host_s, waits_s)
-    first = pair_s(time.inner_s + time.first_s, forward, backward, host_s, waits_s)
-    hidden = forward + backward - inner
-    exchange = np.minimum(hidden, np.maximum(device_s - time.inner_s, 0.0))
-    split = layer.left_over_dw + np.maximum(layer.expert_dw - layer.dispatch.seconds, 0.0)
-    values = (hidden, exchange, first - inner, layer.left_over_dw, split)
-    return PairCost(*(np.asarray(np.where(paired, value, 0.0)) for value in values))
+def pair_cost(forward: Pairing, backward: Pairing, paired: np.ndarray) -> PairCost:
+    """The gain of a pair over its two passes alone."""
+    time = pair_time(forward.forward, backward.backward)
+    alone = forward.alone_s[0], backward.alone_s[1]
+    host = forward.issue_s[0] + backward.issue_s[1]
+    inner = pair_s(time.inner_s, *alone, host, forward.waits_s)
+    first = pair_s(time.inner_s + time.first_s, *alone, host, forward.waits_s)
+    hidden = alone[0] + alone[1] - inner
+    on_device = forward.device_s[0] + backward.device_s[1] - time.inner_s
+    exchange = np.minimum(hidden, np.maximum(on_device, 0.0))
+    return PairCost(*(np.asarray(np.where(paired, value, 0.0)) for value in (hidden, exchange, first - inner)))
 
 
-def paired_layer(
+def halves(
     table: LayerTable,
     shard: Sharding,
     machine: Machine,
     features: ExchangeFeatures,
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
-) -> PairedLayer:
+) -> tuple[ForwardHalf, BackwardHalf]:
     """The layer's operators and collectives by the step of a pair in which they run."""
     groups = Groups.of(shard, machine)
     zero = np.zeros_like(shard.tp)
     collected = _Collectives(exchanged, groups, machine, zero)
     experts_dw, left_over = zero, zero
-    work: dict[str, list[Floats]] = {step: [zero, zero] for step in ("ahead", "experts", "back_experts", "back")}
+    work: dict[str, list[Floats]] = {step: [zero, zero] for step in ("ahead", "middle", "back_middle", "back")}
+
+    def add(step: str, op: Operator, seconds: Floats) -> None:
+        lane = 0 if op.kind in CUBE else 1
+        work[step][lane] = work[step][lane] + seconds
+
     for op in table.operators:
-        time, lane = times[op.name], 0 if op.kind in CUBE else 1
-        routed, shared = op.name.startswith(ROUTED), op.name.startswith(SHARED)
-        step = "experts" if routed else "ahead"
-        work[step][lane] = work[step][lane] + time.forward_s
-        step = "back_experts" if routed or shared else "back"
-        work[step][lane] = work[step][lane] + time.input_gradient_s
+        time = times[op.name]
+        routed, shared, dense = (op.name.startswith(names) for names in (ROUTED, SHARED, DENSE))
+        add("middle" if routed or dense else "ahead", op, time.forward_s)
+        add("back_middle" if routed or shared or dense else "back", op, time.input_gradient_s)
         if routed:
             experts_dw = experts_dw + time.weight_gradient_s
         elif shared or op.window == "attention":
             left_over = left_over + time.weight_gradient_s
         else:
-            work["back"][lane] = work["back"][lane] + time.weight_gradient_s
-    return PairedLayer(
-        forward_around=collected.lanes(work["ahead"], ("attention", "mlp"), backward=False),
-        forward_experts=collected.lanes(work["experts"], ("experts",), backward=False),
-        backward_experts=collected.lanes(work["back_experts"], ("mlp", "experts"), backward=True),
-        expert_dw=np.asarray(experts_dw),
-        backward_around=collected.lanes(work["back"], ("attention",), backward=True),
-        left_over_dw=np.asarray(left_over),
-        dispatch=_expert_exchange("dispatch", table, groups, shard, machine, features, exchanged.dispatch_s),
-        combine=_expert_exchange("combine", table, groups, shard, machine, features, exchanged.combine_s),
+            add("back_middle" if dense else "back", op, time.weight_gradient_s)
+    exchanges = [
+        _expert_exchange(name, table, groups, shard, machine, features, seconds)
+        for name, seconds in (("dispatch", exchanged.dispatch_s), ("combine", exchanged.combine_s))
+    ]
+    ahead = collected.lanes(work["ahead"], ("attention", "shared"), backward=False)
+    middle = collected.lanes(work["middle"], ("middle",), backward=False)
+    back_middle = collected.lanes(work["back_middle"], ("shared", "middle"), backward=True)
+    back = collected.lanes(work["back"], ("attention",), backward=True)
+    return (
+        ForwardHalf(ahead, middle, *exchanges),
+        BackwardHalf(back_middle, np.asarray(experts_dw), back, np.asarray(left_over), *exchanges),
     )
 
 
@@ -121,7 +135,7 @@ class _Collectives:
         for one in exchanged.each:
             if one.exchange.kind in {"dispatch", "combine"}:
                 continue
-            half = "experts" if one.exchange.name.startswith(ROUTED) else one.exchange.window
+            half = _half(one.exchange)
             tier = _outermost(one.exchange, groups, zero)
             passes = (
                 (False, one.exchange.forward_count, one.exposed_forward_s),
@@ -139,6 +153,13 @@ class _Collectives:
                 for number in self._tiers:
                     tiers[number] = tiers[number] + np.where(tier == number, seconds, 0.0)
         return Lanes(np.asarray(work[0]), np.asarray(work[1]), np.asarray(exposed), tuple(map(np.asarray, tiers)))
+
+
+def _half(exchange: Exchange) -> str:
+    """Where a collective runs: beside attention, shared experts, or what is between dispatch and combine."""
+    if exchange.name.startswith(ROUTED) or exchange.beside.startswith(DENSE):
+        return "middle"
+    return "attention" if exchange.window == "attention" else "shared"
 
 
 def _outermost(exchange: Exchange, groups: Groups, zero: Floats) -> Floats:

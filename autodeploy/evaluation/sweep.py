@@ -192,14 +192,19 @@ def _pairs(classes: StepClasses, template: Template, candidates: Candidates) -> 
     vpp = candidates.vpp.astype(np.float64)[:, None]
     hidden, exchange, split, first = (np.zeros((n, 3)) for _ in range(4))
     covering = np.zeros(n)
-    for step, layers in zip(classes.layers, template.layers, strict=True):
-        pair = step.cost.pair
-        for total, each in ((hidden, pair.hidden_s), (exchange, pair.hidden_exchange_s), (split, pair.split_s)):
-            total += layers / vpp * column(each, n)[:, None]
-        # The first layer of a chunk hides less; the last class that a stage holds has it.
-        lost = column(pair.first_s, n)[:, None] * np.minimum(layers, 1.0)
-        first = np.where((layers > 0) & (column(pair.hidden_s, n)[:, None] > 0), lost, first)
-        covering = np.maximum(covering, column(pair.covering_s, n))
+    chunk = [layers / vpp for layers in template.layers]
+    ends, ends_back = np.cumsum(chunk, axis=0), np.cumsum(chunk[::-1], axis=0)[::-1]
+    for i, row in enumerate(classes.pairs):
+        for j, pair in enumerate(row):
+            # Layers first to last beside layers last to first.
+            low = np.maximum(ends[i] - chunk[i], ends_back[j] - chunk[j])
+            both = np.maximum(np.minimum(ends[i], ends_back[j]) - low, 0.0)
+            hidden += both * column(pair.hidden_s, n)[:, None]
+            exchange += both * column(pair.hidden_exchange_s, n)[:, None]
+            first += np.where(low == 0.0, np.minimum(both, 1.0), 0.0) * column(pair.first_s, n)[:, None]
+    for step, layers in zip(classes.layers, chunk, strict=True):
+        split += layers * column(step.cost.split_s, n)[:, None]
+        covering = np.maximum(covering, column(step.cost.covering_s, n))
     return np.maximum(hidden - first, 0.0), np.maximum(exchange - first, 0.0), split, covering
 
 
@@ -361,10 +366,10 @@ def _bound(classes: StepClasses, candidates: Candidates, edge: Floats) -> Floats
     hidden = np.zeros(n)
     total_layers = sum(step.count for step in classes.layers)
     smallest = np.full(n, np.inf)
-    for step in classes.layers:
+    for step, most in zip(classes.layers, classes.most_hidden, strict=True):
         each = column(step.cost.forward.total_s + step.cost.backward.total_s, n)
         work += step.count * each
-        hidden += step.count * column(step.cost.pair.hidden_s, n)
+        hidden += step.count * column(most, n)
         smallest = np.minimum(smallest, each)
     heaviest = np.zeros(n)
     for piece in classes.pieces:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, ExchangeFeatures
+from autodeploy.evaluation.pair_windows import PairCost, pair_cost
 from autodeploy.strategies.candidates import PAIRED, Candidates
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
@@ -30,6 +31,7 @@ class UnitCosts:
     head: LayerCost
     mtp: LayerCost | None
     shard: Sharding
+    pairs: tuple[tuple[PairCost, ...], ...]  # of a forward of one kind beside a backward of another
 
     def take(self, index: Any) -> UnitCosts:
         """The costs of the candidates at an index array."""
@@ -40,6 +42,7 @@ class UnitCosts:
             _take(self.head, index),
             None if self.mtp is None else _take(self.mtp, index),
             _take(self.shard, index),
+            tuple(tuple(_take(pair, index) for pair in row) for row in self.pairs),
         )
 
 
@@ -98,12 +101,24 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
     def cost(table: Any, features: ExchangeFeatures = exchange) -> LayerCost:
         return layer_cost(table, shard, context.machine, features, peak_imbalance=peak)
 
+    def alone(table: Any) -> LayerCost:
+        """A piece: no schedule pairs it."""
+        return replace(cost(table), pairing=None)
+
     kinds = layer_kinds(model)
+    layers = tuple(cost(layer_table(model, shard, context.operators, kind)) for kind, _ in kinds)
     return UnitCosts(
-        layers=tuple(cost(layer_table(model, shard, context.operators, kind)) for kind, _ in kinds),
+        layers=tuple(replace(layer, pairing=None) for layer in layers),
         counts=tuple(count for _, count in kinds),
-        embedding=cost(embedding_table(model, shard)),
-        head=cost(head_table(model, shard, context.operators)),
-        mtp=cost(mtp_table(model, shard, context.operators)) if model.num_nextn_predict_layers else None,
+        embedding=alone(embedding_table(model, shard)),
+        head=alone(head_table(model, shard, context.operators)),
+        mtp=alone(mtp_table(model, shard, context.operators)) if model.num_nextn_predict_layers else None,
         shard=shard,
+        pairs=tuple(tuple(_pair(first, second, exchange) for second in layers) for first in layers),
     )
+
+
+def _pair(forward: LayerCost, backward: LayerCost, exchange: ExchangeFeatures) -> PairCost:
+    if forward.pairing is None or backward.pairing is None:
+        return PairCost(*(np.zeros(1) for _ in range(3)))
+    return pair_cost(forward.pairing, backward.pairing, exchange.paired)

@@ -18,15 +18,24 @@ from cost_models.schedule.placement import chunk_micro_batches, model_parts, par
 from cost_models.schedule.sends import Sends
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
 from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s, fused_pairs, in_step_s
-from cost_models.schedule.windows import ExpertExchange, Lanes, PairedLayer, PairTime, pair_s, pair_time
+from cost_models.schedule.windows import (
+    BackwardHalf,
+    ExpertExchange,
+    ForwardHalf,
+    Lanes,
+    PairTime,
+    pair_s,
+    pair_time,
+)
 
 __all__ = [
+    "BackwardHalf",
     "ClosedForm",
     "ExpertExchange",
+    "ForwardHalf",
     "Lanes",
     "OperationOrder",
     "PairTime",
-    "PairedLayer",
     "ScheduleKind",
     "SchedulePath",
     "Sends",

@@ -26,7 +26,7 @@ class SchedulePath:
     """How often a path runs each chunk's forward and backward [pp, vpp], fuses a pair [pp, f, b], crosses an edge.
 
     A pair counts in `forward` and in `backward` too, and its hidden time is taken off again by `pairs`. Of the edges,
-    `covered` [pp, vpp] leave a pair with that backward and `split` [pp, vpp] a split backward of that chunk.
+    `covered` [pp, f, b] leave a pair and `split` [pp, vpp] a split backward of that chunk.
     """
 
     forward: Ints
@@ -52,8 +52,8 @@ class SchedulePath:
         p2p = np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), length.shape)
         length += self.edges * p2p
         if sends.covering_s is not None:
-            saved = np.minimum(sends.covering_s, p2p[:, None, None])
-            length -= np.einsum("npc,pc->n", saved, self.covered.astype(np.float64))
+            saved = np.minimum(sends.covering_s, p2p[:, None, None, None])
+            length -= np.einsum("npfb,pfb->n", saved, self.covered.astype(np.float64))
         if sends.split_s is not None:
             length -= np.einsum("npc,pc->n", sends.split_s, self.split.astype(np.float64))
         return np.asarray(length)
@@ -124,5 +124,6 @@ def _counted(order: OperationOrder, rows: Ints, lags: Ints) -> SchedulePath:
     pairs = tally[2 * parts :].reshape(order.pp, vpp, vpp)
     forward = tally[:parts].reshape(order.pp, vpp) + pairs.sum(axis=2)
     backward = tally[parts : 2 * parts].reshape(order.pp, vpp) + pairs.sum(axis=1)
-    crossed = np.bincount(lags, minlength=1 + 2 * parts)[1:].reshape(2, order.pp, vpp)
-    return SchedulePath(forward, backward, pairs, len(lags), crossed[0], crossed[1])
+    crossed = np.bincount(lags, minlength=1 + parts * vpp + parts)[1:]
+    covered, split = crossed[: parts * vpp].reshape(pairs.shape), crossed[parts * vpp :].reshape(forward.shape)
+    return SchedulePath(forward, backward, pairs, len(lags), covered, split)

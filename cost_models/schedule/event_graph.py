@@ -23,8 +23,8 @@ class EventGraph:
     previous : the slot before, on the same device.
     first_input, second_input : slots on other devices whose output this slot waits for.
     duration : row of the table of durations: p V + c forward, P V + p V + c backward, 2 P V + (p V + f) V + b pair.
-    lag : row of the table of lags: 0 an output that leaves as the slot ends, 1 + p V + b a pair with that backward,
-        1 + P V + p V + b a split backward.
+    lag : row of the table of lags: 0 an output that leaves as the slot ends, 1 + (p V + f) V + b a pair,
+        1 + P V V + p V + b a split backward.
     device : the device of each slot.
     last : the last slot of each device [pp].
     slot_of : position [pp, slots] of each slot of the order in this sorted list.
@@ -99,9 +99,11 @@ def _duration_rows(order: OperationOrder) -> Ints:
 
 
 def _lag_rows(order: OperationOrder) -> Ints:
-    parts = order.pp * order.vpp
-    backward = 1 + np.arange(order.pp)[:, None] * order.vpp + order.backward_chunk
-    return np.where(order.pairs, backward, np.where(order.splits, parts + backward, 0))
+    vpp, parts = order.vpp, order.pp * order.vpp
+    device = np.arange(order.pp)[:, None] * vpp
+    pair = 1 + (device + order.forward_chunk) * vpp + order.backward_chunk
+    split = 1 + parts * vpp + device + order.backward_chunk
+    return np.where(order.pairs, pair, np.where(order.splits, split, 0))
 
 
 def _slot_numbers(order: OperationOrder) -> tuple[Ints, Ints]:

@@ -28,8 +28,8 @@ Floats = npt.NDArray[np.float64]
 class Sends:
     """Seconds of an edge between two devices, and what runs beside it.
 
-    p2p_s: latency of one send [n] or scalar; the sender's device is free meanwhile. covering_s [n, pp, vpp]: dW that
-    runs beside the sends of a pair whose backward is of that chunk. split_s [n, pp, vpp]: dW of a chunk's whole
+    p2p_s: latency of one send [n] or scalar; the sender's device is free meanwhile. covering_s [n, pp, f, b]: dW
+    that runs beside the sends of a pair. split_s [n, pp, vpp]: dW of a chunk's whole
     backward, which a split backward runs after its output has left.
     """
 
@@ -49,23 +49,22 @@ class Sends:
         p2p = np.broadcast_to(np.asarray(self.p2p_s, dtype=np.float64), (candidates,))
         if self.covering_s is None:
             return p2p
-        return np.asarray(np.maximum(0.0, p2p - self.covering_s.max(axis=(1, 2))))
+        return np.asarray(np.maximum(0.0, p2p - self.covering_s.max(axis=(1, 2, 3))))
 
     def lags_s(self, order: OperationOrder, candidates: int) -> Floats | None:
-        """Rows that `EventGraph.lag` indexes [1 + 2 pp vpp, n]; None where every output arrives as it leaves."""
+        """Rows that `EventGraph.lag` indexes [rows, n]; None where every output arrives as it leaves."""
         p2p = np.broadcast_to(np.asarray(self.p2p_s, dtype=np.float64), (candidates,))
         split = self.split_s if order.splits.any() else None
         if split is None and not np.any(p2p):
             return None
-        flat = (candidates, order.pp * order.vpp)
-        paired = np.repeat(p2p[:, None], flat[1], axis=1)
-        alone = paired
+        parts = order.pp * order.vpp
+        paired = np.repeat(p2p[:, None], parts * order.vpp, axis=1)
+        alone = np.repeat(p2p[:, None], parts, axis=1)
         if self.covering_s is not None:
-            paired = np.maximum(
-                0.0, paired - np.broadcast_to(self.covering_s, (candidates, order.pp, order.vpp)).reshape(flat)
-            )
+            covering = np.broadcast_to(self.covering_s, (candidates, *self.covering_s.shape[1:]))
+            paired = np.maximum(0.0, paired - covering.reshape(paired.shape))
         if split is not None:
-            alone = alone - np.broadcast_to(split, (candidates, order.pp, order.vpp)).reshape(flat)
+            alone = alone - np.broadcast_to(split, (candidates, *split.shape[1:])).reshape(alone.shape)
         return np.ascontiguousarray(np.concatenate([p2p[:, None], paired, alone], axis=1).T)
 
 

@@ -10,10 +10,11 @@ fb_overlap (`transformer_layer_forward_moe_backward_moe_overlaping`):
     3  routed experts forward                                      dispatch of the backward, after the experts' dX
     4  routing backward, attention dX                              combine of the forward
 
-Step 1 ends when both streams end, steps 2 and 3 when the forward's rows and the backward's gradients are there, step 4
-when both streams end. No step is shorter than any of its lanes is busy: matrix (cube) and vector work follow each other
-in one stream with the collectives that nothing hides; every tier of the network carries tensor-parallel collectives and
-exchanges one after the other. A pair is no shorter than the host needs to issue both of its passes.
+A dense layer has no exchanges and its MLP in the place of the experts. Step 1 ends when both streams end, steps 2 and 3
+when the forward's rows and the backward's gradients are there, step 4 when both streams end. No step is shorter than
+any of its lanes is busy: matrix (cube) and vector work follow each other in one stream with the collectives that
+nothing hides; every tier of the network carries tensor-parallel collectives and exchanges one after the other. A pair
+is no shorter than the host needs to issue both of its passes.
 """
 
 from __future__ import annotations
@@ -63,20 +64,31 @@ class ExpertExchange:
 
 
 @dataclass(frozen=True, slots=True)
-class PairedLayer:
-    """What a layer's forward and backward bring to a pair.
+class ForwardHalf:
+    """What the forward of a layer brings to a pair.
 
-    forward_around: attention, routing, permutation and shared experts; forward_experts: routed experts and the sorting
-    beside them. backward_experts: dX of shared and routed experts; expert_dw: the routed experts' dW;
-    backward_around: routing and attention dX; left_over_dw: dW of attention and shared experts, which runs beside the
-    combine of the next layer's backward, or beside the sends after the last one.
+    around: attention, routing, permutation and shared experts; middle: routed experts and the sorting beside them, or
+    a dense layer's MLP.
     """
 
-    forward_around: Lanes
-    forward_experts: Lanes
-    backward_experts: Lanes
+    around: Lanes
+    middle: Lanes
+    dispatch: ExpertExchange
+    combine: ExpertExchange
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardHalf:
+    """What the backward of a layer brings to a pair.
+
+    middle: dX of shared and routed experts, or a dense layer's MLP; expert_dw: the routed experts' dW; around: routing
+    and attention dX; left_over_dw: dW of attention and shared experts, which runs beside the combine of the next
+    layer's backward, or beside the sends after the last one.
+    """
+
+    middle: Lanes
     expert_dw: Floats
-    backward_around: Lanes
+    around: Lanes
     left_over_dw: Floats
     dispatch: ExpertExchange
     combine: ExpertExchange
@@ -94,13 +106,13 @@ class PairTime:
     first_s: Floats
 
 
-def pair_time(layer: PairedLayer) -> PairTime:
-    """Seconds of a fused pair of equal layers."""
-    around, combine = layer.forward_around, layer.combine
-    filled = _beside(around, combine, layer.left_over_dw)
-    bare = _beside(around, combine, np.zeros(1))
-    rest = experts_s(layer) + _beside(layer.backward_around, combine, np.zeros(1))
-    return PairTime(np.asarray(filled + rest), np.asarray(bare + layer.left_over_dw - filled))
+def pair_time(forward: ForwardHalf, backward: BackwardHalf) -> PairTime:
+    """Seconds of a fused pair of two layers, of one micro batch each."""
+    nothing = np.zeros(1)
+    filled = _beside(forward.around, backward.combine, backward.left_over_dw)
+    bare = _beside(forward.around, backward.combine, nothing)
+    rest = experts_s(forward, backward) + _beside(backward.around, forward.combine, nothing)
+    return PairTime(np.asarray(filled + rest), np.asarray(bare + backward.left_over_dw - filled))
 
 
 def _beside(work: Lanes, exchange: ExpertExchange, filler_s: Floats) -> Floats:
@@ -111,17 +123,17 @@ def _beside(work: Lanes, exchange: ExpertExchange, filler_s: Floats) -> Floats:
     return np.asarray(end)
 
 
-def experts_s(layer: PairedLayer) -> Floats:
+def experts_s(forward: ForwardHalf, backward: BackwardHalf) -> Floats:
     """Steps 2 and 3: both dispatches in one stream, and the experts of both passes in the other.
 
     The forward's experts wait for the forward's dispatch, the backward's dispatch for the experts' dX.
     """
-    dx, exchange = layer.backward_experts.stream_s, layer.dispatch.seconds
-    arrived = np.maximum(dx + layer.expert_dw, exchange)
-    end = np.maximum(arrived + layer.forward_experts.stream_s, np.maximum(exchange, dx) + exchange)
-    both = layer.backward_experts.and_then(layer.forward_experts)
-    for mine, theirs in zip(both.tiers_s, layer.dispatch.tiers_s, strict=True):
-        end = np.maximum(end, mine + 2.0 * theirs)
+    dx, there, back = backward.middle.stream_s, forward.dispatch, backward.dispatch
+    arrived = np.maximum(dx + backward.expert_dw, there.seconds)
+    end = np.maximum(arrived + forward.middle.stream_s, np.maximum(there.seconds, dx) + back.seconds)
+    work = backward.middle.and_then(forward.middle)
+    for mine, one, other in zip(work.tiers_s, there.tiers_s, back.tiers_s, strict=True):
+        end = np.maximum(end, mine + one + other)
     return np.asarray(end)
 
 

@@ -37,7 +37,7 @@ def instances(draw: st.DrawFn) -> Instance:
     shape = (6, pp, vpp)
     forward, backward = rng.uniform(0.1, 2, shape), rng.uniform(0.1, 4, shape)
     hidden = rng.uniform(0, 1, (*shape, vpp)) * np.minimum(forward[..., None], backward[..., None, :])
-    covering, split = rng.uniform(0, 0.5, shape), rng.uniform(0, 1, shape) * backward
+    covering, split = rng.uniform(0, 0.5, (*shape, vpp)), rng.uniform(0, 1, shape) * backward
     sends = Sends(draw(st.sampled_from([0.0, 0.1, 1.0])), *draw(st.sampled_from([(None, None), (covering, split)])))
     return kind, pp, vpp, m, forward, backward, hidden, sends
 

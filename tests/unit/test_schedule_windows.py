@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.schedule import ExpertExchange, Lanes, PairedLayer, pair_s, pair_time
+from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 from cost_models.schedule.windows import experts_s
 
 
@@ -17,17 +17,11 @@ def exchange(inner: float, outer: float) -> ExpertExchange:
     return ExpertExchange(np.array([max(inner, outer)]), (np.array([inner]), np.array([outer])))
 
 
-def layer(dispatch: ExpertExchange, combine: ExpertExchange, inner: float = 0.0) -> PairedLayer:
+def layer(dispatch: ExpertExchange, combine: ExpertExchange, inner: float = 0.0) -> tuple[ForwardHalf, BackwardHalf]:
     """Forward 3 + 2, backward 4 + 2 + 5 and 3 left over."""
-    return PairedLayer(
-        forward_around=lanes(2, 0.5, 0.5, inner),
-        forward_experts=lanes(2),
-        backward_experts=lanes(4),
-        expert_dw=np.array([2.0]),
-        backward_around=lanes(5),
-        left_over_dw=np.array([3.0]),
-        dispatch=dispatch,
-        combine=combine,
+    return (
+        ForwardHalf(lanes(2, 0.5, 0.5, inner), lanes(2), dispatch, combine),
+        BackwardHalf(lanes(4), np.array([2.0]), lanes(5), np.array([3.0]), dispatch, combine),
     )
 
 
@@ -35,14 +29,14 @@ WORK = 3 + 2 + 4 + 2 + 5 + 3
 
 
 def test_computation_hides_short_exchanges() -> None:
-    time = pair_time(layer(exchange(1, 3), exchange(2, 3)))
+    time = pair_time(*layer(exchange(1, 3), exchange(2, 3)))
     assert time.inner_s[0] == WORK
     assert time.first_s[0] == 0.0
 
 
 def test_left_over_weight_gradients_fill_a_combine() -> None:
     # Combine 5: 3 + 3 of work beside the backward's; without the dW of a layer before, 2 of it show.
-    time = pair_time(layer(exchange(1, 1), exchange(1, 5)))
+    time = pair_time(*layer(exchange(1, 1), exchange(1, 5)))
     assert time.inner_s[0] == WORK
     assert time.first_s[0] == 2.0
 
@@ -57,15 +51,25 @@ def test_left_over_weight_gradients_fill_a_combine() -> None:
     ],
 )
 def test_two_dispatches_beside_the_experts(dispatch: float, end: float) -> None:
-    assert experts_s(layer(exchange(0, dispatch), exchange(0, 0)))[0] == end
+    assert experts_s(*layer(exchange(0, dispatch), exchange(0, 0)))[0] == end
 
 
 def test_collectives_and_exchanges_share_a_tier() -> None:
     # Both fit behind 6 of computation, but the inner tier carries 5 of combine after 4 of tensor-parallel collectives.
-    free = pair_time(layer(exchange(0, 0), exchange(1, 5), inner=4.0))
-    shared = pair_time(layer(exchange(0, 0), exchange(5, 1), inner=4.0))
+    free = pair_time(*layer(exchange(0, 0), exchange(1, 5), inner=4.0))
+    shared = pair_time(*layer(exchange(0, 0), exchange(5, 1), inner=4.0))
     assert free.inner_s[0] == WORK
     assert shared.inner_s[0] == WORK + 3.0
+
+
+def test_a_dense_forward_hides_the_exchanges_of_a_backward() -> None:
+    # MindSpeed fwdbwd.py, forward_dense_backward_moe: attention beside combine, MLP beside dispatch.
+    none = exchange(0, 0)
+    dense = ForwardHalf(lanes(3), lanes(6), none, none)
+    _, experts = layer(exchange(0, 7), exchange(0, 5))
+    # Combine 5 behind 3 + 3; dX 4, then dispatch to 11 beside dW 2 and the MLP's 6 (to 12); attention 5.
+    assert pair_time(dense, experts).inner_s[0] == 6 + 12 + 5
+    assert pair_time(dense, experts).first_s[0] == 2.0
 
 
 @pytest.mark.parametrize(

@@ -10,115 +10,128 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.support.accounting.layer import Account
+    from tests.support.accounting.layer import Account, Message
 
-HALF = {"latent": "attention", "attention": "attention", "ring": "attention", "heads": "attention", "expert": "experts"}
+ATTENTION = ("latent_", "attention_", "ring", "heads")
+DENSE = ("mlp_up_proj", "mlp_activation", "mlp_down_proj")
 
 
 @dataclass(frozen=True)
 class Paired:
-    """What pairing takes off a layer, what less for a chunk's first one, and weight gradients that run beside sends."""
+    """What pairing takes off two passes: all, of that expert communication, and less where nothing was left over."""
 
     hidden: float
     exchange: float
     first: float
-    covering: float
-    split: float
 
 
-class _Steps:
-    """Seconds of computation and of collectives in every step of the pair."""
-
-    def __init__(self, a: Account) -> None:
-        def routed(name: str, _: str) -> bool:
-            return name.startswith(("expert_", "sort_by_"))
-
-        def shared(name: str, _: str) -> bool:
-            return name.startswith("shared_")
-
-        def left(name: str, window: str) -> bool:
-            return window == "attention" or shared(name, window)
-
-        def rest(name: str, window: str) -> bool:
-            return not routed(name, window) and not left(name, window)
-
-        self.a = a
-        self.ahead = a.work(backward=0, where=lambda n, w: not routed(n, w))
-        self.experts = a.work(backward=0, where=routed) + self.shown("experts", backward=False)
-        self.ahead += self.shown("attention", backward=False) + self.shown("mlp", backward=False)
-        self.dx = a.work(backward=1, where=lambda n, w: routed(n, w) or shared(n, w))
-        self.dx += self.shown("experts", backward=True) + self.shown("mlp", backward=True)
-        self.experts_dw = a.work(backward=2, where=routed)
-        self.back = a.work(backward=1, where=lambda n, w: rest(n, w) or w == "attention")
-        self.back += a.work(backward=2, where=rest) + self.shown("attention", backward=True)
-        self.left_over = a.work(backward=2, where=left)
-
-    def _messages(self, half: str, *, backward: bool) -> list[tuple[str, float, float]]:
-        return [
-            (m.name, m.seconds, m.shown)
-            for m in self.a.messages
-            if m.backward == backward
-            and m.name not in ("dispatch", "combine")
-            and HALF.get(m.name.split("_")[0], "mlp") == half
-        ]
-
-    def shown(self, half: str, *, backward: bool) -> float:
-        return sum(shown for _, _, shown in self._messages(half, backward=backward))
-
-    def on_tier(self, tier: int, *halves: tuple[str, bool]) -> float:
-        """Seconds of collectives over a tier of links: each counts on the outermost tier that its group spans."""
-        return sum(
-            seconds
-            for half, backward in halves
-            for name, seconds, _ in self._messages(half, backward=backward)
-            if self._tier(name) == tier
-        )
-
-    def _tier(self, name: str) -> int:
-        group = {"ring": "ring", "heads": "heads", "expert": "etp"}.get(name.split("_")[0], "tp")
-        spans = self.a.machine.together(self.a.groups[group])
-        grown = [t for t, span in enumerate(spans) if span > (spans[t - 1] if t else 1)]
-        return grown[-1] if grown else 0
+def _routed(name: str, _: str) -> bool:
+    return name.startswith(("expert_", "sort_by_"))
 
 
-def paired(a: Account) -> Paired:
-    """Play the pair twice: after another layer of the chunk, and as the chunk's first layer."""
-    steps = _Steps(a)
-    alone = a.forward.total + a.backward.total
-    host = (a.issued[0] + a.issued[1]) * a.machine.issue_s
-    wait = a.machine.sync_s if a.synchronises and "host_sync_free" not in a.run.on else 0.0
+def _shared(name: str, _: str) -> bool:
+    return name.startswith("shared_")
+
+
+def _dense(name: str, _: str) -> bool:
+    return name in DENSE
+
+
+def _left(name: str, window: str) -> bool:
+    return window == "attention" or _shared(name, window)
+
+
+def _rest(name: str, window: str) -> bool:
+    return not (_routed(name, window) or _left(name, window) or _dense(name, window))
+
+
+def left_over(a: Account) -> float:
+    """Weight gradients that run after a layer's backward: attention and shared experts."""
+    return a.work(backward=2, where=_left)
+
+
+def split(a: Account) -> float:
+    """Weight gradients that can wait until the layer's gradient has left: what the experts' dispatch does not need."""
+    return left_over(a) + max(0.0, a.work(backward=2, where=_routed) - a.dispatch)
+
+
+def _messages(a: Account, step: str, *, backward: bool) -> list[Message]:
+    """Collectives beside attention, shared experts, or in the middle: routed experts or a dense MLP."""
+
+    def of(name: str) -> str:
+        if name.startswith(ATTENTION):
+            return "attention"
+        dense = any(name in a.operators for name in DENSE)
+        return "middle" if dense or name.startswith("expert_") else "shared"
+
+    others = [m for m in a.messages if m.name not in ("dispatch", "combine")]
+    return [m for m in others if m.backward == backward and of(m.name) == step]
+
+
+def _shown(a: Account, step: str, *, backward: bool) -> float:
+    return sum(m.shown for m in _messages(a, step, backward=backward))
+
+
+def _tier(a: Account, name: str) -> int:
+    """The outermost tier of links that the group of a message spans."""
+    group = {"ring": "ring", "heads": "heads", "expert": "etp"}.get(name.split("_")[0], "tp")
+    spans = a.machine.together(a.groups[group])
+    grown = [t for t, span in enumerate(spans) if span > (spans[t - 1] if t else 1)]
+    return grown[-1] if grown else 0
+
+
+def _on_tier(a: Account, tier: int, *steps: str, backward: bool) -> float:
+    found = [m for step in steps for m in _messages(a, step, backward=backward)]
+    return sum(m.seconds for m in found if _tier(a, m.name) == tier)
+
+
+def paired(f: Account, b: Account) -> Paired:
+    """The forward of `f` beside the backward of `b`: after another layer of the chunk, and as the chunk's first."""
+    alone = f.forward.total + b.backward.total
+    host = (f.issued[0] + b.issued[1]) * f.machine.issue_s
+    wait = f.machine.sync_s if f.synchronises and "host_sync_free" not in f.run.on else 0.0
 
     def whole(device: float) -> float:
-        return min(alone, max(max(device, host) + wait, a.forward.total, a.backward.total))
+        return min(alone, max(max(device, host) + wait, f.forward.total, b.backward.total))
 
-    after, first = _play(steps, steps.left_over), _play(steps, 0.0) + steps.left_over
-    on_device = alone - a.forward.host - a.backward.host
+    after, first = _play(f, b, left_over(b)), _play(f, b, 0.0) + left_over(b)
+    on_device = alone - f.forward.host - b.backward.host
     hidden = alone - whole(after)
-    return Paired(
-        hidden,
-        min(hidden, max(0.0, on_device - after)),
-        whole(first) - whole(after),
-        steps.left_over,
-        steps.left_over + max(0.0, steps.experts_dw - a.dispatch),
-    )
+    return Paired(hidden, min(hidden, max(0.0, on_device - after)), whole(first) - whole(after))
 
 
-def _play(steps: _Steps, filler: float) -> float:
+def _play(f: Account, b: Account, filler: float) -> float:
     """When the pair ends; `filler`: weight gradients of the layer before."""
-    a = steps.a
-    tiers = range(len(a.machine.links))
+    tiers = range(len(f.machine.links))
 
-    def loaded(end: float, exchanges: int, *halves: tuple[str, bool]) -> float:
-        loads = [steps.on_tier(t, *halves) + exchanges * (a.on_tiers[t] if a.on_tiers else 0.0) for t in tiers]
-        return max(end, *loads)
+    def exchange(a: Account, tier: int) -> float:
+        return a.on_tiers[tier] if a.on_tiers else 0.0
 
     # Combine of the backward beside attention, routing and shared experts of the forward.
-    clock = loaded(max(filler + steps.ahead, a.combine), 1, ("attention", False), ("mlp", False))
+    work = f.work(backward=0, where=lambda n, w: not _routed(n, w) and not _dense(n, w))
+    work += _shown(f, "attention", backward=False) + _shown(f, "shared", backward=False)
+    loads = [exchange(b, t) + _on_tier(f, t, "attention", "shared", backward=False) for t in tiers]
+    clock = max(filler + work, b.combine, *loads)
+
     # The forward's dispatch leaves, the backward's dX runs; its dispatch leaves when both are done.
-    here, there = steps.dx, a.dispatch
-    returned = max(here, there) + a.dispatch
-    here = max(here + steps.experts_dw, there) + steps.experts
-    halves = (("mlp", True), ("experts", True), ("experts", False))
-    clock += loaded(max(here, returned), 2, *halves)
+    here = b.work(backward=1, where=lambda n, w: _routed(n, w) or _shared(n, w) or _dense(n, w))
+    here += b.work(backward=2, where=_dense)
+    here += _shown(b, "shared", backward=True) + _shown(b, "middle", backward=True)
+    there = f.dispatch
+    returned = max(here, there) + b.dispatch
+    here = max(here + b.work(backward=2, where=_routed), there)
+    here += f.work(backward=0, where=lambda n, w: _routed(n, w) or _dense(n, w)) + _shown(f, "middle", backward=False)
+    loads = [
+        exchange(f, t)
+        + exchange(b, t)
+        + _on_tier(b, t, "shared", "middle", backward=True)
+        + _on_tier(f, t, "middle", backward=False)
+        for t in tiers
+    ]
+    clock += max(here, returned, *loads)
+
     # Combine of the forward beside routing and attention of the backward.
-    return clock + loaded(max(steps.back, a.combine), 1, ("attention", True))
+    work = b.work(backward=1, where=lambda n, w: _rest(n, w) or w == "attention")
+    work += b.work(backward=2, where=_rest) + _shown(b, "attention", backward=True)
+    loads = [exchange(f, t) + _on_tier(b, t, "attention", backward=True) for t in tiers]
+    return clock + max(work, f.combine, *loads)

@@ -108,10 +108,10 @@ class Played:
 
 @dataclass(frozen=True)
 class Sending:
-    """Latency between stages; weight gradients [stage][chunk] beside the sends of a pair and of a split backward."""
+    """Latency between stages, and weight gradients beside the sends of a pair [stage][f][b], of a split backward."""
 
     edge: float
-    covering: list[list[float]]
+    covering: list[list[list[float]]]
     split: list[list[float]]
     late: list[set[int]]  # of each stage, the slots that are split
 
@@ -158,7 +158,7 @@ def play(
             if f and b:
                 length -= hidden[p][f[1]][b[1]]
                 paired[p] += hidden[p][f[1]][b[1]]
-                after = max(0.0, after - sending.covering[p][b[1]])
+                after = max(0.0, after - sending.covering[p][f[1]][b[1]])
             elif b and turn[p] in sending.late[p]:
                 after -= sending.split[p][b[1]]
             idle[p] += start - free[p]

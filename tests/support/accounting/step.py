@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.support.accounting import ends
 from tests.support.accounting import layer as layers
 from tests.support.accounting.layer import PAIRING
-from tests.support.accounting.pairs import paired
+from tests.support.accounting.pairs import left_over, paired, split
 from tests.support.accounting.pipeline import (
     Played,
     Sending,
@@ -111,7 +111,7 @@ def account(
     blocking = send if d.schedule == "1f1b" else 0.0
     step = Step()
     programmes, late = _programmes(d)
-    exposed_swap, hidden, exchanged, covering, split = [], [], [], [], []
+    exposed_swap, hidden, exchanged, covering, late_dw = [], [], [], [], []
     for stage in stages:
         times = [_chunk_s(run, machine, stage, c, blocking) for c in range(d.vpp)]
         step.forward_s.append([t.forward for t in times])
@@ -120,10 +120,10 @@ def account(
         pairs = [[_pair_s(d, stage, f, b, times) for b in range(d.vpp)] for f in range(d.vpp)]
         hidden.append([[h for h, _ in row] for row in pairs])
         exchanged.append([[e for _, e in row] for row in pairs])
-        covering.append([_covering_s(stage, c) for c in range(d.vpp)])
-        split.append([_split_s(stage, c) for c in range(d.vpp)])
+        covering.append([[_covering_s(stage, f, b) for b in range(d.vpp)] for f in range(d.vpp)])
+        late_dw.append([_split_s(stage, c) for c in range(d.vpp)])
     edge = 0.0 if d.schedule == "1f1b" else send
-    sending = Sending(edge, covering, split, late)
+    sending = Sending(edge, covering, late_dw, late)
     played = play(d.schedule, programmes, step.forward_s, step.backward_s, hidden, sending)
     step.makespan_s, step.busy_s = played.makespan, played.busy
     for p, stage in enumerate(stages):
@@ -254,35 +254,36 @@ def _chunk_s(run: Run, machine: Numbers, stage: Stage, chunk: int, blocking: flo
 
 
 def _pair_s(d: Degrees, stage: Stage, forward: int, backward: int, times: list[Chunk]) -> tuple[float, float]:
-    """What a forward of one chunk beside a backward of another hides: layers of one kind, pair by pair.
+    """What a forward of one chunk beside a backward of another hides: all, and expert communication alone.
 
-    The backward begins with the chunk's last layer, whose first step nothing fills. Returns all, and communication.
+    The backward begins with the chunk's last layer. Nothing fills that layer's first step, nor any layer's where one
+    chunk is longer.
     """
     if d.schedule not in PAIRING:
         return 0.0, 0.0
-    total = exchange = first = 0.0
-    for kind in ("dense", "moe"):
-        one = [a for k, a in stage.layers[forward] if k == kind]
-        other = [a for k, a in stage.layers[backward] if k == kind]
-        for a, _ in zip(one, other, strict=False):
-            gain = paired(a)
-            total += gain.hidden
-            exchange += gain.exchange
-            if gain.hidden:
-                first = gain.first
+    one = [a for _, a in stage.layers[forward]]
+    other = [a for _, a in reversed(stage.layers[backward])]
+    total = exchange = lost = 0.0
+    for number, (x, y) in enumerate(zip(one, other, strict=False)):
+        gain = paired(x, y)
+        total += gain.hidden
+        exchange += gain.exchange
+        if number == 0 or len(one) != len(other):
+            lost += gain.first
     f, b = times[forward], times[backward]
-    together = max(f.plain[0] + b.plain[1] - (total - first), f.transfer, b.transfer)
-    return max(0.0, f.forward + b.backward - together), max(0.0, exchange - first)
+    together = max(f.plain[0] + b.plain[1] - (total - lost), f.transfer, b.transfer)
+    return max(0.0, f.forward + b.backward - together), max(0.0, exchange - lost)
 
 
-def _covering_s(stage: Stage, chunk: int) -> float:
+def _covering_s(stage: Stage, forward: int, backward: int) -> float:
     """Weight gradients that are left when the backward of a chunk is through its first layer."""
-    return paired(stage.layers[chunk][0][1]).covering if stage.layers[chunk] else 0.0
+    held = stage.layers[backward]
+    return left_over(held[0][1]) if held and len(held) == len(stage.layers[forward]) else 0.0
 
 
 def _split_s(stage: Stage, chunk: int) -> float:
     held = [(a, 1.0) for _, a in stage.layers[chunk]] + [(a, n) for c, a, n in stage.pieces if c == chunk]
-    return sum(n * paired(a).split for a, n in held)
+    return sum(n * split(a) for a, n in held)
 
 
 def _parts(
