@@ -31,10 +31,10 @@ class LayerClass:
 
     forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance);
     hidden_pair_s is what its forward and its backward hide when each is in a pair, at most (0 unless the schedule
-    pairs them); half of it counts for each pass. covering_s: weight gradients beside the sends of a pair; split_s: weight gradients that a split backward
-    runs after its output has left. static_bytes: weights, gradients and optimizer states; activation_bytes:
-    kept for the backward pass by one micro batch; tail_s: its share of what follows the pipeline (gradient
-    reduction that is not overlapped, optimizer, parameter gathering).
+    pairs them); half of it counts for each pass. covering_s: weight gradients beside the sends of a pair; split_s:
+    weight gradients that a split backward runs after its output has left. static_bytes: weights, gradients and
+    optimizer states; activation_bytes: kept for the backward pass by one micro batch; tail_s: its share of what follows
+    the pipeline (gradient reduction that is not overlapped, optimizer, parameter gathering).
     """
 
     name: str

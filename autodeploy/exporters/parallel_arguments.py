@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
-from cost_models.schedule import group_size
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
@@ -92,10 +91,19 @@ def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches:
         elif schedule == "adaptive_pipe":
             arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
             arguments.add("SCHEDULE_ARGS", "--delay-wgrad-compute")
-    group = group_size(strategy.pp, micro_batches)
+    group = micro_batch_group(strategy.pp, micro_batches)
     if not mindspeed and strategy.vpp > 1 and micro_batches > strategy.pp and group != strategy.pp:
         # Micro batches that do not come in groups of pp: the smallest group whose last one is no shorter than pp.
         arguments.add("SCHEDULE_ARGS", "--microbatch-group-size-per-virtual-pipeline-stage", group)
+
+
+def micro_batch_group(pp: int, micro_batches: int) -> int:
+    """The group of interleaved micro batches to ask Megatron-core for: the smallest from pp on that it accepts.
+
+    It refuses a last group smaller than pp (model_parallel_config.py, microbatch_group_size_per_vp_stage).
+    """
+    sizes = range(pp, micro_batches)
+    return next((n for n in sizes if micro_batches % n == 0 or micro_batches % n >= pp), micro_batches)
 
 
 def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Placement) -> int:

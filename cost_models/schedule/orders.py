@@ -7,8 +7,7 @@ durations there, and only a pair hides anything.
 
 The warm-up counts of the frameworks. Megatron-core's interleaved schedule runs 2 (P - p - 1) + (V - 1) N forwards
 first, with groups of N micro batches, N = P unless `microbatch_group_size_per_vp_stage` says more; MindSpeed runs the
-same schedule for plain interleaving. Under MindSpeed's moe-fb-overlap there is one forward more (`vpp_schedules.py`,
-"add one more warmup microbatches for 1f1b overlaping"), so that the forward and the backward of a steady slot belong to
+same schedule for plain interleaving. Under MindSpeed's moe-fb-overlap there is one forward more (`vpp_schedules.py`), so that the forward and the backward of a steady slot belong to
 different micro batches at the same chunk; Megatron-core has done the same under `overlap_moe_expert_parallel_comm`
 since. MindSpeed refuses micro batches that do not divide by P there; Megatron-core takes any M >= N with a last group
 of at least P.

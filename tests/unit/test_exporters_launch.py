@@ -11,7 +11,9 @@ import pytest
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters import export
 from autodeploy.exporters.flag_table import environment_variables, launch_flags
+from autodeploy.exporters.parallel_arguments import micro_batch_group
 from autodeploy.specs.strategy import Recompute
+from cost_models.schedule import group_size
 from tests import factories
 
 RECIPE = {
@@ -325,6 +327,12 @@ def test_megatron_groups_micro_batches_that_do_not_divide():
         plans, plan = a_plan(vpp=2, pp=4)
         text = export(plans, plan.model_copy(update={"micro_batches": count}), "megatron").text
         assert (f"{flag} {group}" in text) if group else (flag not in text)
+
+
+def test_groups_are_those_of_the_schedule():
+    for pp in range(1, 9):
+        for count in range(pp, 40):
+            assert micro_batch_group(pp, count) == group_size(pp, count)
 
 
 def test_dualpipe_is_refused():
