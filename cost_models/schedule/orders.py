@@ -2,15 +2,14 @@
 
 Symbols: P = pp pipeline devices, V = vpp chunks a device, M = micro_batches, p = device, c = chunk.
 A slot is one forward (F), one backward (B), or a fused pair: the forward of one micro batch beside the backward of
-another. Warm-up and cool-down slots are never fused, so their communication stays exposed: F and B carry their full
-durations there, and only a pair hides anything.
+another. Warm-up and cool-down slots are never fused: F and B carry what a pass alone takes.
 
 The warm-up counts of the frameworks. Megatron-core's interleaved schedule runs 2 (P - p - 1) + (V - 1) N forwards
 first, with groups of N micro batches, N = P unless `microbatch_group_size_per_vp_stage` says more; MindSpeed runs the
-same schedule for plain interleaving. Under MindSpeed's moe-fb-overlap there is one forward more (`vpp_schedules.py`), so that the forward and the backward of a steady slot belong to
-different micro batches at the same chunk; Megatron-core has done the same under `overlap_moe_expert_parallel_comm`
-since. MindSpeed refuses micro batches that do not divide by P there; Megatron-core takes any M >= N with a last group
-of at least P.
+same schedule for plain interleaving. Under MindSpeed's moe-fb-overlap there is one forward more (`vpp_schedules.py`),
+so that the forward and the backward of every steady slot are independent; Megatron-core does the same under
+`overlap_moe_expert_parallel_comm`. MindSpeed refuses micro batches that do not divide by P there; Megatron-core takes
+any M >= N with a last group of at least P.
 
 References
 ----------
