@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.sends import Sends, as_sends
-from cost_models.schedule.simulation import Floats, _ends, _prepared
+from cost_models.schedule.simulation import Floats, _ends, _prepared, arrivals_s
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import OperationOrder
@@ -84,7 +84,8 @@ def critical_paths(
     the pacing device.
     """
     graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    ends, arrivals = _ends(graph, durations, lags)
+    ends = _ends(graph, durations, lags)
+    arrivals = arrivals_s(graph, ends, lags)
     links = (graph.previous.tolist(), graph.first_input.tolist(), graph.second_input.tolist())
     paths = []
     for candidate in range(durations.shape[1]):

@@ -51,21 +51,21 @@ class Sends:
             return p2p
         return np.asarray(np.maximum(0.0, p2p - self.covering_s.max(axis=(1, 2, 3))))
 
-    def lags_s(self, order: OperationOrder, candidates: int) -> Floats | None:
-        """Rows that `EventGraph.lag` indexes [rows, n]; None where every output arrives as it leaves."""
-        p2p = np.broadcast_to(np.asarray(self.p2p_s, dtype=np.float64), (candidates,))
+    def lags_s(self, order: OperationOrder, candidates: int) -> Floats:
+        """When an output arrives after its slot has ended: [1, n] the same for all, or rows by `EventGraph.lag`."""
+        p2p = np.broadcast_to(np.asarray(self.p2p_s, dtype=np.float64), (candidates,))[:, None]
         split = self.split_s if order.splits.any() else None
-        if split is None and not np.any(p2p):
-            return None
+        covering = self.covering_s if order.pairs.any() and np.any(p2p) else None
+        if split is None and covering is None:
+            return np.asarray(p2p.T)
         parts = order.pp * order.vpp
-        paired = np.repeat(p2p[:, None], parts * order.vpp, axis=1)
-        alone = np.repeat(p2p[:, None], parts, axis=1)
-        if self.covering_s is not None:
-            covering = np.broadcast_to(self.covering_s, (candidates, *self.covering_s.shape[1:]))
+        paired, alone = np.repeat(p2p, parts * order.vpp, axis=1), np.repeat(p2p, parts, axis=1)
+        if covering is not None:
+            covering = np.broadcast_to(covering, (candidates, *covering.shape[1:]))
             paired = np.maximum(0.0, paired - covering.reshape(paired.shape))
         if split is not None:
             alone = alone - np.broadcast_to(split, (candidates, *split.shape[1:])).reshape(alone.shape)
-        return np.ascontiguousarray(np.concatenate([p2p[:, None], paired, alone], axis=1).T)
+        return np.ascontiguousarray(np.concatenate([p2p, paired, alone], axis=1).T)
 
 
 def as_sends(sends: Sends | Floats | float) -> Sends:

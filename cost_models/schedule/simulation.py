@@ -59,7 +59,7 @@ def makespan_s(
     """
     graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     blocks = _blocks(durations.shape[1])
-    return np.concatenate([_ends(graph, durations[:, b], _columns(lags, b))[0][graph.last].max(axis=0) for b in blocks])
+    return np.concatenate([_ends(graph, durations[:, b], lags[:, b])[graph.last].max(axis=0) for b in blocks])
 
 
 def simulate(
@@ -77,14 +77,14 @@ def simulate(
     """
     graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     blocks = _blocks(durations.shape[1])
-    parts = [_account(order, graph, durations[:, block], _columns(lags, block)) for block in blocks]
+    parts = [_account(order, graph, durations[:, block], lags[:, block]) for block in blocks]
     makespan, busy, idle = (np.concatenate([part[i] for part in parts]) for i in range(3))
     hidden = np.zeros_like(busy)
     if hidden_pair_s is not None:
         hidden = np.einsum("npfb,pfb->np", hidden_pair_s, pair_counts(order).astype(np.float64))
     start = end = None
     if keep_times:
-        table = np.append(_ends(graph, durations[:, :1], _columns(lags, slice(1)))[0][: graph.count, 0], 0.0)
+        table = np.append(_ends(graph, durations[:, :1], lags[:, :1])[: graph.count, 0], 0.0)
         end = table[graph.slot_of]
         start = end - np.append(durations[graph.duration, 0], 0.0)[graph.slot_of]
     return Timeline(makespan, busy, idle, hidden, start, end)
@@ -108,7 +108,7 @@ def _prepared(
     backward_s: Floats,
     hidden_pair_s: Floats | None,
     p2p_s: Sends | Floats | float,
-) -> tuple[EventGraph, Floats, Floats | None]:
+) -> tuple[EventGraph, Floats, Floats]:
     """The graph and the tables of durations and of lags [rows, n] that its slots index."""
     candidates = forward_s.shape[0]
     if forward_s.shape != (candidates, order.pp, order.vpp) or backward_s.shape != forward_s.shape:
@@ -127,42 +127,50 @@ def _prepared(
     return graph, durations, as_sends(p2p_s).lags_s(order, candidates)
 
 
-def _columns(lags: Floats | None, block: slice) -> Floats | None:
-    return None if lags is None else lags[:, block]
+def _ends(graph: EventGraph, durations: Floats, lags: Floats) -> Floats:
+    """When every slot ends [count + 2, n]; the last two rows are time zero and "no such input".
 
-
-def _ends(graph: EventGraph, durations: Floats, lags: Floats | None) -> tuple[Floats, Floats]:
-    """When every slot ends and when its output arrives elsewhere [count + 2, n].
-
-    The last two rows are time zero and "no such input".
+    One lag for all outputs is added where they are read, lags of their own are kept beside.
     """
     candidates = durations.shape[1]
     ends = np.empty((graph.count + 2, candidates))
     ends[graph.count], ends[graph.count + 1] = 0.0, -np.inf
-    arrivals = ends if lags is None else ends.copy()
+    same = len(lags) == 1
+    arrivals = ends if same else np.empty_like(ends)
+    arrivals[graph.count :] = ends[graph.count :]
     widest = max(end - start for start, _, end in graph.waves)
     ready_buffer, input_buffer = np.empty((widest, candidates)), np.empty((widest, candidates))
     for start, two, end in graph.waves:
         ready, arrival = ready_buffer[: end - start], input_buffer[: end - start]
         ends.take(graph.previous[start:end], axis=0, out=ready, mode="clip")
-        arrivals.take(graph.first_input[start:end], axis=0, out=arrival, mode="clip")
-        np.maximum(ready, arrival, out=ready)
-        if two > start:
-            arrivals.take(graph.second_input[start:two], axis=0, out=arrival[: two - start], mode="clip")
-            np.maximum(ready[: two - start], arrival[: two - start], out=ready[: two - start])
+        for inputs, until in ((graph.first_input, end), (graph.second_input, two)):
+            if until > start:
+                some = arrival[: until - start]
+                arrivals.take(inputs[start:until], axis=0, out=some, mode="clip")
+                if same:
+                    some += lags[0]
+                np.maximum(ready[: until - start], some, out=ready[: until - start])
         durations.take(graph.duration[start:end], axis=0, out=arrival, mode="clip")
         np.add(ready, arrival, out=ends[start:end])
-        if lags is not None:
+        if not same:
             lags.take(graph.lag[start:end], axis=0, out=arrival, mode="clip")
             np.add(ends[start:end], arrival, out=arrivals[start:end])
-    return ends, arrivals
+    return ends
+
+
+def arrivals_s(graph: EventGraph, ends: Floats, lags: Floats) -> Floats:
+    """When the output of every slot arrives elsewhere [count + 2, n]."""
+    arrivals = ends.copy()
+    arrivals[: graph.count] += lags[0] if len(lags) == 1 else lags[graph.lag]
+    return arrivals
 
 
 def _account(
-    order: OperationOrder, graph: EventGraph, durations: Floats, lags: Floats | None
+    order: OperationOrder, graph: EventGraph, durations: Floats, lags: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Makespan [n], busy and idle [n, pp] of one block."""
-    ends, arrivals = _ends(graph, durations, lags)
+    ends = _ends(graph, durations, lags)
+    arrivals = arrivals_s(graph, ends, lags)
     makespan = ends[graph.last].max(axis=0)
     gap = np.maximum(arrivals[graph.first_input], arrivals[graph.second_input]) - ends[graph.previous]
     gap = np.maximum(gap, 0.0)
