@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models import all_to_all, collectives, compute, hbm, swap
 from cost_models.collectives import Group, Tier
-from cost_models.schedule import closed_form_s, in_flight_closed
+from cost_models.schedule import closed_form_s, fused_pairs, in_flight_closed
 from docs.line_chart import Chart, svg
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def figures() -> dict[str, str]:
         "state_bytes": _states(),
         "in_flight": _in_flight(),
         "bubble": _bubble(),
+        "paired_share": _paired_share(),
         "swap_window": _swap(),
     }
     return {name: svg(chart) for name, chart in charts.items()}
@@ -121,6 +122,18 @@ def _bubble() -> Chart:
             shares.append(100.0 * float(form.bubble_s[0] / form.makespan_s[0]))
         lines[f"{kind}, vpp {vpp}"] = shares
     return Chart("Idle share of 8 equal stages", "micro batches", "% of the makespan", micro_batches, lines)
+
+
+def _paired_share() -> Chart:
+    pp, micro_batches = 16, [32, 48, 64, 96, 128, 192, 256, 512]
+    stages = np.arange(pp)
+    lines: dict[str, Sequence[float]] = {}
+    for kind, vpp in (("adaptive_pipe", 2), ("adaptive_pipe", 4), ("dualpipev", 2)):
+        ranks, chunks = np.full(pp, pp), np.full(pp, vpp)
+        paired = [fused_pairs(kind, stages, ranks, chunks, np.full(pp, count)).mean() for count in micro_batches]  # type: ignore[arg-type]
+        shares = [100.0 * float(pairs) / (count * vpp) for pairs, count in zip(paired, micro_batches, strict=True)]
+        lines[f"{kind}, vpp {vpp}"] = shares
+    return Chart("Forwards in a pair: 16 stages", "micro batches", "% of all forwards", micro_batches, lines)
 
 
 def _swap() -> Chart:

@@ -46,5 +46,5 @@ def ideal_bubble(predicted: Predicted) -> float:
     shape = (1, strategy.pp, strategy.vpp)
     order = operation_order(strategy.schedule, strategy.pp, strategy.vpp, micro_batches)
     nothing_hidden = np.zeros((*shape, strategy.vpp))
-    timeline = simulate(order, np.full(shape, 1.0), np.full(shape, 2.0), nothing_hidden, 0.0)
+    timeline = simulate(order, np.full(shape, 1.0), np.full(shape, 2.0), nothing_hidden)
     return float(timeline.idle_s[0, 0] / timeline.makespan_s[0])

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
+from autodeploy.evaluation.inner_problem import FixedPiece, Floats, InnerProblem, LayerClass, LayerPairs, MemoryOption
 from autodeploy.evaluation.stage_memory import stage_buffers
 from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.collectives import point_to_point_s
-from cost_models.schedule import in_flight_moments
+from cost_models.schedule import ScheduleKind, in_flight_moments, model_parts
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -42,17 +42,22 @@ def build_problem(
     choices : memory choices that may be used. "full" among them keeps one whole layer of workspace on every stage.
     """
     axes = candidates.axes_at(index)
-    pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
+    pp, vpp = int(axes["pp"]), int(axes["vpp"])
+    schedule: ScheduleKind = axes["schedule"]  # type: ignore[assignment]
     micro_batches = int(axes["micro_batches"])
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
     p2p = p2p_s(candidates, context, index)
     blocking = schedule == "1f1b"
     return InnerProblem(
-        schedule=schedule,  # type: ignore[arg-type]
+        schedule=schedule,
         pp=pp,
         vpp=vpp,
         micro_batches=micro_batches,
-        classes=tuple(_layer_class(c, context, index) for c in classes.layers),
+        classes=tuple(
+            _layer_class(c, context, index, at(most, index))
+            for c, most in zip(classes.layers, classes.most_hidden, strict=True)
+        ),
+        pairs_of=_pairs(classes, index),
         layers=tuple(c.count for c in classes.layers),
         options=_options(classes, choices, index, menu=menu),
         pieces=_pieces(classes, context, index, pp, vpp, schedule),
@@ -64,8 +69,9 @@ def build_problem(
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
-        equal_chunks="virtual_pipeline_balance" not in context.features,
         uniform_options=context.target != "any",
+        equal_chunks="virtual_pipeline_balance" not in context.features
+        or (context.target == "mindspeed-llm" and schedule == "dualpipev"),
         min_layers_per_chunk=1 if context.model.num_hidden_layers >= pp * vpp else 0,
     )
 
@@ -93,7 +99,14 @@ def _optimizer_on_host(classes: StepClasses, index: int, pp: int) -> float:
     return layers / pp + max(at(piece.static.host, index) for piece in classes.pieces)
 
 
-def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:
+def _pairs(classes: StepClasses, index: int) -> LayerPairs:
+    def table(name: str) -> Floats:
+        return np.array([[at(getattr(pair, name), index) for pair in row] for row in classes.pairs])
+
+    return LayerPairs(table("hidden_s"), table("hidden_exchange_s"), table("first_s"))
+
+
+def _layer_class(step: StepClass, context: Context, index: int, hidden_s: float = 0.0) -> LayerClass:
     slow = context.slowest_device_factor
     cost = step.cost
     return LayerClass(
@@ -103,22 +116,29 @@ def _layer_class(step: StepClass, context: Context, index: int) -> LayerClass:
         static_bytes=at(step.static.total, index),
         activation_bytes=at(cost.activation_bytes, index),
         tail_s=at(step.tail.total_s, index),
-        hidden_pair_s=at(cost.hidden_pair_s, index),
+        hidden_pair_s=hidden_s,
+        covering_s=at(cost.covering_s, index),
+        split_s=at(cost.split_s, index),
     )
 
 
 def _pieces(
-    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: str
+    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: ScheduleKind
 ) -> tuple[FixedPiece, ...]:
-    """Embedding on the first chunk of the model, head and multi-token prediction on its last.
-
-    DualPipeV folds the model: its last chunk is the second chunk of stage 0.
-    """
-    last = (0, 1) if schedule == "dualpipev" else (pp - 1, vpp - 1)
-    placed = [FixedPiece(_layer_class(classes.embedding, context, index), 0, 0)]
-    for piece in classes.pieces[1:]:
-        placed.append(FixedPiece(_layer_class(piece, context, index), *last))
+    """Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are."""
+    parts = model_parts(schedule, pp, vpp)
+    placed = []
+    for piece in classes.pieces:
+        cost = _layer_class(piece, context, index)
+        places = parts[0] if piece is classes.embedding else parts[-1]
+        placed += [FixedPiece(cost, stage, chunk) for stage, chunk in places]
     return tuple(placed)
+
+
+def held_pieces(problem: InnerProblem, classes: StepClasses) -> list[tuple[StepClass, FixedPiece]]:
+    """Every place of every piece, with its costs."""
+    steps = {step.name: step for step in classes.pieces}
+    return [(steps[piece.cost.name], piece) for piece in problem.pieces]
 
 
 def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu: bool) -> tuple[MemoryOption, ...]:

@@ -93,6 +93,7 @@ class Context:
             recompute_in_waits=~paired & ("selective_recompute" in on and self.target == "any"),
             balance=placed_balance(self, candidates.ep.astype(np.float64), self.expert_nodes(candidates)),
             attention_imbalance=attention_factor(self, candidates),
+            paired=paired,
             deduplicate=self.deduplicate,
             sync_free="host_sync_free" in on,
             host_reorder="host_reorder" in on,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.build_problem import build_problem, held_pieces
 from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.hidden_shares import hidden_shares
 from autodeploy.evaluation.inner_problem import (
     ChunkTimes,
     InnerProblem,
@@ -24,7 +25,7 @@ from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
 from autodeploy.evaluation.step_parts import TAIL_PARTS
 from cost_models.hbm import first_step_peak_bytes
-from cost_models.schedule import operation_order, simulate
+from cost_models.schedule import ScheduleKind, model_parts, operation_order, pair_counts, simulate
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -62,6 +63,7 @@ class Estimate:
     in_flight: Floats  # [pp] micro batches times the share of the stage's layers
     hidden: dict[str, float]
     pacing_stage: int
+    holds: tuple[tuple[str, ...], ...]  # embedding, head and prediction modules of each stage
     oom_imbalance: float | None
 
 
@@ -79,18 +81,15 @@ def estimate_layout(
     layers = layout.layers[None]
     times = chunk_times(problem, layers, applied)
     order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
-    timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, problem.p2p_s)
+    timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
     makespan, busy = float(timeline.makespan_s[0]), timeline.busy_s[0]
     pacing = int(np.argmax(busy))
     tail = float(tail_s(problem, layers)[0])
     breakdown = _breakdown(problem, classes, context, index, layout, applied, times, pacing)
-    paired = float(timeline.paired_hidden_s[0, pacing])
-    breakdown["exposed_ep_s"] -= paired
+    hidden = float(timeline.paired_hidden_s[0, pacing])
+    exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
+    _take_hidden(breakdown, hidden, min(exchange, hidden))
     breakdown["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
-    if breakdown["exposed_ep_s"] < 0.0:
-        # Uneven experts lengthen the exchange too: what pairing hides beyond the even part comes off the uneven one.
-        breakdown["imbalance_s"] += breakdown["exposed_ep_s"]
-        breakdown["exposed_ep_s"] = 0.0
     for name, seconds in _tail_parts(problem, classes, index, layers).items():
         breakdown[name] += seconds
     memory, allocator, first_step, buffers = _memory(problem, classes, candidates, context, index, layers, applied)
@@ -106,9 +105,33 @@ def estimate_layout(
         first_step_bytes=first_step,
         card_bytes=card,
         in_flight=_mean_in_flight(problem, layout),
-        hidden=_hidden(problem, classes, context, index, layout, paired, pacing, breakdown),
+        hidden=hidden_shares(problem, classes, index, layers[0], times, pair_counts(order), pacing, breakdown),
         pacing_stage=pacing,
+        holds=_holds(problem),
         oom_imbalance=_oom_imbalance(problem, classes, context, index, layers, applied, buffers, allocator),
+    )
+
+
+def _take_hidden(breakdown: dict[str, float], hidden_s: float, exchange_s: float) -> None:
+    """Take off what pairing hides: expert communication, and waiting for the host or its link.
+
+    Uneven experts lengthen the exchange too: what is hidden beyond the even part comes off the uneven one.
+    """
+    for names, seconds in (
+        (("exposed_ep_s", "imbalance_s"), exchange_s),
+        (("exposed_swap_s", "host_bound_s"), hidden_s - exchange_s),
+    ):
+        left = seconds
+        for name in names:
+            taken = min(left, breakdown[name])
+            breakdown[name] -= taken
+            left -= taken
+
+
+def _holds(problem: InnerProblem) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        tuple(dict.fromkeys(piece.cost.name for piece in problem.pieces if piece.stage == stage))
+        for stage in range(problem.pp)
     )
 
 
@@ -139,13 +162,13 @@ def _breakdown(
     stage: int,
 ) -> dict[str, float]:
     """Seconds of a step by part on the pacing stage, what pairing hides still included."""
-    micro_batches = problem.micro_batches
+    micro_batches = problem.chunk_micro_batches
     parts = dict.fromkeys(
         (*PHASE_PARTS, "exposed_dp_s", "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0
     )
     parts["optimizer_s"] = 0.0
     held = [(step, int(layout.layers[stage, :, n].sum())) for n, step in enumerate(classes.layers)]
-    held += [(step, 1) for step, piece in zip(classes.pieces, problem.pieces, strict=True) if piece.stage == stage]
+    held += [(step, 1) for step, piece in held_pieces(problem, classes) if piece.stage == stage]
     for step, count in held:
         for phase in (step.cost.forward, step.cost.backward):
             for part in PHASE_PARTS:
@@ -166,7 +189,7 @@ def _stage_sums(problem: InnerProblem, classes: StepClasses, layers: Ints, value
     total = np.zeros(problem.pp)
     for number, step in enumerate(classes.layers):
         total += layers[0, :, :, number].sum(axis=1) * take(step)  # type: ignore[operator]
-    for step, piece in zip(classes.pieces, problem.pieces, strict=True):
+    for step, piece in held_pieces(problem, classes):
         total[piece.stage] += take(step)  # type: ignore[operator]
     return total
 
@@ -223,52 +246,6 @@ def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
     return np.asarray(np.where(total > 0, weighted, chunks))
 
 
-def _hidden(
-    problem: InnerProblem,
-    classes: StepClasses,
-    context: Context,
-    index: int,
-    layout: Layout,
-    paired_s: float,
-    stage: int,
-    breakdown: dict[str, float],
-) -> dict[str, float]:
-    """Shares of communication that run behind computation on the pacing stage."""
-
-    def total(lane: str) -> float:
-        held = sum(
-            int(layout.layers[stage, :, n].sum()) * at(getattr(step.cost, lane), index)
-            for n, step in enumerate(classes.layers)
-        )
-        held += sum(
-            at(getattr(step.cost, lane), index)
-            for step, piece in zip(classes.pieces, problem.pieces, strict=True)
-            if piece.stage == stage
-        )
-        return problem.micro_batches * held
-
-    def share(lane: str, exposed: float) -> float:
-        whole = total(lane)
-        return min(1.0, max(0.0, 1.0 - exposed / whole)) if whole > 0.0 else 0.0
-
-    exchange = sum(
-        int(layout.layers[stage, :, n].sum()) * at(step.cost.ep_total_s, index) for n, step in enumerate(classes.layers)
-    )
-    pairable = sum(
-        int(layout.layers[stage, :, n].sum()) * at(step.cost.hidden_pair_s, index)
-        for n, step in enumerate(classes.layers)
-    )
-    steady = pairable / exchange if problem.schedule == "adaptive_pipe" and exchange > 0.0 else None
-    step_share = paired_s / total("ep_total_s") if total("ep_total_s") > 0.0 else 0.0
-    inside = share("ep_total_s", breakdown["exposed_ep_s"])
-    return {
-        "ep_share_steady": min(1.0, steady) if steady is not None else inside,
-        "ep_share_step": min(1.0, step_share) if steady is not None else inside,
-        "tp_share": share("tp_total_s", breakdown["exposed_tp_s"]),
-        "cp_share": share("cp_total_s", breakdown["exposed_cp_s"]),
-    }
-
-
 def _oom_imbalance(
     problem: InnerProblem,
     classes: StepClasses,
@@ -304,25 +281,34 @@ def _oom_imbalance(
     return float(max(0.0, np.min(at_limit)))
 
 
-def template_layers(problem_layers: tuple[int, ...], pp: int, vpp: int, per_chunk: Ints | None = None) -> Ints:
+def template_layers(
+    problem_layers: tuple[int, ...],
+    pp: int,
+    vpp: int,
+    per_chunk: Ints | None = None,
+    kind: ScheduleKind = "interleaved",
+) -> Ints:
     """Layers of each class per chunk [pp, vpp, class], in model order, for given or even chunk sizes.
 
-    Even: every chunk has the same number, and the first chunks of the model one more where they don't divide.
+    Even: every part of the model has the same number, and the first ones one more where they don't divide.
     """
-    total = sum(problem_layers)
+    total, parts = sum(problem_layers), model_parts(kind, pp, vpp)
     if per_chunk is None:
-        base, rest = divmod(total, pp * vpp)
-        flat = np.full(pp * vpp, base, dtype=np.int64)
-        flat[:rest] += 1
-        per_chunk = flat.reshape(vpp, pp).T
-    order = per_chunk.T.ravel()  # chunk c of stage p is model part c * pp + p
+        base, rest = divmod(total, len(parts))
+        order = np.full(len(parts), base, dtype=np.int64)
+        order[:rest] += 1
+    else:
+        order = np.array([per_chunk[places[0]] for places in parts], dtype=np.int64)
     ends = np.cumsum(order)
     bounds = np.cumsum((0, *problem_layers))
-    filled = np.zeros((pp * vpp, len(problem_layers)), dtype=np.int64)
+    layers = np.zeros((pp, vpp, len(problem_layers)), dtype=np.int64)
     for number in range(len(problem_layers)):
         low, high = bounds[number], bounds[number + 1]
-        filled[:, number] = np.clip(np.minimum(ends, high) - np.maximum(ends - order, low), 0, None)
-    return filled.reshape(vpp, pp, len(problem_layers)).transpose(1, 0, 2)
+        filled = np.clip(np.minimum(ends, high) - np.maximum(ends - order, low), 0, None)
+        for part, places in enumerate(parts):
+            for place in places:
+                layers[(*place, number)] = filled[part]
+    return layers
 
 
 __all__ = ["Estimate", "Layout", "StepClass", "applied_array", "estimate_layout", "template_layers"]

@@ -28,6 +28,16 @@ CONTEXT = frozenset({"ring", "heads"})
 
 
 @dataclass(frozen=True, slots=True)
+class OneExchange:
+    """Seconds of one exchange [n], uneven load included: a single run, and what is exposed in each pass."""
+
+    exchange: Exchange
+    once_s: Floats
+    exposed_forward_s: Floats
+    exposed_backward_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeTimes:
     """Seconds of a layer's exchanges [n].
 
@@ -36,6 +46,7 @@ class ExchangeTimes:
     dispatch_s, combine_s : one dispatch and one combine, uneven load included.
     behind : (dispatch or combine, pass) -> seconds of it that run behind computation.
     launches : pass -> exchanges that the host issues; a group of one rank has none.
+    each : every exchange alone.
     """
 
     forward_s: dict[str, Floats]
@@ -48,6 +59,7 @@ class ExchangeTimes:
     tp_total_s: Floats
     cp_total_s: Floats
     behind: dict[tuple[str, bool], Floats]
+    each: tuple[OneExchange, ...] = ()
 
     def exposed_tp(self, *, backward: bool) -> Floats:
         """Tensor-parallel seconds that nothing hides."""
@@ -104,6 +116,7 @@ def exchange_times(
     once = {"dispatch": zero, "combine": zero}
     behind: dict[tuple[str, bool], Floats] = {}
     launches = {False: zero, True: zero}
+    each = []
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         even = uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=False)
@@ -116,14 +129,17 @@ def exchange_times(
             once["dispatch"] = once["dispatch"] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
+        seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
             shown = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
             shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back)
             extra[back] = extra[back] + (shown_uneven - shown) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
+            seen.append(np.asarray(shown_uneven * count))
             if exchange.kind in once:
                 behind[exchange.kind, back] = np.asarray((uneven - shown_uneven) * count)
+        each.append(OneExchange(exchange, uneven, *seen))
     return ExchangeTimes(
         forward_s=forward_s,
         exposed=exposed,
@@ -135,6 +151,7 @@ def exchange_times(
         cp_total_s=totals["cp"],
         behind=behind,
         launches=launches,
+        each=tuple(each),
     )
 
 
@@ -151,7 +168,7 @@ def _once_s(
     """Seconds of one run of an exchange if nothing hides it, on the mean or on the busiest rank."""
     fixed, tiers, size = machine.comm_op_s, machine.tiers, exchange.message_bytes
     if exchange.kind in {"dispatch", "combine"}:
-        return _expert_s(exchange, groups, machine, features, table, busiest=busiest)
+        return expert_s(exchange, groups, machine, features, table, busiest=busiest)
     if exchange.name in HOT:
         return all_gather_s(size, groups.ep, tiers, fixed)
     if exchange.name in EXPERT and busiest:
@@ -162,13 +179,22 @@ def _once_s(
     if exchange.kind == "heads":
         # All-to-All of tensors cut by heads: each rank keeps 1/U and sends the rest.
         return all_to_all.flat_s(size, 1.0, groups.ulysses, tiers, 4.0 * np.asarray(fixed))
-    group = groups.etp if exchange.name in EXPERT else groups.tp
+    group = group_of(exchange, groups)
     if exchange.kind == "reduce":
         return all_reduce_s(size, group, tiers, fixed)
     return all_gather_s(size, group, tiers, fixed)
 
 
-def _expert_s(
+def group_of(exchange: Exchange, groups: Groups) -> Group:
+    """The group in which an exchange runs."""
+    if exchange.kind in {"dispatch", "combine"}:
+        return groups.ep
+    if exchange.kind in CONTEXT:
+        return groups.ring if exchange.kind == "ring" else groups.ulysses
+    return groups.etp if exchange.name in EXPERT else groups.tp
+
+
+def expert_s(
     exchange: Exchange,
     groups: Groups,
     machine: Machine,
@@ -244,6 +270,8 @@ def _behind_experts(
 
     Forward: half of the shared expert each. Backward: combine behind the shared expert's backward, dispatch behind
     the experts' weight gradients. Source: MindSpeed moe-alltoall-overlap-comm; Megatron moe-shared-expert-overlap.
+    A pass of a pairing schedule that runs alone hides dispatch behind the shared expert, and backward as above.
+    Source: MindSpeed docs/zh/features/megatron_moe/megatron-moe-fb-overlap.md, self-hiding in warm-up and cool-down.
     """
     zero = np.zeros(1)
     shared = [t for name, t in operators.items() if name.startswith("shared_")]
@@ -252,10 +280,12 @@ def _behind_experts(
     expert_weights = np.asarray(
         sum((t.weight_gradient_s for name, t in operators.items() if name.startswith("expert_")), zero)
     )
+    alone = features.paired
     if not back:
         window = np.where(features.alltoall_overlap | features.shared_expert_overlap, shared_forward / 2.0, 0.0)
+        window = np.where(alone, shared_forward if exchange.kind == "dispatch" else 0.0, window)
     elif exchange.kind == "dispatch":
-        window = np.where(features.alltoall_overlap, expert_weights, 0.0)
+        window = np.where(features.alltoall_overlap | alone, expert_weights, 0.0)
     else:
-        window = np.where(features.alltoall_overlap | features.shared_expert_overlap, shared_backward, 0.0)
+        window = np.where(features.alltoall_overlap | features.shared_expert_overlap | alone, shared_backward, 0.0)
     return np.asarray(np.maximum(0.0, seconds - window))

@@ -4,7 +4,7 @@ Its coefficients come from the same formulas as the sweep. The solver decides tw
 turn them into chunk times and stage memory, for one layout or for a batch of them:
 
 - `layout[n, stage, chunk, layer_class]`: transformer layers of each class in each chunk (a chunk is one virtual
-  stage of one pipeline stage; chunk c of stage p runs as model part c * pp + p).
+  stage of one pipeline stage; `cost_models.schedule.model_parts` says which part of the model it runs).
 - `applied[n, stage, option]`: layers of the stage that use a memory option. Chunks are filled in order: chunk 0 has
   the most micro batches in flight, so a byte saved there counts most.
 """
@@ -17,10 +17,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.swap import exposed_swap_s
+from cost_models.schedule import ScheduleKind, Sends, chunk_micro_batches
+from cost_models.swap import exposed_swap_s, transfer_s
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+PAIRING = frozenset({"adaptive_pipe", "dualpipev", "dualpipe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,11 @@ class LayerClass:
     """Cost of one transformer layer (or of a fixed piece) for one micro batch on one rank.
 
     forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance);
-    hidden_pair_s is the communication that a forward of this layer paired with a backward of this layer hides
-    (0 unless the schedule pairs them). static_bytes: weights, gradients and optimizer states; activation_bytes:
-    kept for the backward pass by one micro batch; tail_s: its share of what follows the pipeline (gradient
-    reduction that is not overlapped, optimizer, parameter gathering).
+    hidden_pair_s is what its forward and its backward hide when each is in a pair, at most (0 unless the schedule
+    pairs them); half of it counts for each pass. covering_s: weight gradients beside the sends of a pair; split_s:
+    weight gradients that a split backward runs after its output has left. static_bytes: weights, gradients and
+    optimizer states; activation_bytes: kept for the backward pass by one micro batch; tail_s: its share of what follows
+    the pipeline (gradient reduction that is not overlapped, optimizer, parameter gathering).
     """
 
     name: str
@@ -41,6 +44,20 @@ class LayerClass:
     activation_bytes: float
     tail_s: float = 0.0
     hidden_pair_s: float = 0.0
+    covering_s: float = 0.0
+    split_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPairs:
+    """What a forward of class i beside a backward of class j hides [i, j]; see `pair_windows.PairCost`.
+
+    hidden_s: a layer after another one, of that exchange_s expert communication; first_s: how much less the first one.
+    """
+
+    hidden_s: Floats
+    exchange_s: Floats
+    first_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,7 @@ class FixedPiece:
 class InnerProblem:
     """Everything the inner search needs to know about one candidate."""
 
-    schedule: Literal["1f1b", "interleaved", "adaptive_pipe", "dualpipev", "dualpipe"]
+    schedule: ScheduleKind
     pp: int
     vpp: int
     micro_batches: int
@@ -96,6 +113,17 @@ class InnerProblem:
     uniform_options: bool = False  # the target can launch only all-or-nothing options, the same on every stage
     equal_chunks: bool = False  # the target can launch only layer counts that differ by a declared pattern
     min_layers_per_chunk: int = 0
+    pairs_of: LayerPairs | None = None  # None: a layer hides beside its own class only, what its class says
+
+    @property
+    def chunk_micro_batches(self) -> int:
+        """Micro batches that one chunk runs."""
+        return chunk_micro_batches(self.schedule, self.micro_batches)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the schedule runs a forward against a backward."""
+        return self.schedule in PAIRING
 
     @property
     def total_layers(self) -> int:
@@ -105,12 +133,17 @@ class InnerProblem:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTimes:
-    """Times of one micro batch in every chunk [n, pp, vpp], and what a fused pair hides [n, pp, vpp, vpp]."""
+    """Times of one micro batch in every chunk [n, pp, vpp], and what a fused pair hides [n, pp, vpp, vpp].
+
+    hidden_exchange_s: the part of hidden_pair_s that is expert communication; the rest is the host or its link.
+    """
 
     forward_s: Floats
     backward_s: Floats
     exposed_swap_s: Floats
     hidden_pair_s: Floats
+    hidden_exchange_s: Floats
+    sends: Sends
 
 
 def fill_chunks(applied: Ints, layers: Ints) -> Ints:
@@ -137,11 +170,63 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
     out = exposed_swap_s(swapped, problem.host_link_bytes_per_s, forward)
     back = exposed_swap_s(swapped, problem.host_link_bytes_per_s, backward)
     hidden = np.zeros((*forward.shape, problem.vpp))
-    for index, layer in enumerate(problem.classes):
-        if layer.hidden_pair_s:
-            count = layout[..., index]
-            hidden += np.minimum(count[..., :, None], count[..., None, :]) * layer.hidden_pair_s
-    return ChunkTimes(forward + out, backward + back, out + back, hidden)
+    if not problem.pairs:
+        return ChunkTimes(forward + out, backward + back, out + back, hidden, hidden, Sends(problem.p2p_s))
+    hidden, exchange = _hidden_in_pairs(problem, layout)
+    # Swapping out runs beside the pair, swapping in too, in the other direction of the host link.
+    moved = transfer_s(swapped, problem.host_link_bytes_per_s)
+    alone = (forward + out)[..., :, None] + (backward + back)[..., None, :]
+    bare = forward[..., :, None] + backward[..., None, :] - hidden
+    pair = np.maximum(bare, np.maximum(moved[..., :, None], moved[..., None, :]))
+    hidden = np.maximum(alone - pair, 0.0)
+    return ChunkTimes(forward + out, backward + back, out + back, hidden, exchange, _sends(problem, layout))
+
+
+def _layer_pairs(problem: InnerProblem) -> LayerPairs:
+    if problem.pairs_of is not None:
+        return problem.pairs_of
+    own = np.diag([layer.hidden_pair_s for layer in problem.classes])
+    return LayerPairs(own, own, np.zeros_like(own))
+
+
+def _hidden_in_pairs(problem: InnerProblem, layout: Ints) -> tuple[Floats, Floats]:
+    """What pairs of chunks hide [n, pp, vpp, vpp]: all, and communication alone.
+
+    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
+    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
+    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
+    """
+    pairs = _layer_pairs(problem)
+    ends, ends_back = np.cumsum(layout, axis=-1), np.cumsum(layout[..., ::-1], axis=-1)[..., ::-1]
+    shape = (*layout.shape[:-1], problem.vpp)
+    hidden, exchange, first, all_first = (np.zeros(shape) for _ in range(4))
+    for i, j in np.ndindex(pairs.hidden_s.shape):
+        low = np.maximum((ends - layout)[..., i][..., :, None], (ends_back - layout)[..., j][..., None, :])
+        high = np.minimum(ends[..., i][..., :, None], ends_back[..., j][..., None, :])
+        both = np.maximum(high - low, 0)
+        hidden += both * pairs.hidden_s[i, j]
+        exchange += both * pairs.exchange_s[i, j]
+        all_first += both * pairs.first_s[i, j]
+        first += ((both > 0) & (low == 0)) * pairs.first_s[i, j]
+    lost = np.where(_same_length(layout), first, all_first)
+    return hidden - lost, np.maximum(exchange - lost, 0.0)
+
+
+def _same_length(layout: Ints) -> npt.NDArray[np.bool_]:
+    total = layout.sum(axis=-1)
+    return np.asarray(total[..., :, None] == total[..., None, :])
+
+
+def _sends(problem: InnerProblem, layout: Ints) -> Sends:
+    """Sends of a pair of equally long chunks run beside the dW of the backward's last layer, the first of its chunk."""
+    covering = np.zeros(layout.shape[:-1])
+    for index in reversed(range(len(problem.classes))):
+        covering = np.where(layout[..., index] > 0, problem.classes[index].covering_s, covering)
+    covering = np.where(_same_length(layout), covering[..., None, :], 0.0)
+    split = layout @ np.array([c.split_s for c in problem.classes])
+    for piece in problem.pieces:
+        split[:, piece.stage, piece.chunk] += piece.cost.split_s
+    return Sends(problem.p2p_s, covering, np.asarray(split))
 
 
 def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:

@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
+from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
@@ -68,7 +69,11 @@ class LayerCost:
     name: str
     forward: PhaseCost
     backward: PhaseCost
-    hidden_pair_s: Floats  # expert communication hidden when its forward runs against its backward
+    pairing: Pairing | None  # what its passes bring to a pair, where a schedule pairs
+    covering_s: Floats  # weight gradients beside the sends of a pair that ends with this layer's backward
+    split_s: Floats  # weight gradients that a split backward runs after its output has left
+    ep_shown_forward_s: Floats  # expert communication that one pass alone leaves exposed, uneven load included
+    ep_shown_backward_s: Floats
     ep_total_s: Floats  # expert communication of both passes, hidden or not
     tp_total_s: Floats
     cp_total_s: Floats
@@ -144,6 +149,7 @@ def layer_cost(table: LayerTable, shard: Sharding, machine: Machine, features: E
     balanced, busiest, exchanged = layer_times(table, shard, machine, features)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
+    pairing = _pairing(table, shard, machine, features, busiest, exchanged, (forward, backward))
     peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + np.zeros_like(shard.tp))
@@ -151,7 +157,11 @@ def layer_cost(table: LayerTable, shard: Sharding, machine: Machine, features: E
         name=table.name,
         forward=forward,
         backward=backward,
-        hidden_pair_s=_hidden_in_pair(table, busiest, exchanged, features),
+        pairing=pairing,
+        covering_s=np.zeros_like(shard.tp) if pairing is None else np.where(features.paired, pairing.covering_s, 0.0),
+        split_s=np.zeros_like(shard.tp) if pairing is None else np.where(features.paired, pairing.split_s, 0.0),
+        ep_shown_forward_s=np.asarray(sum(exchanged.exposed_ep(backward=False))),
+        ep_shown_backward_s=np.asarray(sum(exchanged.exposed_ep(backward=True))),
         ep_total_s=exchanged.ep_total_s,
         tp_total_s=exchanged.tp_total_s,
         cp_total_s=exchanged.cp_total_s,
@@ -202,7 +212,7 @@ def _host_s(
     backward: bool,
 ) -> Floats:
     """Seconds of a pass in which the device waits for the host."""
-    issued = sum(launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward]
+    issued = _issued(table, exchanged, backward=backward)
     rates = machine.host
     if features.sync_free or backward or not table.synchronisations:
         return exposed_host_s(issue_s(issued, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
@@ -235,33 +245,36 @@ def launches(op: Operator, *, backward: bool) -> Floats | float:
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 
 
-def _window_s(table: LayerTable, times: dict[str, OperatorTime], window: str, *, backward: bool) -> Floats:
-    total = np.zeros(1)
-    for op in table.operators:
-        if op.window == window:
-            total = total + (times[op.name].backward_s if backward else times[op.name].forward_s)
-    return np.asarray(total)
+def _issued(table: LayerTable, exchanged: ExchangeTimes, *, backward: bool) -> Floats:
+    """Operators and exchanges that the host issues in a pass."""
+    return np.asarray(sum(launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward])
 
 
-def _hidden_in_pair(
-    table: LayerTable, times: dict[str, OperatorTime], exchanged: ExchangeTimes, features: ExchangeFeatures
-) -> Floats:
-    """Expert communication hidden when this layer's forward runs against another micro batch's backward.
-
-    Four windows: attention forward beside combine backward, MLP backward beside dispatch forward, MLP forward beside
-    dispatch backward, attention backward beside combine forward. In each, min(computation, communication) is hidden.
-    Source: MindSpeed moe-fb-overlap.
-    """
-    mlp = {back: _window_s(table, times, "mlp", backward=back) for back in (False, True)}
-    if features.vector_parallel:  # vector work beside matrix work lengthens no window
-        mlp = {back: work - beside_matrix_work_s(times, exchanged, backward=back) for back, work in mlp.items()}
-    pairs = (
-        (_window_s(table, times, "attention", backward=False), exchanged.combine_s),
-        (mlp[True], exchanged.dispatch_s),
-        (mlp[False], exchanged.dispatch_s),
-        (_window_s(table, times, "attention", backward=True), exchanged.combine_s),
+def _pairing(
+    table: LayerTable,
+    shard: Sharding,
+    machine: Machine,
+    features: ExchangeFeatures,
+    times: dict[str, OperatorTime],
+    exchanged: ExchangeTimes,
+    passes: tuple[PhaseCost, PhaseCost],
+) -> Pairing | None:
+    """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
+    if not features.paired.any():
+        return None
+    issue = tuple(
+        np.asarray(_issued(table, exchanged, backward=b) * np.asarray(machine.host.issue_s)) for b in (False, True)
     )
-    return np.asarray(sum(np.minimum(work, exchange) for work, exchange in pairs))
+    device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
+    # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
+    waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])
+    return Pairing(
+        *halves(table, shard, machine, features, times, exchanged),
+        alone_s=(passes[0].total_s, passes[1].total_s),
+        device_s=(device[0], device[1]),
+        issue_s=(issue[0], issue[1]),
+        waits_s=np.asarray(waits),
+    )
 
 
 def _choices(

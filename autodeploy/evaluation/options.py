@@ -24,6 +24,7 @@ class ExchangeFeatures:
 
     tp_fusion : chunks of a fused or chunked matrix multiplication with its collective (1 = none).
     dispatcher : index into DISPATCHERS. balance : how evenly experts load the ranks.
+    paired : the schedule runs the forward of one micro batch against the backward of another.
     recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
     attention_imbalance : time of attention on the ranks that set the pace, against the mean.
     groups : group-limited routing. pipelined : the two steps of a hierarchical exchange run at the same time.
@@ -33,6 +34,7 @@ class ExchangeFeatures:
     tp_fusion: npt.NDArray[np.float64]
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
+    paired: Bools
     recompute_in_waits: Bools
     balance: ExpertBalance
     attention_imbalance: npt.NDArray[np.float64]

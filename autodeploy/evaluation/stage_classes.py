@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
+from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, migration_of, static_of, tail_of
-from autodeploy.evaluation.unit_costs import MODULE, chosen, saved_s
+from autodeploy.evaluation.unit_costs import MODULE, chosen
+from autodeploy.strategies.candidates import PAIRED, SCHEDULES
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -42,6 +44,8 @@ class StepClasses:
     head: StepClass
     mtp: StepClass | None
     groups: ParameterGroups
+    pairs: tuple[tuple[PairCost, ...], ...]  # of a forward of one class beside a backward of another
+    most_hidden: tuple[Floats, ...]  # of every class: what a layer hides in both passes, at most
 
     @property
     def pieces(self) -> tuple[StepClass, ...]:
@@ -64,13 +68,15 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
             tail_of(cost, candidates, context, groups, per_stage),
         )
 
-    merged: dict[str, list[tuple[LayerCost, int]]] = {}
-    for cost, count in zip(costs.layers, costs.counts, strict=True):
-        merged.setdefault(cost.name.removesuffix("_window"), []).append((cost, count))
-    layers = []
+    merged: dict[str, list[int]] = {}
+    for number, cost in enumerate(costs.layers):
+        merged.setdefault(cost.name.removesuffix("_window"), []).append(number)
+    layers, shares = [], []
     for name, members in merged.items():
-        total = sum(count for _, count in members)
-        layers.append(step_class(_mean([(cost, count / total) for cost, count in members]), name, total))
+        total = sum(costs.counts[n] for n in members)
+        shares.append([(n, costs.counts[n] / total) for n in members])
+        layers.append(step_class(_mean([(costs.layers[n], share) for n, share in shares[-1]]), name, total))
+    pairs = tuple(tuple(_mean_pair(costs, forward, backward) for backward in shares) for forward in shares)
     modules = context.model.num_nextn_predict_layers
     return StepClasses(
         tuple(layers),
@@ -80,6 +86,35 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         if costs.mtp is None
         else step_class(_with_copy(_scaled(costs.mtp, float(modules)), True, candidates, context), "mtp", 1),
         groups,
+        pairs,
+        most_hidden(pairs),
+    )
+
+
+def most_hidden(pairs: tuple[tuple[PairCost, ...], ...]) -> tuple[Floats, ...]:
+    """What a layer of each class hides in both passes, at most, whatever it is paired with.
+
+    Half of it in each pass: numbers c with c_i + c_j no less than what a pair of classes i and j hides.
+    """
+    number = range(len(pairs))
+    half = [np.asarray(pairs[i][i].hidden_s / 2.0) for i in number]
+    for i in number:
+        for j in number[:i]:
+            short = np.maximum(pairs[i][j].hidden_s, pairs[j][i].hidden_s) - half[i] - half[j]
+            # The one that hides more among its own kind has the exchange.
+            more = half[i] >= half[j]
+            half[i] = half[i] + np.where(more, np.maximum(short, 0.0), 0.0)
+            half[j] = half[j] + np.where(more, 0.0, np.maximum(short, 0.0))
+    return tuple(np.asarray(2.0 * each) for each in half)
+
+
+def _mean_pair(costs: UnitCosts, forward: list[tuple[int, float]], backward: list[tuple[int, float]]) -> PairCost:
+    """Of two classes: the mean over the kinds of layers that they hold."""
+    if len(forward) == len(backward) == 1:
+        return costs.pairs[forward[0][0]][backward[0][0]]
+    weighted = [(costs.pairs[i][j], a * b) for i, a in forward for j, b in backward]
+    return PairCost(
+        *(np.asarray(sum(getattr(pair, f.name) * share for pair, share in weighted)) for f in fields(PairCost))
     )
 
 
@@ -87,24 +122,44 @@ def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, 
     """Experts migrate where the time they save in a step is more than their migration costs a step."""
     if not costs.moved:
         return costs
+    paired = np.isin(candidates.schedule, PAIRED)
     layers, module = list(costs.layers), costs.mtp
+    moves = [np.zeros(len(candidates), dtype=np.bool_) for _ in layers]
     for place, moved in costs.moved.items():
         plain = costs.mtp if place == MODULE else costs.layers[place]
         assert plain is not None
-        gain = candidates.micro_batches * saved_s(moved, plain, candidates)
-        best = chosen(gain > migration_of(moved, candidates, context, groups), moved, plain)
+        saved = plain.alone_s - moved.alone_s
+        if place != MODULE:
+            hidden = costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s
+            saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
+        better = candidates.micro_batches * saved > migration_of(moved, candidates, context, groups)
         if place == MODULE:
-            module = best
+            module = chosen(better, moved, plain)
         else:
-            layers[place] = best
-    return replace(costs, layers=tuple(layers), mtp=module)
+            moves[place] = better
+            layers[place] = chosen(better, moved, plain)
+    # A pair of a layer that migrates with one that does not is priced as neither does.
+    pairs = tuple(
+        tuple(
+            chosen((moves[i] | (i not in costs.moved)) & (moves[j] | (j not in costs.moved)), moved_pair, pair)
+            for j, (moved_pair, pair) in enumerate(zip(moved_row, row, strict=True))
+        )
+        for i, (moved_row, row) in enumerate(zip(costs.moved_pairs, costs.pairs, strict=True))
+    )
+    return replace(costs, layers=tuple(layers), mtp=module, pairs=pairs)
 
 
 def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: Context) -> LayerCost:
-    """A piece that needs the embedding's weights holds a copy of them where a pipeline keeps it from stage 0."""
+    """A piece that needs the embedding's weights holds a copy of them where a pipeline keeps it from stage 0.
+
+    The DualPipe schedules keep the two together.
+    """
     if not needed:
         return cost
-    copied = np.where(candidates.pp > 1, context.model.vocab_size * context.model.hidden_size / candidates.tp, 0.0)
+    together = np.isin(candidates.schedule, [SCHEDULES.index("dualpipev"), SCHEDULES.index("dualpipe")])
+    copied = np.where(
+        (candidates.pp > 1) & ~together, context.model.vocab_size * context.model.hidden_size / candidates.tp, 0.0
+    )
     return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
 
 
@@ -138,12 +193,13 @@ def _map(function: object, *costs: LayerCost) -> LayerCost:
         n: ChoiceCost(*(apply(*(getattr(c.choices[n], f.name) for c in costs)) for f in fields(ChoiceCost)))  # type: ignore[operator]
         for n in names
     }
-    simple = [f.name for f in fields(LayerCost) if f.name not in {"name", "forward", "backward", "choices"}]
+    simple = [f.name for f in fields(LayerCost) if f.name not in {"name", "forward", "backward", "choices", "pairing"}]
     return LayerCost(
         name=costs[0].name,
         forward=phase("forward"),
         backward=phase("backward"),
         choices=choices,
+        pairing=None,
         **{name: plain(name) for name in simple},
     )
 

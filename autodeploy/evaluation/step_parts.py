@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from autodeploy.strategies.candidates import PAIRED, Candidates
+from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates
 from cost_models import data_parallel
+from cost_models.collectives import Group
 from cost_models.expert_migration import migration_s
 from cost_models.hbm import StateBytes, state_bytes
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.layer_cost import LayerCost
     from autodeploy.workload.operators import Floats
-    from cost_models.collectives import Group
 
 
 TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
@@ -33,16 +34,33 @@ class ParameterGroups:
 
     @classmethod
     def of(cls, candidates: Candidates, context: Context) -> ParameterGroups:
-        """Dense parameters are shared by dp x cp ranks, experts by the expert data parallel ranks."""
+        """Dense parameters are shared by dp x cp ranks, experts by the expert data parallel ranks.
+
+        Under dualpipe the ranks of the other stage that holds the same parameters join both groups; the first and the
+        last stage are farthest from each other, and all wait for them.
+        """
         tp, cp, dp = (c.astype(np.float64) for c in (candidates.tp, candidates.cp, candidates.dp))
         etp, ep, pp = (c.astype(np.float64) for c in (candidates.etp, candidates.ep, candidates.pp))
         expert_shards = np.maximum(1.0, context.world / (etp * ep * pp))
+        twice = candidates.schedule == SCHEDULES.index("dualpipe")
+        copies = np.where(twice, 2.0, 1.0)
+        far = context.machine.topology.place(
+            np.where(twice, (candidates.pp - 1) * (context.world // candidates.pp), 1), np.where(twice, 2, 1)
+        ).outermost_tier
         return cls(
-            dense=context.machine.group(tp, cp * dp),
-            dense_shards=cp * dp,
-            expert=context.machine.group(etp * ep, expert_shards),
-            expert_shards=expert_shards,
+            dense=_with_copies(context.machine.group(tp, cp * dp), copies, far),
+            dense_shards=cp * dp * copies,
+            expert=_with_copies(context.machine.group(etp * ep, expert_shards), copies, far),
+            expert_shards=expert_shards * copies,
         )
+
+
+def _with_copies(group: Group, copies: Floats, tier: npt.NDArray[np.int64]) -> Group:
+    """A group joined by the ranks of the stage that holds the same parameters, across `tier`."""
+    if np.all(copies == 1.0):
+        return group
+    fan_out = tuple(np.where(tier == number, fan * copies, fan) for number, fan in enumerate(group.fan_out))
+    return Group(group.size * copies, fan_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.estimate import Layout, template_layers
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
+from cost_models.schedule import ScheduleKind, model_parts, parameter_copies, schedule_problem
 
 if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
@@ -32,11 +33,14 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
     etp = strategy.etp if strategy.etp is not None else (tp if vendor == "huawei" else 1)
     algo = strategy.cp_algo or "ring"
     ulysses = {"ring": 1, "ulysses": cp, "hybrid": strategy.ulysses_degree or min(8, max(2, cp // 2))}[algo]
-    schedule = strategy.schedule
+    schedule, vpp = strategy.schedule, chunks_of(strategy)
     if schedule == "1f1b" and strategy.vpp > 1:
         schedule = "interleaved"
     if schedule == "interleaved" and strategy.vpp == 1:
         schedule = "1f1b"
+    micro_batches = max(1, global_batch // (strategy.micro_batch_size * dp))
+    if problem := schedule_problem(schedule, pp, vpp, micro_batches):
+        raise SpecError(problem, path="/strategy/schedule", hint="1f1b, interleaved or adaptive_pipe take any number")
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if "hierarchical_a2a" in strategy.features and strategy.moe_dispatcher is None:
         dispatcher = "hierarchical"
@@ -48,7 +52,7 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
     return Candidates(
         tp=one(tp),
         pp=one(pp),
-        vpp=one(strategy.vpp),
+        vpp=one(vpp),
         cp=one(cp),
         cp_algo=one(CP_ALGOS.index(algo)),
         ulysses=one(ulysses if cp > 1 else 1),
@@ -56,7 +60,7 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
         etp=one(etp if moe else 1),
         dp=one(dp),
         micro_batch_size=one(strategy.micro_batch_size),
-        micro_batches=one(max(1, global_batch // (strategy.micro_batch_size * dp))),
+        micro_batches=one(micro_batches),
         schedule=one(SCHEDULES.index(schedule)),
         moe_dispatcher=one(DISPATCHERS.index(dispatcher)),
         sequence_parallel=one(bool(sequence) and tp > 1),
@@ -66,27 +70,50 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
     )
 
 
+def chunks_of(strategy: Strategy) -> int:
+    """Chunks of a stage: two under the DualPipe schedules, which need no vpp to say so."""
+    if strategy.schedule not in ("dualpipev", "dualpipe"):
+        return strategy.vpp
+    if strategy.vpp > 2:
+        raise SpecError(
+            f"{strategy.schedule} has two chunks a stage, not {strategy.vpp}", path="/strategy/vpp", hint="leave it out"
+        )
+    return 2
+
+
 def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
     """Layers of each class per chunk, and the layers of each stage that use each memory choice."""
-    pp, vpp = strategy.pp, strategy.vpp
-    given = strategy.layers_per_stage
+    pp, vpp, given = strategy.pp, chunks_of(strategy), strategy.layers_per_stage
+    kind = strategy.schedule
     per_chunk = None
     if given is not None:
-        per_chunk = _per_chunk(given, pp, vpp)
-        if int(per_chunk.sum()) != sum(counts):
+        per_chunk = _per_chunk(given, kind, pp, vpp)
+        copies = {tuple(int(per_chunk[place]) for place in places) for places in model_parts(kind, pp, vpp)}
+        if any(len(set(sizes)) > 1 for sizes in copies):
             raise SpecError(
-                f"layers_per_stage adds up to {int(per_chunk.sum())}, the model has {sum(counts)} layers",
+                "both devices that hold the same part of the model must hold as many layers of it",
                 path="/strategy/layers_per_stage",
             )
-    layers = template_layers(counts, pp, vpp, per_chunk)
+        total = int(per_chunk.sum()) // parameter_copies(kind)
+        if total != sum(counts):
+            raise SpecError(
+                f"layers_per_stage adds up to {total}, the model has {sum(counts)} layers",
+                path="/strategy/layers_per_stage",
+            )
+    layers = template_layers(counts, pp, vpp, per_chunk, kind)
     return Layout(layers, _applied(strategy, layers.sum(axis=(1, 2))))
 
 
-def _per_chunk(given: tuple[int, ...] | tuple[tuple[int, ...], ...], pp: int, vpp: int) -> np.ndarray:
+def _per_chunk(
+    given: tuple[int, ...] | tuple[tuple[int, ...], ...], kind: ScheduleKind, pp: int, vpp: int
+) -> np.ndarray:
+    """Layers of every chunk [pp, vpp]; one number a stage is spread over its chunks (dualpipe: it is both copies')."""
     rows = []
-    for stage in given:
+    for number, stage in enumerate(given):
         row = stage if isinstance(stage, tuple) else None
-        if row is None:
+        if row is None and kind == "dualpipe":
+            row = (int(given[number]), int(given[pp - 1 - number]))  # type: ignore[arg-type]
+        elif row is None:
             assert isinstance(stage, int)
             base, rest = divmod(stage, vpp)
             row = tuple(base + (1 if c < rest else 0) for c in range(vpp))

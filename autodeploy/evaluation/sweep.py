@@ -1,8 +1,7 @@
 """The sweep: time, breakdown and worst-stage memory of every candidate under the template layout.
 
-The template gives each middle stage k layers, the first stage fewer by the embedding's share, the last by the head's:
-k is the smallest count for which all layers fit. Times are the closed forms of the schedules; costs are the ones that
-estimates and the solver read.
+Times are the closed forms of the schedules; costs are the ones that estimates and the solver read. dualpipe is not
+swept: it is evaluated for comparison only.
 """
 
 from __future__ import annotations
@@ -12,13 +11,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.stage_classes import StepClass, StepClasses, step_classes
+from autodeploy.evaluation.stage_classes import StepClasses, step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes
 from autodeploy.evaluation.step_parts import TAIL_PARTS
+from autodeploy.evaluation.sweep_template import (
+    FIRST,
+    LAST,
+    MIDDLE,
+    ChunkSeconds,
+    Template,
+    chunk_seconds,
+    column,
+    each_piece,
+    template_of,
+)
 from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates, Ints
 from cost_models.collectives import point_to_point_s
-from cost_models.schedule import ScheduleKind, StageClasses, closed_form_classes_s, fused_pairs, in_flight_closed
+from cost_models.schedule import (
+    ScheduleKind,
+    StageClasses,
+    closed_form_classes_s,
+    fused_pairs,
+    in_flight_closed,
+    in_step_s,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,25 +79,21 @@ def _blocks(count: int) -> Iterator[slice]:
         yield slice(start, start + BLOCK)
 
 
-@dataclass(frozen=True)
-class _Template:
-    """Layers of every class on the first, a middle and the last stage [n, 3]."""
-
-    layers: list[Floats]
-
-
 def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     cuts, inverse = distinct_cuts(candidates, packed=context.packs is not None)
     costs = unit_costs(context, cuts).take(inverse)
     classes = step_classes(costs, candidates, context)
     n = len(candidates)
-    template = _template(classes, candidates, context, n)
-    forward, backward = (_stage_s(classes, template, phase, n, context) for phase in ("forward", "backward"))
+    if (candidates.schedule == SCHEDULES.index("dualpipe")).any():
+        raise ValueError("dualpipe is estimated, not swept")
+    template = template_of(classes, candidates, balanced="virtual_pipeline_balance" in context.features)
     blocking, edge = _p2p(candidates, context)
-    forward, backward = forward + blocking[:, None], backward + blocking[:, None]
-    closed_work, bubble, pacing, paired = _closed_forms(classes, template, candidates, forward, backward, edge)
+    forward, backward = (
+        chunk_seconds(classes, template, candidates, phase, context, blocking) for phase in ("forward", "backward")
+    )
+    closed_work, bubble, pacing, hidden = _closed_forms(classes, template, candidates, forward, backward, edge)
     tail = _tail(classes, template, candidates, n)
-    parts = _parts(classes, template, candidates, context, paired, pacing, blocking)
+    parts = _parts(classes, template, candidates, context, hidden, pacing, blocking)
     parts["pipeline_bubble_s"] = bubble
     slowest = np.argmax(tail["total_s"], axis=1)
     for name in TAIL_PARTS:
@@ -91,61 +104,9 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     # A template that does not fit with everything recomputed leaves little hope for other layouts: they come last.
     repaired = np.where(recomputed > room, UNLIKELY * repaired, repaired)
     repaired = np.where(least > room, np.inf, repaired)
-    bound = _bound(classes, candidates, context, n)
+    bound = _bound(classes, candidates, edge + blocking)
     on_card = recomputed * (1.0 + context.machine.fragmentation) + _beside_allocator(candidates, context)
     return Sweep(step, bound, memory, least, on_card, repaired, parts)
-
-
-def _each(classes: StepClasses) -> list[tuple[StepClass, int]]:
-    """Pieces with the stage class they sit on: embedding on the first, head and prediction modules on the last."""
-    return [(classes.embedding, 0), *((piece, 2) for piece in classes.pieces[1:])]
-
-
-def _template(classes: StepClasses, candidates: Candidates, context: Context, n: int) -> _Template:
-    """Layers per stage class; where pp is 1 the last stage holds everything."""
-    total = float(sum(c.count for c in classes.layers))
-    layer_s = sum(c.count * (c.cost.forward.total_s + c.cost.backward.total_s) for c in classes.layers) / total
-    ends = [np.zeros(n), np.zeros(n)]
-    for piece, stage in _each(classes):
-        ends[0 if stage == 0 else 1] += (piece.cost.forward.total_s + piece.cost.backward.total_s) / layer_s
-    pp = candidates.pp.astype(np.float64)
-    first_less, last_less = np.round(ends[0]), np.round(ends[1])
-    if "virtual_pipeline_balance" not in context.features:
-        first_less, last_less = np.zeros(n), np.zeros(n)
-    middle = np.ceil((total + np.minimum(first_less + last_less, total)) / pp)
-    middle = np.where(pp == 1, total, np.minimum(middle, total))
-    last = np.where(pp == 1, total, np.clip(total - (pp - 1) * middle, 0.0, np.maximum(middle - last_less, 0.0)))
-    first = np.where(pp == 1, 0.0, np.clip(total - last - (pp - 2) * middle, 0.0, middle))
-    sizes = np.stack([first, middle, last], axis=1)
-    # Model order: leading classes fill the first stages; the middle stage that counts is the one before the last.
-    starts = np.stack([np.zeros(n), np.maximum(first, total - last - middle), total - last], axis=1)
-    layers, before = [], 0.0
-    for step in classes.layers:
-        low, high = before, before + step.count
-        inside = np.clip(np.minimum(starts + sizes, high) - np.maximum(starts, low), 0.0, None)
-        layers.append(inside)
-        before = high
-    return _Template(layers)
-
-
-def _column(values: Floats, n: int) -> Floats:
-    return np.broadcast_to(np.asarray(values, dtype=np.float64), (n,))
-
-
-def _stage_s(classes: StepClasses, template: _Template, phase: str, n: int, context: Context) -> Floats:
-    """Seconds of one micro batch on the three stage classes [n, 3]."""
-    slow = context.slowest_device_factor - 1.0
-
-    def seconds(step: StepClass) -> Floats:
-        cost = getattr(step.cost, phase)
-        return _column(cost.total_s + slow * cost.compute_s, n)
-
-    total = np.zeros((n, 3))
-    for step, layers in zip(classes.layers, template.layers, strict=True):
-        total += layers * seconds(step)[:, None]
-    for piece, stage in _each(classes):
-        total[:, stage] += seconds(piece)
-    return total
 
 
 def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
@@ -168,57 +129,95 @@ def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
     return np.where(blocks, seconds, 0.0), np.where(blocks, 0.0, seconds)
 
 
+@dataclass(frozen=True)
+class _Hidden:
+    """What fused pairs hide on the pacing stage [n], and how much of it is expert communication."""
+
+    all_s: Floats
+    exchange_s: Floats
+
+
 def _closed_forms(
-    classes: StepClasses, template: _Template, candidates: Candidates, forward: Floats, backward: Floats, edge: Floats
-) -> tuple[Floats, Floats, Ints, Floats]:
+    classes: StepClasses,
+    template: Template,
+    candidates: Candidates,
+    forward: ChunkSeconds,
+    backward: ChunkSeconds,
+    edge: Floats,
+) -> tuple[Floats, Floats, Ints, _Hidden]:
     """Work of the pacing stage, bubble, which stage class paces, and what its fused pairs hide [n]."""
     n = len(candidates)
     one = candidates.pp == 1
-    if one.any():
+    for values in (forward.stage, forward.first, forward.last, backward.stage, backward.first, backward.last):
         # A single stage holds the first stage's pieces too.
-        forward[one, 2] += forward[one, 0]
-        backward[one, 2] += backward[one, 0]
-        forward[one, 0], backward[one, 0] = 0.0, 0.0
-    vpp = candidates.vpp.astype(np.float64)[:, None]
-    hidden = np.zeros((n, 3))
-    for step, layers in zip(classes.layers, template.layers, strict=True):
-        hidden += layers / vpp * _column(step.cost.hidden_pair_s, n)[:, None]
-    work, bubble, paired, stage = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+        values[one, LAST] += values[one, FIRST]
+        values[one, FIRST] = 0.0
+    hidden, exchange, split, covering = _pairs(classes, template, candidates)
+    shortest = np.minimum(np.minimum(forward.first, forward.last), np.minimum(backward.first, backward.last))
+    hidden = np.minimum(hidden, np.where(one[:, None], np.minimum(forward.stage, backward.stage), shortest))
+    work, bubble, stage = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+    found = _Hidden(np.zeros(n), np.zeros(n))
     for code, name in enumerate(SCHEDULES):
         here = candidates.schedule == code
         if not here.any():
             continue
         kind: ScheduleKind = name  # type: ignore[assignment]
-        chunk = vpp[here]
         stages = StageClasses(
-            forward[here],
-            backward[here],
-            forward[here] / chunk,
-            backward[here] / chunk,
-            forward[here] / chunk,
-            backward[here] / chunk,
-            np.minimum(hidden[here], np.minimum(forward[here], backward[here]) / chunk),
+            forward.stage[here],
+            backward.stage[here],
+            forward.first[here],
+            backward.first[here],
+            forward.last[here],
+            backward.last[here],
+            hidden[here],
+            split[here],
         )
-        closed = closed_form_classes_s(
-            kind, stages, candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here], edge[here]
-        )
-        work[here], bubble[here] = closed.work_s, closed.bubble_s
+        sizes = candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here]
+        covered = np.maximum(edge[here] - covering[here], 0.0)
+        closed = closed_form_classes_s(kind, stages, *sizes, edge[here], covered)
+        work[here] = closed.work_s
+        bubble[here] = np.maximum(closed.bubble_s, in_step_s(kind, stages, *sizes) - closed.work_s)
         pace = np.asarray(closed.pacing_stage)
-        stage[here] = np.where(pace >= candidates.pp[here] - 1, 2, np.where(pace == 0, 0, 1))
-        pairs = fused_pairs(kind, pace, candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here])
-        paired[here] = pairs * stages.hidden_pair_s[np.arange(len(pace)), stage[here]]
-    return work, bubble, stage, paired
+        stage[here] = np.where(pace >= candidates.pp[here] - 1, LAST, np.where(pace == 0, FIRST, MIDDLE))
+        pairs, rows = fused_pairs(kind, pace, *sizes), np.arange(len(pace))
+        found.all_s[here] = pairs * stages.hidden_pair_s[rows, stage[here]]
+        found.exchange_s[here] = np.minimum(found.all_s[here], pairs * exchange[here][rows, stage[here]])
+    return work, bubble, stage, found
 
 
-def _tail(classes: StepClasses, template: _Template, candidates: Candidates, n: int) -> dict[str, Floats]:
+def _pairs(classes: StepClasses, template: Template, candidates: Candidates) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of an even chunk [n, 3]: hidden in a pair, of that communication, dW after a split backward; and dW beside a
+    pair's sends [n].
+    """
+    n = len(candidates)
+    vpp = candidates.vpp.astype(np.float64)[:, None]
+    hidden, exchange, split, first = (np.zeros((n, 3)) for _ in range(4))
+    covering = np.zeros(n)
+    chunk = [layers / vpp for layers in template.layers]
+    ends, ends_back = np.cumsum(chunk, axis=0), np.cumsum(chunk[::-1], axis=0)[::-1]
+    for i, row in enumerate(classes.pairs):
+        for j, pair in enumerate(row):
+            # Layers first to last beside layers last to first.
+            low = np.maximum(ends[i] - chunk[i], ends_back[j] - chunk[j])
+            both = np.maximum(np.minimum(ends[i], ends_back[j]) - low, 0.0)
+            hidden += both * column(pair.hidden_s, n)[:, None]
+            exchange += both * column(pair.hidden_exchange_s, n)[:, None]
+            first += np.where(low == 0.0, np.minimum(both, 1.0), 0.0) * column(pair.first_s, n)[:, None]
+    for step, layers in zip(classes.layers, chunk, strict=True):
+        split += layers * column(step.cost.split_s, n)[:, None]
+        covering = np.maximum(covering, column(step.cost.covering_s, n))
+    return np.maximum(hidden - first, 0.0), np.maximum(exchange - first, 0.0), split, covering
+
+
+def _tail(classes: StepClasses, template: Template, candidates: Candidates, n: int) -> dict[str, Floats]:
     """What follows the pipeline, on each stage class [n, 3], by part."""
     found, one = {}, candidates.pp == 1
     for part in ("total_s", *TAIL_PARTS):
         total = np.zeros((n, 3))
         for step, layers in zip(classes.layers, template.layers, strict=True):
-            total += layers * _column(getattr(step.tail, part), n)[:, None]
-        for piece, stage in _each(classes):
-            total[:, stage] += _column(getattr(piece.tail, part), n)
+            total += layers * column(getattr(step.tail, part), n)[:, None]
+        for piece, where in each_piece(classes, candidates):
+            total += where * column(getattr(piece.tail, part), n)[:, None]
         total[one, 2] += total[one, 0]
         total[one, 0] = 0.0
         found[part] = total
@@ -227,10 +226,10 @@ def _tail(classes: StepClasses, template: _Template, candidates: Candidates, n: 
 
 def _parts(
     classes: StepClasses,
-    template: _Template,
+    template: Template,
     candidates: Candidates,
     context: Context,
-    hidden: Floats,
+    hidden: _Hidden,
     pacing: Ints,
     blocking: Floats,
 ) -> dict[str, Floats]:
@@ -241,17 +240,23 @@ def _parts(
     parts = {name: np.zeros(n) for name in names}
     one = candidates.pp == 1
     held = [(step, layers[rows, pacing]) for step, layers in zip(classes.layers, template.layers, strict=True)]
-    held += [(piece, ((pacing == stage) | one).astype(np.float64)) for piece, stage in _each(classes)]
+    held += [(piece, np.where(one, 1.0, where[rows, pacing])) for piece, where in each_piece(classes, candidates)]
     slow = context.slowest_device_factor - 1.0
     for step, count in held:
         for phase in (step.cost.forward, step.cost.backward):
             for name in names:
-                parts[name] += micro_batches * count * _column(getattr(phase, name), n)
-            parts["imbalance_s"] += micro_batches * count * slow * _column(phase.compute_s, n)
+                parts[name] += micro_batches * count * column(getattr(phase, name), n)
+            parts["imbalance_s"] += micro_batches * count * slow * column(phase.compute_s, n)
     parts["exposed_pp_s"] = 2.0 * micro_batches * blocking
-    off_even = np.minimum(parts["exposed_ep_s"], hidden)
-    parts["exposed_ep_s"] = parts["exposed_ep_s"] - off_even
-    parts["imbalance_s"] = np.maximum(0.0, parts["imbalance_s"] - (hidden - off_even))
+    for names_hidden, seconds in (
+        (("exposed_ep_s", "imbalance_s"), hidden.exchange_s),
+        (("host_bound_s",), hidden.all_s - hidden.exchange_s),
+    ):
+        left = seconds
+        for name in names_hidden:
+            taken = np.minimum(parts[name], left)
+            parts[name] = parts[name] - taken
+            left = left - taken
     parts["recompute_s"] = np.zeros(n)
     return parts
 
@@ -262,7 +267,7 @@ def _beside_allocator(candidates: Candidates, context: Context) -> Floats:
 
 
 def _memory(
-    classes: StepClasses, template: _Template, candidates: Candidates, context: Context, n: int
+    classes: StepClasses, template: Template, candidates: Candidates, context: Context, n: int
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Allocator bytes of the fullest stage, the least of any layout, the room on the card, in-flight counts, and the
     fullest stage's bytes when every layer is recomputed.
@@ -270,15 +275,15 @@ def _memory(
     static, kept, freed, ends = (np.zeros((n, 3)) for _ in range(4))
     everything = np.zeros(n)
     for step, layers in zip(classes.layers, template.layers, strict=True):
-        each = _column(step.static.total, n)
+        each = column(step.static.total, n)
         static += layers * each[:, None]
-        kept += layers * _column(step.cost.activation_bytes, n)[:, None]
-        freed += layers * _column(step.cost.choices["full"].saved_bytes, n)[:, None]
+        kept += layers * column(step.cost.activation_bytes, n)[:, None]
+        freed += layers * column(step.cost.choices["full"].saved_bytes, n)[:, None]
         everything += step.count * each
-    for piece, stage in _each(classes):
-        static[:, stage] += _column(piece.static.total, n)
-        ends[:, stage] += _column(piece.cost.activation_bytes, n)
-        everything += _column(piece.static.total, n)
+    for piece, where in each_piece(classes, candidates):
+        static += where * column(piece.static.total, n)[:, None]
+        ends += where * column(piece.cost.activation_bytes, n)[:, None]
+        everything += column(piece.static.total, n)
     one = candidates.pp == 1
     static[one, 2] += static[one, 0]
     kept[one, 2] += kept[one, 0]
@@ -290,10 +295,10 @@ def _memory(
         here = candidates.schedule == code
         if here.any():
             kind: ScheduleKind = name  # type: ignore[assignment]
-            for column, place in enumerate(places):
+            for stage_class, place in enumerate(places):
                 args = (place[here], candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here])
-                in_flight[here, column] = in_flight_closed(kind, *args) / candidates.vpp[here]
-    widest = np.max([_column(step.cost.activation_bytes, n) for step in classes.layers], axis=0)
+                in_flight[here, stage_class] = in_flight_closed(kind, *args) / candidates.vpp[here]
+    widest = np.max([column(step.cost.activation_bytes, n) for step in classes.layers], axis=0)
     workspace = GRADIENT_SHARE * widest
     # The last chunk of the model is held by one micro batch at a time; its pieces do not pile up.
     pieces = ends * np.where((np.arange(3) == 2) & ~one[:, None], 1.0, in_flight)
@@ -308,7 +313,7 @@ def _memory(
 
 def _repaired(
     classes: StepClasses,
-    template: _Template,
+    template: Template,
     candidates: Candidates,
     context: Context,
     step_s: Floats,
@@ -331,8 +336,8 @@ def _repaired(
         for step, layers in zip(classes.layers, template.layers, strict=True):
             if name in step.cost.choices:
                 choice, count = step.cost.choices[name], layers.max(axis=1)
-                saved += count * _column(choice.saved_bytes, n) * held
-                cost += count * _column(choice.recompute_s, n) * micro_batches
+                saved += count * column(choice.saved_bytes, n) * held
+                cost += count * column(choice.recompute_s, n) * micro_batches
         return saved, cost
 
     for name in ("norm", "activation", "mla_up_proj"):
@@ -346,31 +351,39 @@ def _repaired(
     return np.where(need > 0.0, step_s + cost * share, step_s + extra)
 
 
-def _bound(classes: StepClasses, candidates: Candidates, context: Context, n: int) -> Floats:
+def _bound(classes: StepClasses, candidates: Candidates, edge: Floats) -> Floats:
     """A step time that no layout and no memory choice of the candidate can beat.
 
     With W seconds of work of one micro batch over all stages, some device works at least W / P a micro batch. Under
     1f1b with M > P micro batches an even split is the best of all splits and takes (M + P - 1) W / P (the average of
-    the stages' paths with weights that make it stationary); other schedules fill and drain in no less than one layer a
-    stage. Pairing can hide at most what a pair of whole layers hides.
+    the stages' paths with weights that make it stationary). Under other schedules stage p works for M micro batches
+    after the first forward has come down to it and before the last backward goes up, through the first chunks of the
+    stages before, which have a layer each: the mean of these paths over the stages takes M W / P and half of that ramp.
+    Pairing can hide at most what a pair of whole layers hides.
     """
+    n = len(candidates)
     work = np.zeros(n)
     hidden = np.zeros(n)
+    total_layers = sum(step.count for step in classes.layers)
     smallest = np.full(n, np.inf)
-    for step in classes.layers:
-        each = _column(step.cost.forward.total_s + step.cost.backward.total_s, n)
+    for step, most in zip(classes.layers, classes.most_hidden, strict=True):
+        each = column(step.cost.forward.total_s + step.cost.backward.total_s, n)
         work += step.count * each
-        hidden += step.count * _column(step.cost.hidden_pair_s, n)
+        hidden += step.count * column(most, n)
         smallest = np.minimum(smallest, each)
     heaviest = np.zeros(n)
     for piece in classes.pieces:
-        each = _column(piece.cost.forward.total_s + piece.cost.backward.total_s, n)
+        each = column(piece.cost.forward.total_s + piece.cost.backward.total_s, n)
         work += each
         heaviest = np.maximum(heaviest, each)
     pp, m = candidates.pp.astype(np.float64), candidates.micro_batches.astype(np.float64)
     plain = candidates.schedule == SCHEDULES.index("1f1b")
     paired = np.isin(candidates.schedule, PAIRED)
     work_paired = np.where(paired, work - hidden, work)
-    even = np.where(plain & (m > pp), (m + pp - 1.0) / pp * work, m / pp * work_paired)
-    tail = np.asarray(sum(c.count * _column(c.tail.total_s, n) for c in classes.layers)) / pp
+    # dualpipev has its head on stage 0 too, but in the other chunk.
+    chunks = np.where(total_layers >= pp * candidates.vpp, smallest, 0.0) + 2.0 * edge
+    first = column(classes.embedding.cost.forward.total_s + classes.embedding.cost.backward.total_s, n)
+    ramp = (pp - 1.0) / 2.0 * chunks + (pp - 1.0) / pp * first
+    even = np.where(plain & (m > pp), (m + pp - 1.0) / pp * work, m / pp * work_paired + ramp)
+    tail = np.asarray(sum(c.count * column(c.tail.total_s, n) for c in classes.layers)) / pp
     return np.asarray(np.maximum(even, m * heaviest) + tail)

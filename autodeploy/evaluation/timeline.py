@@ -33,7 +33,7 @@ def pipeline_timeline(
     layers = layout.layers[None]
     times = chunk_times(problem, layers, applied_array(problem, layout))
     order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
-    found = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, problem.p2p_s, keep_times=True)
+    found = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends, keep_times=True)
     assert found.start_s is not None
     assert found.end_s is not None
     kept, left_out = _kept(order)

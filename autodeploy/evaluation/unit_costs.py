@@ -11,16 +11,20 @@ import numpy.typing as npt
 from autodeploy.evaluation.expert_balance import even_balance, migrated_balance, routed_balance
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
+from autodeploy.evaluation.pair_windows import PairCost, pair_cost
 from autodeploy.strategies.candidates import PAIRED, Candidates
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.workload.operators import Floats, LayerTable
+    from autodeploy.workload.operators import LayerTable
 
 T = TypeVar("T")
 MODULE = -1  # place of the prediction module among the layers
+
+
+Pairs = tuple[tuple[PairCost, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,9 @@ class UnitCosts:
     head: LayerCost
     mtp: LayerCost | None
     shard: Sharding
+    pairs: Pairs  # of a forward of one kind beside a backward of another
     moved: dict[int, LayerCost] = field(default_factory=dict)
+    moved_pairs: Pairs = ()
 
     def take(self, index: Any) -> UnitCosts:
         """The costs of the candidates at an index array."""
@@ -48,8 +54,14 @@ class UnitCosts:
             _take(self.head, index),
             None if self.mtp is None else _take(self.mtp, index),
             _take(self.shard, index),
+            _take_pairs(self.pairs, index),
             _take(self.moved, index),
+            _take_pairs(self.moved_pairs, index),
         )
+
+
+def _take_pairs(pairs: Pairs, index: Any) -> Pairs:
+    return tuple(tuple(_take(pair, index) for pair in row) for row in pairs)
 
 
 def _take(value: T, index: Any) -> T:
@@ -131,22 +143,40 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
         routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
         for n, table in tables(copied).items():
             if table.choices_per_token:
-                layers[n] = faster(cost(table, routed, copied), layers[n], candidates)
+                layers[n] = _faster(cost(table, routed, copied), layers[n], exchange)
     elif "expert_migration" in context.features and model.is_moe:
         balance = migrated_balance(context, shard.ep, nodes)
         levels = context.levels_experts(candidates)
         features = replace(exchange, balance=chosen(levels, balance, exchange.balance))
         moved = {n: cost(table, features) for n, table in plain.items() if table.choices_per_token}
     even = replace(exchange, balance=even_balance(len(candidates)))
+    order = range(len(kinds))
     return UnitCosts(
-        layers=tuple(layers[n] for n in range(len(kinds))),
+        layers=tuple(_alone(layers[n]) for n in order),
         counts=tuple(count for _, count in kinds),
-        embedding=cost(embedding_table(model, shard), even),
-        head=cost(head_table(model, shard, context.operators), even),
-        mtp=layers.get(MODULE),
+        embedding=_alone(cost(embedding_table(model, shard), even)),
+        head=_alone(cost(head_table(model, shard, context.operators), even)),
+        mtp=_alone(layers[MODULE]) if MODULE in layers else None,
         shard=shard,
-        moved=moved,
+        pairs=_pairs([layers[n] for n in order], exchange),
+        moved={n: _alone(layer) for n, layer in moved.items()},
+        moved_pairs=_pairs([moved.get(n, layers[n]) for n in order], exchange) if moved else (),
     )
+
+
+def _alone(cost: LayerCost) -> LayerCost:
+    """A cost without its part in pairs, which is priced by pairs of kinds; no schedule pairs a piece."""
+    return replace(cost, pairing=None)
+
+
+def _pairs(layers: list[LayerCost], exchange: ExchangeFeatures) -> Pairs:
+    return tuple(tuple(_pair(first, second, exchange) for second in layers) for first in layers)
+
+
+def _pair(forward: LayerCost, backward: LayerCost, exchange: ExchangeFeatures) -> PairCost:
+    if forward.pairing is None or backward.pairing is None:
+        return PairCost(*(np.zeros(1) for _ in range(3)))
+    return pair_cost(forward.pairing, backward.pairing, exchange.paired)
 
 
 def _may_copy(candidates: Candidates) -> npt.NDArray[np.bool_]:
@@ -154,17 +184,12 @@ def _may_copy(candidates: Candidates) -> npt.NDArray[np.bool_]:
     return np.asarray((candidates.etp == 1) & np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL]))
 
 
-def faster(first: LayerCost, second: LayerCost, candidates: Candidates) -> LayerCost:
+def _faster(first: LayerCost, second: LayerCost, exchange: ExchangeFeatures) -> LayerCost:
     """Per candidate the first where it takes less time, alone and beside another micro batch's passes."""
-    return chosen(saved_s(first, second, candidates) > 0.0, first, second)
-
-
-def saved_s(first: LayerCost, second: LayerCost, candidates: Candidates) -> Floats:
-    """Seconds of a micro batch that the first saves over the second [n]: the less of both where passes are paired."""
-    paired = np.isin(candidates.schedule, PAIRED)
     alone = second.alone_s - first.alone_s
-    beside = alone - (second.hidden_pair_s - first.hidden_pair_s)
-    return np.asarray(np.where(paired, np.minimum(alone, beside), alone))
+    beside = alone - (_pair(second, second, exchange).hidden_s - _pair(first, first, exchange).hidden_s)
+    saved = np.where(exchange.paired, np.minimum(alone, beside), alone)
+    return chosen(saved > 0.0, first, second)
 
 
 def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
@@ -173,6 +198,8 @@ def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
         return np.where(condition, first, second)  # type: ignore[no-any-return, call-overload]
     if isinstance(first, dict) and isinstance(second, dict):
         return {k: chosen(condition, first[k], second[k]) for k in first if k in second}  # type: ignore[return-value]
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return tuple(chosen(condition, a, b) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
     if is_dataclass(first) and not isinstance(first, type):
         pairs = {f.name: (getattr(first, f.name), getattr(second, f.name)) for f in fields(first)}
         return type(first)(**{name: chosen(condition, a, b) for name, (a, b) in pairs.items()})

@@ -54,7 +54,7 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
             add(BLOCK, "--expert-tensor-parallel-size", expert_tensor_parallel(strategy))
     if strategy.tp > 1 and strategy.sequence_parallel is not False:
         add(BLOCK, "--sequence-parallel")
-    _add_schedule(arguments, strategy)
+    _add_schedule(arguments, strategy, plan.micro_batches)
     return _add_placement(arguments, spec, plan, placed)
 
 
@@ -73,7 +73,7 @@ def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> Non
         arguments.add(BLOCK, "--use-cp-send-recv-overlap")
 
 
-def _add_schedule(arguments: LaunchArguments, strategy: Strategy) -> None:
+def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: int) -> None:
     """The schedule, or a refusal: another schedule would be another plan."""
     schedule, mindspeed = strategy.schedule, arguments.target == "mindspeed-llm"
     if schedule == "dualpipe" or (schedule == "dualpipev" and not mindspeed):
@@ -91,6 +91,19 @@ def _add_schedule(arguments: LaunchArguments, strategy: Strategy) -> None:
         elif schedule == "adaptive_pipe":
             arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
             arguments.add("SCHEDULE_ARGS", "--delay-wgrad-compute")
+    group = micro_batch_group(strategy.pp, micro_batches)
+    if not mindspeed and strategy.vpp > 1 and micro_batches > strategy.pp and group != strategy.pp:
+        # Micro batches that do not come in groups of pp: the smallest group whose last one is no shorter than pp.
+        arguments.add("SCHEDULE_ARGS", "--microbatch-group-size-per-virtual-pipeline-stage", group)
+
+
+def micro_batch_group(pp: int, micro_batches: int) -> int:
+    """The group of interleaved micro batches to ask Megatron-core for: the smallest from pp on that it accepts.
+
+    It refuses a last group smaller than pp (model_parallel_config.py, microbatch_group_size_per_vp_stage).
+    """
+    sizes = range(pp, micro_batches)
+    return next((n for n in sizes if micro_batches % n == 0 or micro_batches % n >= pp), micro_batches)
 
 
 def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Placement) -> int:

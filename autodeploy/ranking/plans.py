@@ -120,9 +120,9 @@ def _axis_features() -> set[str]:
 def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> set[str]:
     """Features that are on for this candidate among those that depend on its axes."""
     on, found = context.features, set()
-    paired = axes["schedule"] == "adaptive_pipe"
-    if paired:
-        found.add("adaptive_pipe")
+    paired = axes["schedule"] in {"adaptive_pipe", "dualpipev", "dualpipe"}
+    if axes["schedule"] in {"adaptive_pipe", "dualpipev"}:
+        found.add(str(axes["schedule"]))
     if axes["moe_dispatcher"] == "hierarchical" and context.model.is_moe:
         found.add("hierarchical_a2a")
     flat = axes["moe_dispatcher"] in {"alltoall", "alltoall_seq"}
@@ -272,18 +272,11 @@ def _stages(estimate: Estimate, layout: Layout, context: Context) -> tuple[Stage
     pp, _vpp = layout.layers.shape[:2]
     found = []
     for stage in range(pp):
-        holds = []
-        if stage == 0:
-            holds.append("embedding")
-        if stage == pp - 1:
-            holds.append("head")
-            if context.model.num_nextn_predict_layers:
-                holds.append("mtp")
         kinds = {name: float(values[stage]) / GIB for name, values in estimate.memory.items()}
         found.append(
             Stage(
                 layers=tuple(int(x) for x in layout.layers[stage].sum(axis=-1)),
-                holds=tuple(holds),
+                holds=estimate.holds[stage],
                 forward_s=float(estimate.forward_s[stage].sum()),
                 backward_s=float(estimate.backward_s[stage].sum()),
                 in_flight=float(estimate.in_flight[stage]),

@@ -32,8 +32,9 @@ def relax_bound(problem: InnerProblem) -> float:
     """Lower bound on `step_s` [s]; inf when the layers fit on no layout.
 
     Every layer must be somewhere: the bound is the least T for which the stages together have room for all layers
-    within T. A stage with n layers needs M times its work, or with 1f1b and M > P the path
-    X + (M - 1) x_p - (P - 1 - p) F_p (X: one micro batch through the whole pipeline), each with its n cheapest layers.
+    within T. A stage with n layers needs M times its work and the ramp before it (the first forward comes down, the
+    last backward goes up through the first chunks of the stages before), or with 1f1b and M > P the path
+    X + (M - 1) x_p - (P - 1 - p) F_p (X: one micro batch through the whole pipeline); each with its n cheapest layers.
     """
     bound = _room_bound(problem, problem.layers)
     if sum(1 for layers in problem.layers if layers) > 1:
@@ -96,7 +97,7 @@ def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats, wh
     send = 2.0 * problem.blocking_p2p_s * problem.vpp
     work = _cheapest(problem, [c.forward_s + c.backward_s - c.hidden_pair_s for c in problem.classes], count)
     own = sum(p.forward_s + p.backward_s for p in pieces) + send
-    time = m * (work + own + extra)
+    time = m * (work + own + extra) + ramp_s(problem, stage)
     if problem.schedule == "1f1b" and m > problem.pp:
         deeper = problem.pp - 1 - stage
         weights = [(m - 1) * (c.forward_s + c.backward_s) - deeper * c.forward_s for c in problem.classes]
@@ -104,6 +105,21 @@ def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats, wh
         path -= deeper * (sum(p.forward_s for p in pieces) + problem.blocking_p2p_s)
         time = np.maximum(time, whole + path)
     return time
+
+
+def ramp_s(problem: InnerProblem, stage: int) -> float:
+    """First forward down to a stage and last backward up from it, through the chunk 0 of the stages before, at least.
+
+    Neither is ever in a pair. dualpipe enters from both ends: its nearer half may be the other one, so nothing counts.
+    """
+    if problem.schedule == "dualpipe" or not stage:
+        return 0.0
+    layers = [c.forward_s + c.backward_s for c, n in zip(problem.classes, problem.layers, strict=True) if n]
+    each = problem.min_layers_per_chunk * min(layers, default=0.0)
+    each += 2.0 * (problem.p2p_s + problem.blocking_p2p_s)
+    pieces = [p.cost for p in problem.pieces if p.stage < stage and p.chunk == 0]
+    first = sum(p.forward_s + p.backward_s for p in pieces)
+    return float(stage * each + first)
 
 
 def _stage_bytes(problem: InnerProblem, stage: int, moments: Floats, count: int) -> tuple[Floats, Floats, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from autodeploy.solver.bounds import most_saved
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
-from autodeploy.solver.master import UNITS, solve_model
+from autodeploy.solver.master import UNITS, edges_s, solve_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,10 +83,12 @@ def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float
     hidden = np.array([c.hidden_pair_s for c in problem.classes])
     half_pairs = (cut.pairs.sum(axis=2) + cut.pairs.sum(axis=1)) / 2.0
     layer = cut.forward[..., None] * forward + cut.backward[..., None] * backward - half_pairs[..., None] * hidden
-    fixed = cut.edges * problem.p2p_s + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
+    layer -= cut.split[..., None] * np.array([c.split_s for c in problem.classes])
+    fixed = edges_s(problem, cut) + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
     for piece in problem.pieces:
         place = (piece.stage, piece.chunk)
         fixed += float(cut.forward[place]) * piece.cost.forward_s + float(cut.backward[place]) * piece.cost.backward_s
+        fixed -= float(cut.split[place]) * piece.cost.split_s
     return layer, fixed
 
 

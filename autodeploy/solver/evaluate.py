@@ -41,7 +41,7 @@ class Evaluator:
     def makespan_s(self, layout: Ints, applied: Ints) -> Floats:
         """Simulated makespans [n]."""
         times = self.times(layout, applied)
-        return makespan_s(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, self.problem.p2p_s)
+        return makespan_s(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
 
     def bare_s(self, layout: Ints) -> Floats:
         """Lower bound on the step time of layouts [n] under any options."""
@@ -55,7 +55,7 @@ class Evaluator:
             times.backward_s,
             self.problem.micro_batches,
             times.hidden_pair_s,
-            self.problem.p2p_s,
+            times.sends,
         ).makespan_s
 
     def step_s(self, layout: Ints, applied: Ints, below_s: float = float("inf")) -> Floats:
@@ -71,7 +71,7 @@ class Evaluator:
                 times.forward_s[rows],
                 times.backward_s[rows],
                 times.hidden_pair_s[rows],
-                self.problem.p2p_s,
+                times.sends.take(rows),
             )
         return step
 
@@ -87,11 +87,11 @@ class Evaluator:
     def critical_paths(self, layout: Ints, applied: Ints) -> list[SchedulePath]:
         """The longest path of every plan."""
         times = self.times(layout, applied)
-        return critical_paths(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, self.problem.p2p_s)
+        return critical_paths(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
 
     def paced_paths(self, layout: Ints, applied: Ints, factor: float) -> list[SchedulePath]:
         """The longest path of a plan with one stage slowed by a factor, for every stage."""
         times = self.times(layout[None], applied[None])
         slow = (1.0 + (factor - 1.0) * np.eye(self.problem.pp))[:, :, None]
         hidden = np.broadcast_to(times.hidden_pair_s, (self.problem.pp, *times.hidden_pair_s.shape[1:]))
-        return critical_paths(self.order, times.forward_s * slow, times.backward_s * slow, hidden, self.problem.p2p_s)
+        return critical_paths(self.order, times.forward_s * slow, times.backward_s * slow, hidden, times.sends)

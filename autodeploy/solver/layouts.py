@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
 
 
-@lru_cache(maxsize=256)
-def chunk_order(schedule: str, pp: int, vpp: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Places (stage, chunk) of every model part, in model order; DualPipe keeps each part in two places."""
-    if schedule == "dualpipev":
-        return tuple(((p, 0),) for p in range(pp)) + tuple(((p, 1),) for p in reversed(range(pp)))
-    if schedule == "dualpipe":
-        return tuple(((p, 0), (pp - 1 - p, 1)) for p in range(pp))
-    return tuple(((p, c),) for c in range(vpp) for p in range(pp))
-
-
 def parts_of(problem: InnerProblem) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """`chunk_order` of a problem."""
-    return chunk_order(problem.schedule, problem.pp, problem.vpp)
+    """Places (stage, chunk) of every model part of a problem, in model order."""
+    return model_parts(problem.schedule, problem.pp, problem.vpp)
 
 
 def most_layers_per_chunk(problem: InnerProblem) -> int:

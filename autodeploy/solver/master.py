@@ -43,12 +43,22 @@ def path_cost_s(problem: InnerProblem, path: SchedulePath, column: Column) -> fl
     p = column.stage
     cost = float((path.forward[p] * column.forward_s).sum() + (path.backward[p] * column.backward_s).sum())
     cost -= float((path.pairs[p] * column.hidden_pair_s).sum())
+    for chunk, layers in enumerate(column.chunks):
+        split = sum(n * c.split_s for n, c in zip(layers, problem.classes, strict=True))
+        split += sum(q.cost.split_s for q in problem.pieces if (q.stage, q.chunk) == (p, chunk))
+        cost -= float(path.split[p, chunk]) * split
     if column.extra_s:
         times = int(path.backward[p].min())
         if any(option.swap_bytes for option in problem.options):
             times = min(times, int(path.forward[p].min()))
         cost += times * column.extra_s
     return cost
+
+
+def edges_s(problem: InnerProblem, path: SchedulePath) -> float:
+    """Seconds that a path spends between devices, at least: no layer covers more of a send than the best one."""
+    covered = min(problem.p2p_s, max(c.covering_s for c in problem.classes))
+    return float(path.edges * problem.p2p_s - path.covered.sum() * covered)
 
 
 def solve_master(
@@ -81,7 +91,7 @@ def solve_master(
     ]
     for cut in cuts:
         costs = [int(np.floor(path_cost_s(problem, cut, column) * scale)) for column, _ in flat]
-        edges = int(np.floor(cut.edges * problem.p2p_s * scale))
+        edges = int(np.floor(edges_s(problem, cut) * scale))
         model.add(_sum(cp_model, [pick for _, pick in flat], costs) + edges <= makespan)
     for stage_columns, row in zip(columns, picks, strict=True):
         model.add(_sum(cp_model, row, [int(np.floor(c.tail_s * scale)) for c in stage_columns]) <= tail)

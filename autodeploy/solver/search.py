@@ -202,6 +202,5 @@ def _first_cuts(state: Search) -> None:
 
 
 def _key(cut: SchedulePath) -> bytes:
-    return b"".join(
-        (cut.forward.tobytes(), cut.backward.tobytes(), cut.pairs.tobytes(), bytes(str(cut.edges), "ascii"))
-    )
+    counts = (cut.forward, cut.backward, cut.pairs, cut.covered, cut.split)
+    return b"".join((*(each.tobytes() for each in counts), bytes(str(cut.edges), "ascii")))

@@ -181,11 +181,13 @@ class StageChoices:
         rows = np.flatnonzero(enough & (on_host <= self.problem.host_bytes_per_device * (1.0 + 1e-9)))
         if not len(rows):
             return None
-        least = float(added[rows].min())
+        # A pair gives swaps a longer window than its passes have.
+        least = float((frontier.extra_s if self.problem.pairs else added)[rows].min())
         rows = rows[np.argsort(added[rows], kind="stable")]
         if self.problem.vpp == 1:
             rows = rows[_front(out[rows], (added - out)[rows])]
         exact = self.problem.vpp == 1 and len(rows) <= MOST_POINTS
+        exact &= not (self.problem.pairs and bool(frontier.swap_bytes.any()))
         found = self._points(stage, chunks, bare, frontier.counts[rows[:MOST_POINTS]], least, exact=exact)
         if not len(found.applied):
             lean = np.argsort(-frontier.saved.sum(axis=1), kind="stable")[:MOST_POINTS]

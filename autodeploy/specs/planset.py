@@ -60,10 +60,15 @@ class Stage(Document):
 
 
 class Hidden(Document):
-    """How much communication runs behind computation, as shares of the total of its kind."""
+    """How much communication runs behind computation, as shares of the total of its kind.
+
+    ep_share_steady is the share inside pairs of a forward and a backward; ep_share_step that of the whole step, which
+    grows with the number of micro batches. paired_share: forwards that run in a pair.
+    """
 
     ep_share_steady: float = 0.0
     ep_share_step: float = 0.0
+    paired_share: float = 0.0
     tp_share: float = 0.0
     cp_share: float = 0.0
     dp_share: float = 0.0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Modelled as mechanisms today. Any other feature is refused by name when it is switched on.
 MODELLED: frozenset[str] = frozenset(
     {
-        *("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap"),
+        *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap"),
         *("expert_migration", "sample_rearrangement", "mutual_routing", "capacity_drop"),
         *("virtual_pipeline_balance", "rect_fa", "ascendp_mm", "vector_sort", "fused_operators"),
         *("cube_vector_parallel", "host_sync_free", "host_reorder", "host_core_binding"),
@@ -39,6 +39,7 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
     - _OWN_STACK
     - {
         *("expert_migration", "mutual_routing", "sample_rearrangement"),
+        "dualpipev",
         "hierarchical_a2a",
         "host_core_binding",
         "coc",
@@ -59,6 +60,7 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
     - {
         *("expert_migration", "mutual_routing", "sample_rearrangement", "capacity_drop"),
         "adaptive_pipe",
+        "dualpipev",
         "coc",
         "mc2",
         "reuse_fp32_param",
@@ -173,6 +175,6 @@ def _why_not(name: str, search: SearchSpec, model: ModelSpec, profile_name: str)
         return "it moves rows between experts, and the model has none"
     if name in _NEED_EXPERTS and model.capacity_factor is not None:
         return "experts are padded to the model's capacity_factor: all do the same work"
-    if name == "adaptive_pipe" and not model.is_moe:
+    if name in {"adaptive_pipe", "dualpipev"} and not model.is_moe:
         return "it hides expert communication, and the model has no experts"
     return None

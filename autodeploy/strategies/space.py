@@ -58,8 +58,7 @@ def default_space(
     ep = [e for e in divisors(model.n_routed_experts or 1) if e <= world]
     off = {name for name, switch in features.items() if switch == "off"}
     schedules = [SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")]
-    if model.is_moe and "adaptive_pipe" not in off:
-        schedules.append(SCHEDULES.index("adaptive_pipe"))
+    schedules += [SCHEDULES.index(name) for name in ("adaptive_pipe", "dualpipev") if model.is_moe and name not in off]
     dispatchers = [DISPATCHERS.index("alltoall")]
     if model.is_moe:
         dispatchers += [DISPATCHERS.index("alltoall_seq"), DISPATCHERS.index("allgather")]

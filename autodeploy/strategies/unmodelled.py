@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
 
-_FOLDED = ("dualpipev", "dualpipe")
+_EVALUATED_ONLY = ("dualpipe",)  # two copies of the parameters: estimated for comparison, never worth a search
 
 
 def refuse_unmodelled(spec: Spec) -> None:
@@ -41,13 +41,13 @@ def refuse_unmodelled(spec: Spec) -> None:
     for field in ("fix", "allow"):
         wanted = getattr(search, field).get("schedule", ())
         names = wanted if isinstance(wanted, tuple) else (wanted,)
-        unknown = [name for name in names if name in _FOLDED]
+        unknown = [name for name in names if name in _EVALUATED_ONLY]
         found.append(
             (
                 f"/search/{field}/schedule",
                 bool(unknown),
-                f"schedule {', '.join(map(str, unknown))}",
-                "1f1b, interleaved or adaptive_pipe",
+                f"a search over {', '.join(map(str, unknown))}",
+                "dualpipev needs no second copy of the parameters; `estimate` predicts dualpipe",
             )
         )
     errors = [FieldError(path, f"{what} is not modelled yet", hint) for path, asked, what, hint in found if asked]
@@ -59,13 +59,7 @@ def refuse_unmodelled(spec: Spec) -> None:
 
 def strategy_errors(strategy: Strategy) -> list[FieldError]:
     """What a strategy asks for that no estimate can take into account."""
-    found = [
-        ("/strategy/fsdp", strategy.fsdp, "fully sharded data parallelism", "distributed_optimizer"),
-        (
-            "/strategy/schedule",
-            strategy.schedule in _FOLDED,
-            f"schedule {strategy.schedule}",
-            "1f1b, interleaved or adaptive_pipe",
-        ),
-    ]
-    return [FieldError(path, f"{what} is not modelled yet", hint) for path, asked, what, hint in found if asked]
+    if strategy.fsdp:
+        text = "fully sharded data parallelism is not modelled yet"
+        return [FieldError("/strategy/fsdp", text, "distributed_optimizer")]
+    return []

@@ -2,32 +2,68 @@
 
 from __future__ import annotations
 
+from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, interleaved_bubble_s, paired_share
 from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
 from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
-from cost_models.schedule.orders import OperationOrder, ScheduleKind, group_size, operation_order, warm_up_slots
+from cost_models.schedule.orders import (
+    OperationOrder,
+    ScheduleKind,
+    group_size,
+    operation_order,
+    schedule_problem,
+    warm_up_slots,
+)
+from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies
+from cost_models.schedule.sends import Sends
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
-from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s, fused_pairs
+from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s, fused_pairs, in_step_s
+from cost_models.schedule.windows import (
+    BackwardHalf,
+    ExpertExchange,
+    ForwardHalf,
+    Lanes,
+    PairTime,
+    pair_s,
+    pair_time,
+)
 
 __all__ = [
+    "BackwardHalf",
     "ClosedForm",
+    "ExpertExchange",
+    "ForwardHalf",
+    "Lanes",
     "OperationOrder",
+    "PairTime",
     "ScheduleKind",
     "SchedulePath",
+    "Sends",
     "StageClasses",
     "Timeline",
+    "bubble_fraction",
+    "chunk_micro_batches",
     "closed_form_classes_s",
     "closed_form_s",
     "critical_path",
     "critical_paths",
+    "dualpipev_bubble_s",
     "fused_pairs",
     "group_size",
     "in_flight",
     "in_flight_closed",
     "in_flight_moments",
+    "in_step_s",
+    "interleaved_bubble_s",
     "makespan_s",
+    "model_parts",
     "operation_order",
     "pair_counts",
+    "pair_s",
+    "pair_time",
+    "paired_share",
+    "parameter_copies",
+    "schedule_problem",
     "simulate",
     "warm_up_slots",
 ]

@@ -12,8 +12,8 @@ With few micro batches another path is longer: one micro batch through every chu
 chunk for all the others: sum of all F + B, and (M - 1) max(F, B).
 
 Equal stages: 1f1b (M + P - 1)(F + B); interleaved M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2);
-dualpipev (P - 1)(F&B + B) - F over the work of the stage at the turn, F and B of one chunk (MindSpeed's
-dualpipev document, with whole backwards). A pair must hide no more than the smaller of its two halves.
+dualpipev (P - 1)(F&B + B - W) - F over the work of the stage at the turn, F, B and W (dW alone) of one chunk
+(MindSpeed's dualpipev document). A pair must hide no more than the smaller of its two halves.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.orders import ScheduleKind, operation_order
+from cost_models.schedule.sends import Sends, as_sends
 from cost_models.schedule.simulation import pair_counts
 
 Floats = npt.NDArray[np.float64]
@@ -65,24 +66,28 @@ def closed_form_s(
     backward_s: Floats,
     micro_batches: int,
     hidden_pair_s: Floats | None = None,
-    p2p_s: Floats | float = 0.0,
+    p2p_s: Sends | Floats | float = 0.0,
 ) -> ClosedForm:
     """Lower bound on the makespan of candidates that share a schedule; parameters as `simulation.makespan_s`.
 
-    p2p_s counts where a path crosses devices in ramp and filling; in the steady phase a path may hide it.
+    Sends count where a path crosses devices in ramp and filling; in the steady phase a path may hide them. The first
+    forward and the last backward of a stage are never in a pair: what covers sends in pairs does not cover theirs.
     """
     _, pp, vpp = forward_s.shape
     counts = pair_counts(operation_order(kind, pp, vpp, micro_batches))
     hidden = np.zeros(forward_s.shape[:2])
     if hidden_pair_s is not None:
         hidden = np.einsum("npfb,pfb->np", hidden_pair_s, counts.astype(np.float64))
-    edge = np.broadcast_to(np.asarray(p2p_s, dtype=np.float64), (len(forward_s),))[:, None]
+    sends = as_sends(p2p_s)
+    edge = np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), (len(forward_s),))[:, None]
     if kind in ("dualpipev", "dualpipe"):
-        return _dual_terms(kind, forward_s, backward_s, micro_batches, hidden_pair_s, hidden, edge).longest()
+        split = np.zeros_like(backward_s) if sends.split_s is None else np.broadcast_to(sends.split_s, backward_s.shape)
+        return _dual_terms(kind, forward_s, backward_s, split, micro_batches, hidden_pair_s, hidden, edge).longest()
+    least = sends.least_s(len(forward_s))[:, None]
     work = micro_batches * (forward_s + backward_s).sum(axis=2) - hidden
     ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
     ramp = np.cumsum(ramp, axis=1) - ramp
-    below = forward_s[..., -1] + backward_s[..., -1] + 2 * edge
+    below = forward_s[..., -1] + backward_s[..., -1] + edge + least
     terms = []
     for stage in range(pp):
         depth = np.arange(pp - stage)[None, :]
@@ -91,7 +96,7 @@ def closed_form_s(
         terms.append(
             _excursions(kind, np.array(stage), np.array(pp), np.array(vpp), np.array(micro_batches), depth, reach, own)
         )
-    through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * edge[:, 0] * (pp > 1)
+    through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * least[:, 0] * (pp > 1)
     through += waiting(
         kind,
         np.array(vpp),
@@ -169,6 +174,7 @@ def _dual_terms(
     kind: ScheduleKind,
     forward_s: Floats,
     backward_s: Floats,
+    split_s: Floats,
     micro_batches: int,
     hidden_pair_s: Floats | None,
     hidden: Floats,
@@ -181,6 +187,7 @@ def _dual_terms(
             _dual_side(
                 forward_s[:, order, chunks][:, :half],
                 backward_s[:, order, chunks][:, :half],
+                split_s[:, order, chunks][:, :half],
                 None if hidden_pair_s is None else hidden_pair_s[:, order, chunks, chunks][:, :half],
                 hidden[:, order][:, :half],
                 m,
@@ -194,11 +201,17 @@ def _dual_terms(
             np.concatenate([sides[0].bubble_s, sides[1].bubble_s], axis=1),
             np.concatenate([sides[0].stage, mirrored], axis=1),
         )
-    return _dual_side(forward_s, backward_s, hidden_pair_s, hidden, micro_batches, edge)
+    return _dual_side(forward_s, backward_s, split_s, hidden_pair_s, hidden, micro_batches, edge)
 
 
 def _dual_side(
-    forward_s: Floats, backward_s: Floats, hidden_pair_s: Floats | None, hidden: Floats, m: int, edge: Floats
+    forward_s: Floats,
+    backward_s: Floats,
+    split_s: Floats,
+    hidden_pair_s: Floats | None,
+    hidden: Floats,
+    m: int,
+    edge: Floats,
 ) -> PathTerms:
     ranks = forward_s.shape[1]
     own = m * (forward_s + backward_s).sum(axis=2)
@@ -210,7 +223,7 @@ def _dual_side(
         return PathTerms(work, ramp, stages)
     pair = np.zeros(forward_s.shape[:2]) if hidden_pair_s is None else hidden_pair_s[:, :, 1, 0]
     both = backward_s.sum(axis=2)
-    outer = forward_s[:, :-1, 1] + 2 * both[:, :-1] - pair[:, :-1]
+    outer = forward_s[:, :-1, 1] + 2 * both[:, :-1] - pair[:, :-1] - split_s[:, :-1, 1]
     turn = (
         (2 * ranks - 1) * forward_s[:, 0, 0]
         + forward_s[:, 0, 1]

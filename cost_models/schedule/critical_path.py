@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.simulation import Floats, _ends, _prepared
+from cost_models.schedule.sends import Sends, as_sends
+from cost_models.schedule.simulation import Floats, _ends, _prepared, arrivals_s
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import OperationOrder
@@ -24,27 +25,38 @@ Ints = npt.NDArray[np.int64]
 class SchedulePath:
     """How often a path runs each chunk's forward and backward [pp, vpp], fuses a pair [pp, f, b], crosses an edge.
 
-    A pair counts in `forward` and in `backward` too, and its hidden time is taken off again by `pairs`.
+    A pair counts in `forward` and in `backward` too, and its hidden time is taken off again by `pairs`. Of the edges,
+    `covered` [pp, f, b] leave a pair and `split` [pp, vpp] a split backward of that chunk.
     """
 
     forward: Ints
     backward: Ints
     pairs: Ints
     edges: int
+    covered: Ints
+    split: Ints
 
     def length_s(
         self,
         forward_s: Floats,
         backward_s: Floats,
         hidden_pair_s: Floats | None = None,
-        p2p_s: Floats | float = 0.0,
+        p2p_s: Sends | Floats | float = 0.0,
     ) -> Floats:
         """Seconds along this path [n]: a lower bound on the makespan of every candidate of the same order."""
         length = np.einsum("npc,pc->n", forward_s, self.forward.astype(np.float64))
         length += np.einsum("npc,pc->n", backward_s, self.backward.astype(np.float64))
         if hidden_pair_s is not None:
             length -= np.einsum("npfb,pfb->n", hidden_pair_s, self.pairs.astype(np.float64))
-        return np.asarray(length + self.edges * np.asarray(p2p_s))
+        sends = as_sends(p2p_s)
+        p2p = np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), length.shape)
+        length += self.edges * p2p
+        if sends.covering_s is not None:
+            saved = np.minimum(sends.covering_s, p2p[:, None, None, None])
+            length -= np.einsum("npfb,pfb->n", saved, self.covered.astype(np.float64))
+        if sends.split_s is not None:
+            length -= np.einsum("npc,pc->n", sends.split_s, self.split.astype(np.float64))
+        return np.asarray(length)
 
 
 def critical_path(
@@ -52,7 +64,7 @@ def critical_path(
     forward_s: Floats,
     backward_s: Floats,
     hidden_pair_s: Floats | None = None,
-    p2p_s: float = 0.0,
+    p2p_s: Sends | float = 0.0,
 ) -> SchedulePath:
     """The longest path of one candidate; forward_s, backward_s [pp, vpp], hidden_pair_s [pp, vpp, vpp]."""
     hidden = None if hidden_pair_s is None else hidden_pair_s[None]
@@ -64,45 +76,55 @@ def critical_paths(
     forward_s: Floats,
     backward_s: Floats,
     hidden_pair_s: Floats | None = None,
-    p2p_s: float = 0.0,
+    p2p_s: Sends | float = 0.0,
 ) -> list[SchedulePath]:
     """The longest path of every candidate; parameters as `simulation.makespan_s`.
 
     Among inputs that arrive at the same moment the device's own previous slot comes first, so that the path stays on
     the pacing device.
     """
-    graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    ends = _ends(graph, durations, edge)
+    graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    ends = _ends(graph, durations, lags)
+    arrivals = arrivals_s(graph, ends, lags)
     links = (graph.previous.tolist(), graph.first_input.tolist(), graph.second_input.tolist())
     paths = []
-    for candidate in range(len(edge)):
-        passed, edges = _trace(ends[:, candidate].tolist(), links, graph.last.tolist(), graph.count, p2p_s)
-        paths.append(_counted(order, graph.duration[passed], edges))
+    for candidate in range(durations.shape[1]):
+        times = ends[:, candidate].tolist(), arrivals[:, candidate].tolist()
+        passed, crossed = _trace(*times, links, graph.last.tolist(), graph.count)
+        paths.append(_counted(order, graph.duration[passed], graph.lag[crossed]))
     return paths
 
 
 def _trace(
-    ends: list[float], links: tuple[list[int], list[int], list[int]], last: list[int], count: int, p2p_s: float
-) -> tuple[list[int], int]:
-    """Slots of the longest path, from its end to its start, and how many edges between devices it takes."""
+    ends: list[float],
+    arrivals: list[float],
+    links: tuple[list[int], list[int], list[int]],
+    last: list[int],
+    count: int,
+) -> tuple[list[int], list[int]]:
+    """Slots of the longest path, from its end to its start, and those whose output it takes to another device."""
     previous, first, second = links
     slot = max(last, key=lambda i: ends[i])
     tolerance = 1e-12 * ends[slot]
-    passed, edges = [], 0
+    passed: list[int] = []
+    crossed: list[int] = []
     while slot < count:
         passed.append(slot)
         before = previous[slot]
-        remote = max(first[slot], second[slot], key=lambda i: ends[i])
-        if ends[remote] + p2p_s > ends[before] + tolerance:
-            before, edges = remote, edges + 1
+        remote = max(first[slot], second[slot], key=lambda i: arrivals[i])
+        if arrivals[remote] > ends[before] + tolerance:
+            before = remote
+            crossed.append(remote)
         slot = before
-    return passed, edges
+    return passed, crossed
 
 
-def _counted(order: OperationOrder, rows: Ints, edges: int) -> SchedulePath:
+def _counted(order: OperationOrder, rows: Ints, lags: Ints) -> SchedulePath:
     parts, vpp = order.pp * order.vpp, order.vpp
     tally = np.bincount(rows, minlength=2 * parts + parts * vpp)
     pairs = tally[2 * parts :].reshape(order.pp, vpp, vpp)
     forward = tally[:parts].reshape(order.pp, vpp) + pairs.sum(axis=2)
     backward = tally[parts : 2 * parts].reshape(order.pp, vpp) + pairs.sum(axis=1)
-    return SchedulePath(forward, backward, pairs, edges)
+    crossed = np.bincount(lags, minlength=1 + parts * vpp + parts)[1:]
+    covered, split = crossed[: parts * vpp].reshape(pairs.shape), crossed[parts * vpp :].reshape(forward.shape)
+    return SchedulePath(forward, backward, pairs, len(lags), covered, split)

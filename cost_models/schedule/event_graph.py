@@ -23,6 +23,8 @@ class EventGraph:
     previous : the slot before, on the same device.
     first_input, second_input : slots on other devices whose output this slot waits for.
     duration : row of the table of durations: p V + c forward, P V + p V + c backward, 2 P V + (p V + f) V + b pair.
+    lag : row of the table of lags: 0 an output that leaves as the slot ends, 1 + (p V + f) V + b a pair,
+        1 + P V V + p V + b a split backward.
     device : the device of each slot.
     last : the last slot of each device [pp].
     slot_of : position [pp, slots] of each slot of the order in this sorted list.
@@ -34,6 +36,7 @@ class EventGraph:
     first_input: Ints
     second_input: Ints
     duration: Ints
+    lag: Ints
     device: Ints
     last: Ints
     slot_of: Ints
@@ -75,6 +78,7 @@ def compile_order(order: OperationOrder) -> EventGraph:
         first_input=_positions(first, position, count, sorted_flat),
         second_input=_positions(second, position, count, sorted_flat),
         duration=_duration_rows(order).ravel()[sorted_flat],
+        lag=_lag_rows(order).ravel()[sorted_flat],
         device=sorted_flat // wave.shape[1],
         last=position.reshape(wave.shape)[np.arange(order.pp), order.slots - 1],
         slot_of=np.where(used, position.reshape(wave.shape), NONE),
@@ -92,6 +96,14 @@ def _duration_rows(order: OperationOrder) -> Ints:
     forward, backward = device + order.forward_chunk, parts + device + order.backward_chunk
     pair = 2 * parts + forward * vpp + order.backward_chunk
     return np.where(order.pairs, pair, np.where(order.forward_chunk != NONE, forward, backward))
+
+
+def _lag_rows(order: OperationOrder) -> Ints:
+    vpp, parts = order.vpp, order.pp * order.vpp
+    device = np.arange(order.pp)[:, None] * vpp
+    pair = 1 + (device + order.forward_chunk) * vpp + order.backward_chunk
+    split = 1 + parts * vpp + device + order.backward_chunk
+    return np.where(order.pairs, pair, np.where(order.splits, split, 0))
 
 
 def _slot_numbers(order: OperationOrder) -> tuple[Ints, Ints]:

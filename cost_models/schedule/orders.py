@@ -2,24 +2,34 @@
 
 Symbols: P = pp pipeline devices, V = vpp chunks a device, M = micro_batches, p = device, c = chunk.
 A slot is one forward (F), one backward (B), or a fused pair: the forward of one micro batch beside the backward of
-another. Warm-up and cool-down slots are never fused, so their communication stays exposed: F and B carry their full
-durations there, and only a pair hides anything.
+another. Warm-up and cool-down slots are never fused: F and B carry what a pass alone takes.
+
+The warm-up counts of the frameworks. Megatron-core's interleaved schedule runs 2 (P - p - 1) + (V - 1) N forwards
+first, with groups of N micro batches, N = P unless `microbatch_group_size_per_vp_stage` says more; MindSpeed runs the
+same schedule for plain interleaving. Under MindSpeed's moe-fb-overlap there is one forward more (`vpp_schedules.py`),
+so that the forward and the backward of every steady slot are independent; Megatron-core does the same under
+`overlap_moe_expert_parallel_comm`. MindSpeed refuses micro batches that do not divide by P there; Megatron-core takes
+any M >= N with a last group of at least P.
 
 References
 ----------
-1F1B and interleaving: Narayanan et al., arXiv 2104.04473, section 2.2; Megatron-core `pipeline_parallel/schedules.py`
-(`get_pp_rank_microbatches`, `get_schedule_table`). Adaptive Pipe: MindSpeed `vpp_schedules.py` (moe-fb-overlap), one
-warm-up more than Megatron. DualPipe and DualPipeV: DeepSeek `dualpipe.py`, `dualpipev.py`, without the dW split.
+1F1B and interleaving: Narayanan et al., arXiv 2104.04473, section 2.2; Megatron-core @d98e8a64
+`pipeline_parallel/schedules.py` (`get_pp_rank_microbatches`, `get_schedule_table`). Adaptive Pipe: MindSpeed @028de58c
+`fb_overlap/vpp_schedules.py`. DualPipe and DualPipeV: DeepSeek `dualpipe.py`, `dualpipev.py`, with dW split off in
+step 3 and not in the cool-down, as MindSpeed does without --dualpipev-dw-detach.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+
+from cost_models.schedule.placement import model_parts
 
 ScheduleKind = Literal["1f1b", "interleaved", "adaptive_pipe", "dualpipev", "dualpipe"]
 Ints = npt.NDArray[np.int64]
@@ -34,6 +44,7 @@ class OperationOrder:
     forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk: [pp, slots], NONE (-1) where a slot has no
     such half; short rows are padded with empty slots at the end. forward_from, backward_from: [pp, vpp], flat
     index p * vpp + c of the chunk that sends this chunk its input (of the forward, of the backward), or NONE.
+    splits [pp, slots]: lone backwards whose output leaves before their weight gradients run.
     """
 
     kind: ScheduleKind
@@ -46,6 +57,7 @@ class OperationOrder:
     backward_chunk: Ints
     forward_from: Ints
     backward_from: Ints
+    splits: npt.NDArray[np.bool_]
 
     @property
     def slots(self) -> Ints:
@@ -91,6 +103,26 @@ def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> 
     return np.minimum(ahead, total)
 
 
+def schedule_problem(kind: str, pp: int, vpp: int, micro_batches: int) -> str | None:
+    """Why a schedule doesn't exist for these numbers, or None."""
+    if kind not in get_args(ScheduleKind):
+        return f"unknown schedule {kind!r}; known: {', '.join(get_args(ScheduleKind))}"
+    if min(pp, vpp, micro_batches) < 1:
+        return f"pp, vpp and micro_batches must be at least 1, not {pp}, {vpp}, {micro_batches}"
+    if kind == "1f1b" and vpp != 1:
+        return f"1f1b has one chunk a device, not {vpp}; use interleaved"
+    if kind in ("dualpipev", "dualpipe") and vpp != 2:
+        return f"{kind} has two chunks a device, not {vpp}"
+    if kind == "dualpipev" and micro_batches < 2 * pp - 1:
+        return f"dualpipev needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}"
+    if kind == "dualpipe" and (pp % 2 or micro_batches % 2 or micro_batches < 2 * pp - 2):
+        return (
+            f"dualpipe needs an even pp, an even number of micro batches and at least 2 pp - 2 of them, "
+            f"not pp {pp} and {micro_batches} micro batches"
+        )
+    return None
+
+
 @lru_cache(maxsize=128)
 def operation_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
     """The slots of every device under a schedule.
@@ -100,14 +132,10 @@ def operation_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -
     ValueError : the schedule doesn't exist for these numbers (1f1b has one chunk; DualPipe kinds have two chunks a
         device, dualpipev needs M >= 2P - 1, dualpipe an even P, an even M and M >= 2P - 2).
     """
-    if kind not in get_args(ScheduleKind):
-        raise ValueError(f"unknown schedule {kind!r}; known: {', '.join(get_args(ScheduleKind))}")
-    if min(pp, vpp, micro_batches) < 1:
-        raise ValueError(f"pp, vpp and micro_batches must be at least 1, not {pp}, {vpp}, {micro_batches}")
+    if problem := schedule_problem(kind, pp, vpp, micro_batches):
+        raise ValueError(problem)
     if kind in ("dualpipev", "dualpipe"):
         return _dual_order(kind, pp, vpp, micro_batches)
-    if kind == "1f1b" and vpp != 1:
-        raise ValueError(f"1f1b has one chunk a device, not {vpp}; use interleaved")
     return _interleaved_order(kind, pp, vpp, micro_batches)
 
 
@@ -117,8 +145,7 @@ def _interleaved_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int
         _steady_row(kind == "adaptive_pipe", int(ahead), micro_batch, chunk, vpp)
         for ahead in warm_up_slots(kind, pp, vpp, micro_batches)
     ]
-    part = np.arange(pp)[:, None] + pp * np.arange(vpp)[None, :]
-    return _assemble(kind, vpp, micro_batches, rows, part)
+    return _assemble(kind, vpp, micro_batches, rows)
 
 
 def _chunk_turns(pp: int, vpp: int, micro_batches: int) -> tuple[Ints, Ints]:
@@ -133,33 +160,23 @@ def _chunk_turns(pp: int, vpp: int, micro_batches: int) -> tuple[Ints, Ints]:
 
 
 def _steady_row(fused: bool, ahead: int, micro_batch: Ints, chunk: Ints, vpp: int) -> Ints:
-    """One device's slots [4, slots]: warm-up forwards, steady F-B slots (fused or one after the other), backwards."""
+    """One device's slots [5, slots]: warm-up forwards, steady F-B slots (fused or one after the other), backwards."""
     total = len(micro_batch)
     none = np.full(total, NONE)
-    forwards = np.stack([micro_batch, chunk, none, none])
-    backwards = np.stack([none, none, micro_batch, vpp - 1 - chunk])
+    forwards = np.stack([micro_batch, chunk, none, none, none])
+    backwards = np.stack([none, none, micro_batch, vpp - 1 - chunk, none])
     steady = total - ahead
     if fused:
         middle = np.concatenate([forwards[:2, ahead:], backwards[2:, :steady]])
     else:
-        middle = np.stack([forwards[:, ahead:], backwards[:, :steady]], axis=-1).reshape(4, -1)
+        middle = np.stack([forwards[:, ahead:], backwards[:, :steady]], axis=-1).reshape(5, -1)
     return np.concatenate([forwards[:, :ahead], middle, backwards[:, steady:]], axis=1)
 
 
 def _dual_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
-    if vpp != 2:
-        raise ValueError(f"{kind} has two chunks a device, not {vpp}")
-    stage = np.arange(pp)
     if kind == "dualpipev":
-        if micro_batches < 2 * pp - 1:
-            raise ValueError(f"dualpipev needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}")
         rows = [_dual_row(pp, rank, micro_batches, fuse_first=rank < pp - 1) for rank in range(pp)]
-        return _assemble(kind, vpp, micro_batches, rows, np.stack([stage, 2 * pp - 1 - stage], axis=1))
-    if pp % 2 or micro_batches % 2 or micro_batches < 2 * pp - 2:
-        raise ValueError(
-            f"dualpipe needs an even pp, an even number of micro batches and at least 2 pp - 2 of them, "
-            f"not pp {pp} and {micro_batches} micro batches"
-        )
+        return _assemble(kind, vpp, micro_batches, rows)
     half = pp // 2
     rows = []
     for rank in range(pp):
@@ -169,19 +186,20 @@ def _dual_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Op
             row[1] = np.where(row[1] == NONE, NONE, 1 - row[1])
             row[3] = np.where(row[3] == NONE, NONE, 1 - row[3])
         rows.append(row)
-    return _assemble(kind, vpp, micro_batches, rows, np.stack([stage, pp - 1 - stage + pp], axis=1))
+    return _assemble(kind, vpp, micro_batches, rows)
 
 
 def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) -> Ints:
-    """One device of DualPipe or DualPipeV [4, slots]: the seven steps of DeepSeek's programs.
+    """One device of DualPipe or DualPipeV [5, slots]: the seven steps of DeepSeek's programs.
 
     nF0, n(F0 F1), n(B1 F1), n(F0&B1 F1&B0), n(B1 F1&B0), n(B1 B0), nB0; the device at the turn doesn't fuse its first
-    pair, whose backward needs the forward just before.
+    pair, whose backward needs the forward just before. In the third step dW runs after the output of B1 has left.
     """
     outer = ranks - rank - 1
     main = micro_batches - 2 * ranks + rank + 1
     row: list[tuple[int, int]] = [(0, NONE)] * (2 * outer)
     row += [(0, NONE), (1, NONE)] * (rank + 1)
+    split = len(row) + 2 * np.arange(outer)
     row += [(NONE, 1), (1, NONE)] * outer
     if main > 0:
         row += ([(0, 1)] if fuse_first else [(0, NONE), (NONE, 1)]) + [(1, 0)]
@@ -190,8 +208,9 @@ def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) ->
     row += [(NONE, 1), (NONE, 0)] * (rank + 1)
     row += [(NONE, 0)] * outer
     chunks = np.array(row).T
-    slots = np.full((4, chunks.shape[1]), NONE)
+    slots = np.full((5, chunks.shape[1]), NONE)
     slots[1], slots[3] = chunks
+    slots[4, split] = 1
     for half in (0, 2):
         for chunk in (0, 1):
             mine = slots[half + 1] == chunk
@@ -199,20 +218,19 @@ def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) ->
     return slots
 
 
-def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints], part: Ints) -> OperationOrder:
-    """Pad the rows to one array and link the chunks by the model part that they run (part [pp, vpp])."""
+def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints]) -> OperationOrder:
+    """Pad the rows to one array and link the chunks in model order."""
     width = max(row.shape[1] for row in rows)
     slots = np.stack([np.pad(row, ((0, 0), (0, width - row.shape[1])), constant_values=NONE) for row in rows], axis=1)
-    holder = {int(number): index for index, number in enumerate(part.ravel())}
     pp = len(rows)
-    ends = {pp - 1, pp} if kind == "dualpipe" else set()  # two directions: part pp - 1 doesn't feed part pp
-    before, after = np.full(part.size, NONE), np.full(part.size, NONE)
-    for number, index in holder.items():
-        if number - 1 in holder and not {number - 1, number} <= ends:
-            before[index] = holder[number - 1]
-            after[holder[number - 1]] = index
-    shape = part.shape
-    forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk = slots
+    before, after = np.full((pp, vpp), NONE), np.full((pp, vpp), NONE)
+    parts = model_parts(kind, pp, vpp)
+    for first, second in pairwise(parts):
+        # The copies of a part are in different directions: each feeds the copy of the next part in its own.
+        for here, there in zip(first, second, strict=True):
+            before[there] = here[0] * vpp + here[1]
+            after[here] = there[0] * vpp + there[1]
+    forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk, split = slots
     return OperationOrder(
         kind,
         pp,
@@ -222,6 +240,7 @@ def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints]
         forward_chunk,
         backward_micro_batch,
         backward_chunk,
-        before.reshape(shape),
-        after.reshape(shape),
+        before,
+        after,
+        split == 1,
     )

@@ -1,7 +1,7 @@
 """The makespan of a schedule from its graph, for a batch of candidates at once.
 
 A slot starts when its device is free and its inputs have arrived: end = max(end of the slot before, end of every input
-+ p2p) + duration. The duration of a fused pair is F + B - hidden; both its outputs leave at its end.
++ its lag) + duration. The duration of a fused pair is F + B - hidden. Lags: see `sends`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.event_graph import EventGraph, event_graph
+from cost_models.schedule.sends import Sends, as_sends
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import OperationOrder
@@ -44,7 +45,7 @@ def makespan_s(
     forward_s: Floats,
     backward_s: Floats,
     hidden_pair_s: Floats | None = None,
-    p2p_s: Floats | float = 0.0,
+    p2p_s: Sends | Floats | float = 0.0,
 ) -> Floats:
     """Seconds from the first forward to the last backward [n].
 
@@ -53,12 +54,12 @@ def makespan_s(
     forward_s, backward_s : time of one micro batch in each chunk [n, pp, vpp].
     hidden_pair_s : what the pair (forward chunk f, backward chunk b) of a device hides [n, pp, f, b]; None hides
         nothing.
-    p2p_s : latency of an edge between two devices [n] or scalar; the sender's device is free meanwhile.
+    p2p_s : latency of an edge between two devices [n] or scalar, the sender's device being free meanwhile; or
+        `Sends`, with what runs beside them.
     """
-    graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    return np.concatenate(
-        [_ends(graph, durations[:, block], edge[block])[graph.last].max(axis=0) for block in _blocks(len(edge))]
-    )
+    graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    blocks = _blocks(durations.shape[1])
+    return np.concatenate([_ends(graph, durations[:, b], lags[:, b])[graph.last].max(axis=0) for b in blocks])
 
 
 def simulate(
@@ -66,7 +67,7 @@ def simulate(
     forward_s: Floats,
     backward_s: Floats,
     hidden_pair_s: Floats | None = None,
-    p2p_s: Floats | float = 0.0,
+    p2p_s: Sends | Floats | float = 0.0,
     *,
     keep_times: bool = False,
 ) -> Timeline:
@@ -74,15 +75,16 @@ def simulate(
 
     keep_times adds the start and end of every slot of candidate 0. On every device busy + idle = makespan.
     """
-    graph, durations, edge = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    parts = [_account(order, graph, durations[:, block], edge[block]) for block in _blocks(len(edge))]
+    graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    blocks = _blocks(durations.shape[1])
+    parts = [_account(order, graph, durations[:, block], lags[:, block]) for block in blocks]
     makespan, busy, idle = (np.concatenate([part[i] for part in parts]) for i in range(3))
     hidden = np.zeros_like(busy)
     if hidden_pair_s is not None:
         hidden = np.einsum("npfb,pfb->np", hidden_pair_s, pair_counts(order).astype(np.float64))
     start = end = None
     if keep_times:
-        table = np.append(_ends(graph, durations[:, :1], edge[:1])[: graph.count, 0], 0.0)
+        table = np.append(_ends(graph, durations[:, :1], lags[:, :1])[: graph.count, 0], 0.0)
         end = table[graph.slot_of]
         start = end - np.append(durations[graph.duration, 0], 0.0)[graph.slot_of]
     return Timeline(makespan, busy, idle, hidden, start, end)
@@ -101,9 +103,13 @@ def _blocks(count: int) -> list[slice]:
 
 
 def _prepared(
-    order: OperationOrder, forward_s: Floats, backward_s: Floats, hidden_pair_s: Floats | None, p2p_s: Floats | float
+    order: OperationOrder,
+    forward_s: Floats,
+    backward_s: Floats,
+    hidden_pair_s: Floats | None,
+    p2p_s: Sends | Floats | float,
 ) -> tuple[EventGraph, Floats, Floats]:
-    """The graph, the table of durations [rows, n] that its slots index, and the latency of an edge [n]."""
+    """The graph and the tables of durations and of lags [rows, n] that its slots index."""
     candidates = forward_s.shape[0]
     if forward_s.shape != (candidates, order.pp, order.vpp) or backward_s.shape != forward_s.shape:
         raise ValueError(
@@ -118,42 +124,58 @@ def _prepared(
         rows.append(pair.reshape(candidates, -1))
     graph = event_graph(order.kind, order.pp, order.vpp, order.micro_batches)
     durations = np.ascontiguousarray(np.concatenate(rows, axis=1).T)
-    return graph, durations, np.broadcast_to(np.asarray(p2p_s, dtype=np.float64), (candidates,))
+    return graph, durations, as_sends(p2p_s).lags_s(order, candidates)
 
 
-def _ends(graph: EventGraph, durations: Floats, edge: Floats) -> Floats:
-    """End of every slot [count + 2, n]; the last two rows are time zero and "no such input"."""
+def _ends(graph: EventGraph, durations: Floats, lags: Floats) -> Floats:
+    """When every slot ends [count + 2, n]; the last two rows are time zero and "no such input".
+
+    One lag for all outputs is added where they are read, lags of their own are kept beside.
+    """
     candidates = durations.shape[1]
     ends = np.empty((graph.count + 2, candidates))
     ends[graph.count], ends[graph.count + 1] = 0.0, -np.inf
+    same = len(lags) == 1
+    arrivals = ends if same else np.empty_like(ends)
+    arrivals[graph.count :] = ends[graph.count :]
     widest = max(end - start for start, _, end in graph.waves)
     ready_buffer, input_buffer = np.empty((widest, candidates)), np.empty((widest, candidates))
     for start, two, end in graph.waves:
         ready, arrival = ready_buffer[: end - start], input_buffer[: end - start]
         ends.take(graph.previous[start:end], axis=0, out=ready, mode="clip")
-        ends.take(graph.first_input[start:end], axis=0, out=arrival, mode="clip")
-        arrival += edge
-        np.maximum(ready, arrival, out=ready)
-        if two > start:
-            ends.take(graph.second_input[start:two], axis=0, out=arrival[: two - start], mode="clip")
-            arrival[: two - start] += edge
-            np.maximum(ready[: two - start], arrival[: two - start], out=ready[: two - start])
+        for inputs, until in ((graph.first_input, end), (graph.second_input, two)):
+            if until > start:
+                some = arrival[: until - start]
+                arrivals.take(inputs[start:until], axis=0, out=some, mode="clip")
+                if same:
+                    some += lags[0]
+                np.maximum(ready[: until - start], some, out=ready[: until - start])
         durations.take(graph.duration[start:end], axis=0, out=arrival, mode="clip")
         np.add(ready, arrival, out=ends[start:end])
+        if not same:
+            lags.take(graph.lag[start:end], axis=0, out=arrival, mode="clip")
+            np.add(ends[start:end], arrival, out=arrivals[start:end])
     return ends
 
 
+def arrivals_s(graph: EventGraph, ends: Floats, lags: Floats) -> Floats:
+    """When the output of every slot arrives elsewhere [count + 2, n]."""
+    arrivals = ends.copy()
+    arrivals[: graph.count] += lags[0] if len(lags) == 1 else lags[graph.lag]
+    return arrivals
+
+
 def _account(
-    order: OperationOrder, graph: EventGraph, durations: Floats, edge: Floats
+    order: OperationOrder, graph: EventGraph, durations: Floats, lags: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Makespan [n], busy and idle [n, pp] of one block."""
-    ends = _ends(graph, durations, edge)
+    ends = _ends(graph, durations, lags)
+    arrivals = arrivals_s(graph, ends, lags)
     makespan = ends[graph.last].max(axis=0)
-    free = ends[graph.previous]
-    arrival = np.maximum(ends[graph.first_input], ends[graph.second_input]) + edge
-    gap = np.maximum(arrival - free, 0.0)
+    gap = np.maximum(arrivals[graph.first_input], arrivals[graph.second_input]) - ends[graph.previous]
+    gap = np.maximum(gap, 0.0)
     length = durations[graph.duration]
-    busy, idle = np.empty((len(edge), order.pp)), np.empty((len(edge), order.pp))
+    busy, idle = np.empty((durations.shape[1], order.pp)), np.empty((durations.shape[1], order.pp))
     for device in range(order.pp):
         mine = graph.device == device
         busy[:, device] = length[mine].sum(axis=0)

@@ -23,12 +23,10 @@ class StageClasses:
     """Times of one micro batch on the first, each middle and the last stage [n, 3].
 
     forward_s, backward_s: whole stage, all its chunks. first_*: its chunk 0; last_*: its chunk vpp - 1 (with vpp = 1
-    both are the whole stage). hidden_pair_s: what one fused pair hides. With pp = 2 the middle is not read; with
-    pp = 1
-    the
-    last stage is the only one. DualPipe kinds: "first" is the outermost device (dualpipev: embedding and
-    head; dualpipe:
-    both ends of the pipeline), "last" the device at the turn (dualpipe: at the centre).
+    both are the whole stage). hidden_pair_s: what one fused pair hides. split_s: weight gradients of its chunk vpp - 1
+    (read for DualPipe kinds only). With pp = 2 the middle is not read; with pp = 1 the last stage is the only one.
+    DualPipe kinds: "first" is the outermost device (dualpipev: embedding and head; dualpipe: both ends of the
+    pipeline), "last" the device at the turn (dualpipe: at the centre).
     """
 
     forward_s: Floats
@@ -38,19 +36,28 @@ class StageClasses:
     last_forward_s: Floats
     last_backward_s: Floats
     hidden_pair_s: Floats
+    split_s: Floats | float = 0.0
 
 
 def closed_form_classes_s(
-    kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, micro_batches: Ints, p2p_s: Floats | float = 0.0
+    kind: ScheduleKind,
+    stages: StageClasses,
+    pp: Ints,
+    vpp: Ints,
+    micro_batches: Ints,
+    p2p_s: Floats | float = 0.0,
+    covered_p2p_s: Floats | float | None = None,
 ) -> ClosedForm:
     """`closed_form_s` for candidates of any pp, vpp and micro batches [n]: equal to it when M > P, else no greater.
 
     A middle stage is a candidate for the pace at both ends of the run of middle stages: with M > P its path is linear
-    in its place between them. Chunks between a stage's first and last are not seen one by one.
+    in its place between them. Chunks between a stage's first and last are not seen one by one. covered_p2p_s: the
+    least latency of an edge out of a pair (None: the same as any other).
     """
     n = len(stages.forward_s)
     pp, vpp, micro_batches = (np.broadcast_to(np.asarray(a, dtype=np.int64), (n,)) for a in (pp, vpp, micro_batches))
     edge = np.broadcast_to(np.asarray(p2p_s, dtype=np.float64), (n,))
+    least = edge if covered_p2p_s is None else np.broadcast_to(np.asarray(covered_p2p_s, dtype=np.float64), (n,))
     if kind in ("dualpipev", "dualpipe"):
         if kind == "dualpipe":
             pp, micro_batches = pp // 2, micro_batches // 2
@@ -66,10 +73,12 @@ def closed_form_classes_s(
             micro_batches * (stages.forward_s[:, stage_class] + stages.backward_s[:, stage_class])
             - pairs * stages.hidden_pair_s[:, stage_class]
         )
-        spent = _ramp(stages, stage, edge) + _filling(kind, stages, stage_class, stage, pp, vpp, micro_batches, edge)
+        spent = _ramp(stages, stage, edge) + _filling(
+            kind, stages, stage_class, stage, pp, vpp, micro_batches, edge + least
+        )
         bubble[:, column] = np.where(exists[column], spent, -np.inf)
     work = np.where(np.isfinite(bubble), work, 0.0)
-    beside = _through(kind, stages, pp, vpp, micro_batches, edge) - work[:, -1]
+    beside = _through(kind, stages, pp, vpp, micro_batches, least) - work[:, -1]
     return PathTerms(
         np.append(work, work[:, -1:], axis=1),
         np.append(bubble, beside[:, None], axis=1),
@@ -108,9 +117,10 @@ def _filling(
     pp: Ints,
     vpp: Ints,
     micro_batches: Ints,
-    edge: Floats,
+    edges: Floats,
 ) -> Floats:
-    x = stages.last_forward_s + stages.last_backward_s + 2 * edge[:, None]
+    """The way down to the last stage and back; `edges` are the two between neighbours."""
+    x = stages.last_forward_s + stages.last_backward_s + edges[:, None]
     middles = np.maximum(pp - 2 - stage, 0)
     whole = pp - 1 - stage
     # 1f1b: a path loses nothing by going down while micro batches are short of stages.
@@ -118,7 +128,7 @@ def _filling(
     depth = np.stack([np.zeros_like(whole), kink, middles, whole], axis=1)
     reach = np.stack(
         [
-            np.zeros(len(edge)),
+            np.zeros(len(edges)),
             kink * x[:, MIDDLE],
             middles * x[:, MIDDLE],
             np.where(whole > 0, middles * x[:, MIDDLE] + x[:, LAST], 0.0),
@@ -131,21 +141,56 @@ def _filling(
     return _excursions(kind, stage, pp, vpp, micro_batches, depth, reach, own)
 
 
+def in_step_s(kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, micro_batches: Ints) -> Floats:
+    """What interleaved chunks take that keep step with each other [n]: an estimate beside the bound, not a bound.
+
+    A group of micro batches runs through chunk after chunk on all stages at once, so a chunk that is longer on one
+    stage than on its neighbours (a head, an embedding) holds all of them up, whatever the stage's other chunks save:
+
+        M (x + excess) + (P - 1) x / V    x: F + B of a stage that is as long as its neighbours
+
+    On the first and on the last stage the forward and the backward of such a chunk meet in the same slots.
+    """
+    reference = np.where(pp > 2, MIDDLE, FIRST)[:, None]
+
+    def of_reference(values: Floats) -> Floats:
+        return np.asarray(np.take_along_axis(values, reference, 1)[:, 0])
+
+    first, last = stages.first_forward_s + stages.first_backward_s, stages.last_forward_s + stages.last_backward_s
+    excess = np.maximum(last[:, LAST] - of_reference(last), 0.0) + np.maximum(
+        first[:, FIRST] - of_reference(first), 0.0
+    )
+    whole = of_reference(stages.forward_s + stages.backward_s)
+    stage = np.minimum(1, pp - 1)
+    hidden = fused_pairs(kind, stage, pp, vpp, micro_batches) * of_reference(stages.hidden_pair_s)
+    time = micro_batches * (whole + excess) - hidden + (pp - 1) * whole / vpp
+    interleaved = (vpp > 1) & (pp > 1) & (kind in ("interleaved", "adaptive_pipe"))
+    return np.asarray(np.where(interleaved, np.maximum(time, 0.0), 0.0))
+
+
 def fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints) -> Ints:
-    if kind != "adaptive_pipe":
+    """Slots of a stage [n] that run a forward against a backward: `pair_counts` over all its chunks, by formula.
+
+    dualpipe: as dualpipev on half of the devices with half of the micro batches, counted from the nearer end.
+    """
+    if kind == "adaptive_pipe":
+        ahead = 2 * (pp - stage - 1) + (vpp - 1) * group_sizes(pp, micro_batches) + 1
+        return np.asarray(np.maximum(micro_batches * vpp - ahead, 0))
+    if kind not in ("dualpipev", "dualpipe"):
         return np.zeros_like(stage)
-    ahead = 2 * (pp - stage - 1) + (vpp - 1) * group_sizes(pp, micro_batches) + 1
-    return np.asarray(np.maximum(micro_batches * vpp - ahead, 0))
+    if kind == "dualpipe":
+        stage, pp, micro_batches = np.minimum(stage, pp - 1 - stage), pp // 2, micro_batches // 2
+    main = 2 * np.maximum(micro_batches - 2 * pp + stage + 1, 0)
+    return np.asarray(main - (stage == pp - 1) * (main > 0) + (pp - stage - 1))
 
 
 def _dual_classes(stages: StageClasses, ranks: Ints, m: Ints, edge: Floats) -> ClosedForm:
     own = stages.forward_s + stages.backward_s
     place = np.stack([np.zeros_like(ranks), np.maximum(ranks - 2, 0), ranks - 1, ranks - 1], axis=1)
     classes = [FIRST, MIDDLE, LAST, LAST]
-    fused = 2 * np.maximum(m[:, None] - 2 * ranks[:, None] + place + 1, 0)
-    fused = fused - (place == ranks[:, None] - 1) * (fused > 0) + (ranks[:, None] - place - 1)
+    fused = fused_pairs("dualpipev", place, ranks[:, None], np.array(2), m[:, None])
     work = m[:, None] * own[:, classes] - fused * stages.hidden_pair_s[:, classes]
-    outer = stages.last_forward_s + 2 * stages.backward_s - stages.hidden_pair_s
+    outer = stages.last_forward_s + 2 * stages.backward_s - stages.hidden_pair_s - stages.split_s
     turn = (
         (2 * ranks - 1) * stages.first_forward_s[:, FIRST]
         + stages.last_forward_s[:, FIRST]

@@ -16,6 +16,7 @@ from autodeploy.evaluation.sweep import Sweep, sweep
 from autodeploy.evaluation.unit_costs import unit_costs
 from tests.support.accounting.cases import (
     DENSE,
+    ESTIMATED,
     LATENT,
     MOE,
     Case,
@@ -41,7 +42,7 @@ def estimated(context: Context, d: Degrees, per_chunk: list[list[int]], applied:
     """The planner's estimate of one layout."""
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(context, candidates), candidates, context)
-    layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk))
+    layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk), d.schedule)
     counts = {name: np.asarray(values) for name, values in applied.items()}
     return estimate_layout(classes, candidates, context, 0, Layout(layers, counts))
 
@@ -65,7 +66,7 @@ def test_parts_of_an_estimate_add_up_and_no_layout_beats_the_bound(data: st.Data
     d = data.draw(degrees(case))
     table = sweep(candidates_of([d]), case.context)
     for _ in range(3):
-        per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp))
+        per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
         found = estimated(case.context, d, per_chunk, data.draw(memory_choices(per_chunk)))
         assert sum(found.breakdown.values()) == pytest.approx(found.step_time_s, rel=ROUNDING)
         assert min(found.breakdown.values()) >= -ROUNDING * found.step_time_s, found.breakdown
@@ -78,8 +79,8 @@ def test_parts_of_an_estimate_add_up_and_no_layout_beats_the_bound(data: st.Data
 @settings(max_examples=60, phases=[Phase.generate])
 @given(st.data(), cases(), st.sampled_from(["network", "memory", "matrix", "host_link"]))
 def test_a_faster_machine_is_never_slower(data: st.DataObject, case: Case, part: str) -> None:
-    d = data.draw(degrees(case))
-    per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp))
+    d = data.draw(degrees(case, schedules=ESTIMATED))
+    per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
     applied = data.draw(memory_choices(per_chunk))
     context = case.context
     machine = context.machine
@@ -102,7 +103,7 @@ def test_a_faster_machine_is_never_slower(data: st.DataObject, case: Case, part:
 @given(st.data(), cases())
 def test_more_tokens_take_longer_and_need_no_less_memory(data: st.DataObject, case: Case) -> None:
     d = data.draw(degrees(case, schedules=("1f1b",)))
-    per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp))
+    per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
     before = estimated(case.context, d, per_chunk, {})
     for more in (
         replace(d, micro_batches=d.micro_batches + 1),
@@ -142,7 +143,7 @@ def test_an_estimate_is_the_same_alone_and_in_a_batch(data: st.DataObject, name:
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     counts = tuple(c.count for c in classes.layers)
     for index, d in enumerate(batch):
-        layout = Layout(template_layers(counts, d.pp, d.vpp), {})
+        layout = Layout(template_layers(counts, d.pp, d.vpp, kind=d.schedule), {})
         together = estimate_layout(classes, candidates, case.context, index, layout)
         alone = estimated(case.context, d, layout.layers.sum(axis=2).tolist(), {})
         assert together.step_time_s == alone.step_time_s

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
 from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.sweep import Sweep, _template, sweep
+from autodeploy.evaluation.sweep import Sweep, sweep
+from autodeploy.evaluation.sweep_template import template_of as planned_template
 from autodeploy.evaluation.unit_costs import unit_costs
 from tests.support.accounting.cases import (
     DENSE,
+    ESTIMATED,
     LATENT,
     Case,
     candidates_of,
@@ -35,7 +37,7 @@ def estimated(case: Case, d: Degrees, per_chunk: list[list[int]], applied: dict[
     """The planner's estimate."""
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
-    layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk))
+    layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk), d.schedule)
     counts = {name: np.asarray(values) for name, values in applied.items()}
     return estimate_layout(classes, candidates, case.context, 0, Layout(layers, counts))
 
@@ -70,8 +72,8 @@ def assert_equal(found: Estimate, expected: Step) -> None:
 @settings(max_examples=120, phases=[Phase.generate])
 @given(st.data(), cases())
 def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> None:
-    d = data.draw(degrees(case))
-    per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp))
+    d = data.draw(degrees(case, schedules=ESTIMATED))
+    per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
     applied = data.draw(memory_choices(per_chunk))
     assert_equal(estimated(case, d, per_chunk, applied), account(case.run, d, case.machine, per_chunk, applied))
 
@@ -84,7 +86,9 @@ def template_of(case: Case, d: Degrees) -> list[list[int]] | None:
     """
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
-    kinds = np.array([row[0] for row in _template(classes, candidates, case.context, 1).layers])  # [class, stage class]
+    balanced = "virtual_pipeline_balance" in case.context.features
+    template = planned_template(classes, candidates, balanced=balanced)
+    kinds = np.array([row[0] for row in template.layers])  # [class, stage class]
     first, middle, last = (int(n) for n in kinds.sum(axis=0))
     sizes = {1: [last], 2: [first, last]}.get(d.pp, [first, *[middle] * (d.pp - 2), last])
     if sum(sizes) != case.run.num_hidden_layers:

@@ -11,8 +11,10 @@ import pytest
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters import export
 from autodeploy.exporters.flag_table import environment_variables, launch_flags
+from autodeploy.exporters.parallel_arguments import micro_batch_group
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
+from cost_models.schedule import group_size
 from tests import factories
 
 RECIPE = {
@@ -319,6 +321,20 @@ def test_megatron_says_adaptive_pipe_in_its_own_words():
     assert "--overlap-moe-expert-parallel-comm" in text
     assert "--moe-layer-freq '([0]*3+[1]*58)'" in text
     assert "--moe-fb-overlap" not in text
+
+
+def test_megatron_groups_micro_batches_that_do_not_divide():
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    for count, group in ((10, "5"), (12, None)):
+        plans, plan = a_plan(vpp=2, pp=4)
+        text = export(plans, plan.model_copy(update={"micro_batches": count}), "megatron").text
+        assert (f"{flag} {group}" in text) if group else (flag not in text)
+
+
+def test_groups_are_those_of_the_schedule():
+    for pp in range(1, 9):
+        for count in range(pp, 40):
+            assert micro_batch_group(pp, count) == group_size(pp, count)
 
 
 def test_dualpipe_is_refused():

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from cost_models.schedule import (
+    Sends,
     StageClasses,
+    bubble_fraction,
     closed_form_classes_s,
     closed_form_s,
     critical_path,
+    dualpipev_bubble_s,
     makespan_s,
     operation_order,
     pair_counts,
@@ -45,6 +48,7 @@ def test_pangu_ultra_bubble(m: int, published: float) -> None:
     share = time.idle_s[0] / time.makespan_s[0]
     assert share == pytest.approx([7 / (7 + m)] * 8)
     assert share[0] == pytest.approx(published, abs=5e-5)
+    assert share[0] == pytest.approx(bubble_fraction(8, vpp, 16))
 
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 32)])
@@ -53,6 +57,23 @@ def test_dualpipev_bubble_of_mindspeed(pp: int, m: int, hidden: float) -> None:
     work = 2 * m * (F + B) - hidden * pair_counts(operation_order("dualpipev", pp, 2, m)).sum(axis=(1, 2))[-1]
     bubble = (pp - 1) * (F + B - hidden + B) - F
     assert equal("dualpipev", pp, 2, m, hidden) == pytest.approx((work + bubble,) * 2)
+
+
+@pytest.mark.parametrize(("pp", "m", "exact"), [(2, 8, False), (4, 16, False), (8, 32, True), (16, 64, True)])
+@pytest.mark.parametrize("hidden", [0.0, 0.5])
+def test_dualpipev_splits_weight_gradients(pp: int, m: int, exact: bool, hidden: float) -> None:
+    # MindSpeed's (P - 1)(F&B + B - W) - F; short pipelines keep another path through one or two whole backwards.
+    weight, chunk = 0.8, np.ones((1, pp, 2))
+    pair, sends = np.full((1, pp, 2, 2), hidden), Sends(0.0, None, weight * chunk)
+    order = operation_order("dualpipev", pp, 2, m)
+    time = simulate(order, F * chunk, B * chunk, pair, sends)
+    bubble, published = time.idle_s[0, -1], dualpipev_bubble_s(pp, F, B, weight, F + B - hidden)
+    whole = dualpipev_bubble_s(pp, F, B, 0.0, F + B - hidden)
+    assert published - 1e-9 <= bubble <= whole
+    assert bubble == pytest.approx(published) or not exact
+    closed = closed_form_s("dualpipev", F * chunk, B * chunk, m, pair, sends).makespan_s[0]
+    assert closed <= time.makespan_s[0] * (1 + 1e-12)
+    assert closed == pytest.approx(time.makespan_s[0]) or not exact
 
 
 def test_adaptive_pipe_hides_in_the_steady_phase_only() -> None:

@@ -158,10 +158,13 @@ def test_launch_rules_are_off_under_any() -> None:
         ("chunks_need_stages", {"pp": 1, "vpp": 2, "schedule": "interleaved", "dp": 96}),
         ("schedule_fits_vpp", {"vpp": 2}),
         ("schedule_fits_vpp", {"schedule": "interleaved"}),
-        ("adaptive_pipe_groups_micro_batches", {"schedule": "adaptive_pipe", "vpp": 2}),
+        ("pairs_have_a_steady_phase", {"schedule": "adaptive_pipe", "vpp": 2}),
         ("dualpipev_micro_batches", {"schedule": "dualpipev", "vpp": 2}),
+        ("dualpipe_micro_batches", {"schedule": "dualpipe", "vpp": 2}),
+        ("folded_parts_have_layers", {"schedule": "dualpipev", "vpp": 2, "pp": 48}),
         ("hierarchical_needs_nodes", {"moe_dispatcher": "hierarchical"}),
         ("pairing_needs_exchange", {"schedule": "adaptive_pipe", "vpp": 2, "ep": 1}),
+        ("pairing_needs_exchange", {"schedule": "dualpipev", "vpp": 2, "ep": 1}),
         ("reuse_not_with_swap", {"reuse_fp32_param": True, "swap_optimizer": True}),
         ("one_optimizer_memory", {"virtual_optimizer": True, "swap_optimizer": True}),
     ],
@@ -204,6 +207,17 @@ def test_optimizer_formats_exclude_what_they_do_away_with() -> None:
         ("mindspeed-llm", "sequential_divides_data_parallel", {"moe_dispatcher": "alltoall_seq", "etp": 2, "ep": 16}),
         ("mindspeed-llm", "dualpipev_not_with_cp", {"schedule": "dualpipev", "vpp": 2, "cp": 2, "dp": 12}),
         ("mindspeed-llm", "dualpipev_whole_layers", {"schedule": "dualpipev", "vpp": 2}),
+        ("mindspeed-llm", "dualpipev_two_rounds", {"schedule": "dualpipev", "vpp": 2}),
+        ("mindspeed-llm", "adaptive_pipe_groups_micro_batches", {"schedule": "adaptive_pipe", "vpp": 2}),
+        (
+            "mindspeed-llm",
+            "fb_overlap_needs_alltoall",
+            {"schedule": "dualpipev", "vpp": 2, "moe_dispatcher": "allgather"},
+        ),
+        ("mindspeed-llm", "interleaving_groups_micro_batches", {"schedule": "interleaved", "vpp": 2, "pp": 3}),
+        ("mindformers", "interleaving_groups_micro_batches", {"schedule": "interleaved", "vpp": 2, "pp": 3}),
+        ("megatron", "interleaving_fills_a_group", {"schedule": "interleaved", "vpp": 2, "micro_batches": 3}),
+        ("mindspeed-llm", "no_public_dualpipe", {"schedule": "dualpipe", "vpp": 2}),
         ("mindspeed-llm", "tp_inside_node", {"tp": 16, "dp": 3}),
         ("mindformers", "tp_inside_node", {"tp": 16, "dp": 3}),
         ("megatron", "megatron_schedules", {"schedule": "dualpipev", "vpp": 2}),
@@ -245,6 +259,14 @@ def test_adaptive_pipe_runs_with_tensor_parallelism_and_whole_experts() -> None:
     # DeepSeek-V3 scripts of MindSpeed-LLM: TP2 on A3, TP4 on A2 with --moe-fb-overlap; no rule asks for tp 1.
     candidate = one(schedule="adaptive_pipe", vpp=2, micro_batches=8, dp=24)
     assert broken(candidate, "mindspeed-llm", global_batch=192) == set()
+
+
+def test_megatron_takes_micro_batches_in_any_number_from_a_group_on() -> None:
+    # get_schedule_table: groups of N >= pp with a last one of at least pp; MindSpeed's fb-overlap raises instead.
+    odd = one(schedule="interleaved", vpp=2, micro_batches=10, dp=24)
+    assert "interleaving_groups_micro_batches" in broken(odd, "mindspeed-llm", global_batch=240)
+    assert broken(odd, "megatron", global_batch=240) == set()
+    assert broken(odd, "any", global_batch=240) == set()
 
 
 def test_layers_need_not_divide_by_stages() -> None:

@@ -290,10 +290,12 @@ def _powers(limit: int) -> list[int]:
     return [1 << n for n in range(limit.bit_length()) if 1 << n <= limit]
 
 
+SWEPT = ("1f1b", "interleaved", "adaptive_pipe", "dualpipev")
+ESTIMATED = (*SWEPT, "dualpipe")
+
+
 @st.composite
-def degrees(
-    draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = ("1f1b", "interleaved", "adaptive_pipe")
-) -> Degrees:
+def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> Degrees:
     """A legal strategy of a case."""
     world, model = case.world, case.run.model
     moe, layers = "n_routed_experts" in model, model["num_hidden_layers"]
@@ -307,10 +309,13 @@ def degrees(
     vpp = 1
     if schedule != "1f1b":
         vpp = 1 if pp == 1 else 2
-        if (schedule == "interleaved" and pp == 1) or pp * vpp > layers:
+        parts = pp if schedule == "dualpipe" else pp * vpp
+        if (schedule != "adaptive_pipe" and pp == 1) or parts > layers:
             schedule, vpp = "1f1b", 1
     rounds = draw(st.integers(2 if schedule == "adaptive_pipe" else 1, 3))
     micro_batches = draw(st.integers(1, 3 * pp)) if schedule == "1f1b" else rounds * pp
+    if schedule.startswith("dual"):
+        micro_batches = 2 * draw(st.integers(pp, 3 * pp))
     dispatchers = ["alltoall"]
     if moe and ep > 1:
         dispatchers = ["alltoall", "alltoall_seq", "allgather", "hierarchical"]
@@ -336,8 +341,11 @@ def degrees(
 
 
 @st.composite
-def placements(draw: st.DrawFn, layers: int, pp: int, vpp: int) -> list[list[int]]:
-    """Layers of every chunk [stage][chunk], at least one each."""
+def placements(draw: st.DrawFn, layers: int, pp: int, vpp: int, schedule: str = "interleaved") -> list[list[int]]:
+    """Layers of every chunk [stage][chunk], at least one each. dualpipe holds every part of the model twice."""
+    if schedule == "dualpipe":
+        one_way = draw(placements(layers, pp, 1))
+        return [[one_way[p][0], one_way[pp - 1 - p][0]] for p in range(pp)]
     counts = [1] * (pp * vpp)
     for _ in range(layers - pp * vpp):
         counts[draw(st.integers(0, pp * vpp - 1))] += 1

@@ -57,10 +57,15 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     a = Account(run, d, machine, groups)
     _head(a)
     # Tied weights are the embedding's, where that is on the same stage.
-    own = not run.tie_word_embeddings or d.pp > 1
+    own = not run.tie_word_embeddings or _apart(d)
     a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own else 0) + run.hidden_size
     a.close()
     return a
+
+
+def _apart(d: Degrees) -> bool:
+    """Whether the model's last part is on another stage than the embedding."""
+    return d.pp > 1 and not d.schedule.startswith("dual")
 
 
 def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
@@ -71,7 +76,7 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     add_layer(a, run.num_hidden_layers - 1)
     _head(a)
     a.dense_params += 2 * h * h / d.tp + 3 * h
-    if d.pp > 1:  # all modules share one copy of the embedding, whose own is on the first stage
+    if _apart(d):  # all modules share one copy of the embedding, whose own is on the first stage
         a.dense_params += run.vocab_size * h / d.tp / run.num_nextn_predict_layers
     a.close()
     return a

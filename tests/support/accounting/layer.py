@@ -42,6 +42,16 @@ class Pass:
         return self.compute + self.imbalance + self.tp + self.ep + self.cp + self.host
 
 
+@dataclass(frozen=True)
+class Message:
+    """What a message takes in one pass with the hottest rank's load, and what of it shows."""
+
+    name: str
+    backward: bool
+    seconds: float
+    shown: float
+
+
 @dataclass
 class Account:
     """The running account of a layer or piece."""
@@ -53,8 +63,10 @@ class Account:
     operators: dict[str, Operator] = field(default_factory=dict)
     kept: dict[str, float] = field(default_factory=dict)  # bytes for the backward pass, at the peak imbalance
     forward_messages: dict[str, float] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
     dispatch: float = 0.0
     combine: float = 0.0
+    on_tiers: dict[str, list[float]] = field(default_factory=dict)  # dispatch, combine if one tier alone took time
     dense_params: float = 0.0
     expert_params: float = 0.0
     forward: Pass = field(default_factory=Pass)
@@ -139,6 +151,10 @@ class Account:
         self.issued[0] += forward
         self.issued[1] += backward
 
+    def work(self, *, backward: int, where: Callable[[str, str], bool]) -> float:
+        """Seconds of the operators that `where` (name, window) picks: 0 forward, 1 input, 2 weight gradients."""
+        return sum(o.busy[backward] for name, o in self.operators.items() if where(name, o.window))
+
     def keep(self, name: str, size: float, *, hot: bool = False) -> None:
         """A tensor kept for the backward pass."""
         uneven = hot and self.d.ep > 1 and not self.run.capacity_factor
@@ -172,6 +188,7 @@ class Account:
             shown = hide(seconds) * count
             setattr(part, lane, getattr(part, lane) + shown)
             part.imbalance += hide(busy) * count - shown
+            self.messages.append(Message(name, part is self.backward, busy * count, hide(busy) * count))
 
     # -- closing ---------------------------------------------------------------------------------------------
 
@@ -194,20 +211,6 @@ class Account:
             ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
             waits = self.synchronises and number == 0 and "host_sync_free" not in self.run.on
             part.host = max(ahead, restart(self, ahead)) if waits else ahead
-
-    def window_s(self, window: str, *, backward: bool) -> float:
-        """Computation of one half of the layer."""
-        work = sum(sum(o.busy[1:]) if backward else o.busy[0] for o in self.operators.values() if o.window == window)
-        return work - (beside_cubes(self, backward=backward, busy=True) if window == "mlp" else 0.0)
-
-    def hidden_in_pair(self) -> float:
-        """Four windows of a forward beside another micro batch's backward: each hides the smaller of the two."""
-        return (
-            min(self.window_s("attention", backward=False), self.combine)
-            + min(self.window_s("mlp", backward=True), self.dispatch)
-            + min(self.window_s("mlp", backward=False), self.dispatch)
-            + min(self.window_s("attention", backward=True), self.combine)
-        )
 
 
 # -- parts of a layer ----------------------------------------------------------------------------------------
@@ -529,13 +532,13 @@ def _expert_messages(a: Account, received: float) -> None:
     token_bytes = 2 * r.hidden_size * (a.tokens if everything else a.local) * (r.capacity_factor or 1)
     k = r.num_experts_per_tok
 
-    def once(hot: float, loss: float) -> float:
+    def once(network: Numbers, hot: float, loss: float) -> float:
         if a.d.dispatcher == "allgather":
             everybody = a.groups["experts"]  # the tensor-parallel ranks of an expert hold other tokens too
-            return machine.all_gather(token_bytes * len(everybody), everybody)
+            return network.all_gather(token_bytes * len(everybody), everybody)
         if a.d.dispatcher == "hierarchical":
-            return machine.two_step(token_bytes, k, ep, hot, loss)
-        seconds = machine.all_to_all(
+            return network.two_step(token_bytes, k, ep, hot, loss)
+        seconds = network.all_to_all(
             token_bytes,
             k,
             ep,
@@ -547,13 +550,16 @@ def _expert_messages(a: Account, received: float) -> None:
         )
         if a.d.dispatcher == "alltoall_seq":
             # Rows of the sequence become columns of the hidden width inside the expert's tensor-parallel group.
-            seconds += machine.all_to_all(token_bytes, 1, a.groups["etp"])
+            seconds += network.all_to_all(token_bytes, 1, a.groups["etp"])
         return seconds
 
     losses = {"dispatch": machine.dispatch_loss, "combine": machine.combine_loss}
     levelled = r.levelled or Levelled(a.hot, a.hot, 1)
-    even = {name: once(1.0 - levelled.home, loss) for name, loss in losses.items()}
-    busy = {name: once(levelled.arrives if a.d.ep > 1 else 1.0, loss) for name, loss in losses.items()}
+    most = levelled.arrives if a.d.ep > 1 else 1.0
+    even = {name: once(machine, 1.0 - levelled.home, loss) for name, loss in losses.items()}
+    busy = {name: once(machine, most, loss) for name, loss in losses.items()}
+    alone = [machine.with_one_tier(t) for t in range(len(machine.links))]
+    a.on_tiers = {name: [once(only, most, loss) for only in alone] for name, loss in losses.items()}
     a.dispatch, a.combine = busy["dispatch"], busy["combine"]
     windows = _overlap_windows(a)
 
@@ -561,18 +567,18 @@ def _expert_messages(a: Account, received: float) -> None:
         return lambda t: max(0.0, t - windows[which])
 
     for name in losses:
-        hidden = {"hide_forward": hide("forward"), "hide_backward": hide(name)}
+        hidden = {"hide_forward": hide(f"{name} forward"), "hide_backward": hide(f"{name} backward")}
         a.message(name, "ep", even[name], 1, 1, busy=busy[name], **hidden)
     rows = 2 * r.hidden_size * received
     if everything:
         # All rows are there; products over a cut of the width are summed, in both passes.
-        mean, most = (machine.all_reduce(rows * hot, a.groups["etp"]) for hot in (1.0, a.hot))
-        a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
+        mean, worst = (machine.all_reduce(rows * hot, a.groups["etp"]) for hot in (1.0, a.hot))
+        a.message("expert_scatter", "ep", mean, 1, 1, busy=worst)
     else:
         rows = 0 if a.d.dispatcher == "allgather" else rows
-        mean, most = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
-        a.message("expert_gather", "ep", mean, 1, 1, busy=most)
-        a.message("expert_scatter", "ep", mean, 1, 1, busy=most)
+        mean, worst = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
+        a.message("expert_gather", "ep", mean, 1, 1, busy=worst)
+        a.message("expert_scatter", "ep", mean, 1, 1, busy=worst)
     if levelled.hot:
         one = (r.gates + 1) * r.hidden_size * r.moe_intermediate_size
         weights = machine.all_gather(2 * levelled.hot * one, ep)
@@ -581,17 +587,26 @@ def _expert_messages(a: Account, received: float) -> None:
         a.dispatch += weights
 
 
+PAIRING = ("adaptive_pipe", "dualpipev", "dualpipe")
+
+
 def _overlap_windows(a: Account) -> dict[str, float]:
-    """What dispatch and combine run beside inside one micro batch."""
-    found = {"forward": 0.0, "dispatch": 0.0, "combine": 0.0}
-    flat = a.d.dispatcher in {"alltoall", "alltoall_seq"}
-    if not flat or a.d.ep == 1 or a.d.schedule == "adaptive_pipe":
-        return found
+    """What dispatch and combine run beside when a pass runs alone."""
+    passes = [f"{name} {way}" for name in ("dispatch", "combine") for way in ("forward", "backward")]
+    found = dict.fromkeys(passes, 0.0)
     shared = [o for name, o in a.operators.items() if name.startswith("shared_")]
     routed = [o for name, o in a.operators.items() if name.startswith("expert_")]
+    shared_forward = sum(o.busy[0] for o in shared)
+    shared_backward, expert_weights = sum(sum(o.busy[1:]) for o in shared), sum(o.busy[2] for o in routed)
+    if a.d.schedule in PAIRING:
+        found["dispatch forward"] = shared_forward
+        found["combine backward"], found["dispatch backward"] = shared_backward, expert_weights
+        return found
+    if a.d.dispatcher not in {"alltoall", "alltoall_seq"} or a.d.ep == 1:
+        return found
     if a.run.on & {"moe_alltoall_overlap", "shared_expert_overlap"}:
-        found["forward"] = sum(o.busy[0] for o in shared) / 2
-        found["combine"] = sum(sum(o.busy[1:]) for o in shared)
+        found["dispatch forward"] = found["combine forward"] = shared_forward / 2
+        found["combine backward"] = shared_backward
     if "moe_alltoall_overlap" in a.run.on:
-        found["dispatch"] = sum(o.busy[2] for o in routed)
+        found["dispatch backward"] = expert_weights
     return found

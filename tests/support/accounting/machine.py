@@ -6,7 +6,7 @@ Written apart from the planner's own formulas, from their definitions: scalars o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,12 @@ class Numbers:
     links: tuple[Link, ...]
     cube_cores: float = 1.0
     pipelined_tiles: bool = False
+
+    def with_one_tier(self, number: int) -> Numbers:
+        """A machine on which only the messages over one tier of links take time."""
+        free = [replace(link, bytes_per_s=math.inf, latency_s=0.0) for link in self.links]
+        free[number] = self.links[number]
+        return replace(self, links=tuple(free), comm_op_s=0.0)
 
     # -- operators -------------------------------------------------------------------------------------------
 

@@ -71,4 +71,10 @@ def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
     found["dense"] = group(rank, d.world, dense, {"heads", "ring", "dp"})
     found |= {axis: group(rank, d.world, expert, {axis}) for axis in ("etp", "ep", "edp")}
     found["experts"] = group(rank, d.world, expert, {"etp", "ep"})
+    if d.schedule == "dualpipe":
+        # The first and the last stage hold the same parameters and are farthest apart; all stages wait for them.
+        stage = d.world // d.pp
+        for axis in ("dense", "edp"):
+            mine = [member % stage for member in found[axis]]
+            found[axis] = [*mine, *(member + (d.pp - 1) * stage for member in mine)]
     return found

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 
 from tests.support.accounting import ends
 from tests.support.accounting import layer as layers
-from tests.support.accounting.pipeline import Played, Slot, peak, play, programme
+from tests.support.accounting.layer import PAIRING
+from tests.support.accounting.pairs import left_over, paired, split
+from tests.support.accounting.pipeline import (
+    Played,
+    Sending,
+    Slot,
+    dual_programme,
+    part_of,
+    peak,
+    play,
+    programme,
+)
 from tests.support.accounting.ranks import Degrees, groups_of
 
 if TYPE_CHECKING:
@@ -108,18 +119,25 @@ def account(
     send = _send_s(run, d, machine)
     blocking = send if d.schedule == "1f1b" else 0.0
     step = Step()
-    programmes = [programme(d.schedule, p, d.pp, d.vpp, d.micro_batches) for p in range(d.pp)]
-    exposed_swap, hidden = [], []
+    programmes, late = _programmes(d)
+    exposed_swap, hidden, exchanged, covering, late_dw = [], [], [], [], []
     for stage in stages:
         times = [_chunk_s(run, machine, stage, c, blocking) for c in range(d.vpp)]
-        step.forward_s.append([t[0] for t in times])
-        step.backward_s.append([t[1] for t in times])
-        exposed_swap.append(sum(t[2] for t in times))
-        hidden.append([[_pair_s(stage, f, b) for b in range(d.vpp)] for f in range(d.vpp)])
+        step.forward_s.append([t.forward for t in times])
+        step.backward_s.append([t.backward for t in times])
+        exposed_swap.append(sum(t.exposed_swap for t in times))
+        pairs = [[_pair_s(d, stage, f, b, times) for b in range(d.vpp)] for f in range(d.vpp)]
+        hidden.append([[h for h, _ in row] for row in pairs])
+        exchanged.append([[e for _, e in row] for row in pairs])
+        covering.append([[_covering_s(stage, f, b) for b in range(d.vpp)] for f in range(d.vpp)])
+        late_dw.append([_split_s(stage, c) for c in range(d.vpp)])
     edge = 0.0 if d.schedule == "1f1b" else send
-    played = play(programmes, step.forward_s, step.backward_s, hidden, edge)
+    sending = Sending(edge, covering, late_dw, late)
+    played = play(d.schedule, programmes, step.forward_s, step.backward_s, hidden, sending)
     step.makespan_s, step.busy_s = played.makespan, played.busy
-    step.parts = [_parts(run, d, stage, exposed_swap[p], blocking, played, p) for p, stage in enumerate(stages)]
+    for p, stage in enumerate(stages):
+        in_exchange = sum(exchanged[p][f[1]][b[1]] for f, b in programmes[p] if f and b)
+        step.parts.append(_parts(run, d, stage, exposed_swap[p], blocking, played, p, in_exchange))
     per_stage = max(1.0, run.num_hidden_layers / d.pp)
     step.tails = [_tail(run, d, machine, stage, per_stage) for stage in stages]
     step.step_s = played.makespan + max(sum(tail.values()) for tail in step.tails)
@@ -128,16 +146,26 @@ def account(
     return step
 
 
+def _programmes(d: Degrees) -> tuple[list[list[Slot]], list[set[int]]]:
+    if d.schedule in ("dualpipev", "dualpipe"):
+        both = [dual_programme(d.schedule, p, d.pp, d.micro_batches) for p in range(d.pp)]
+        return [slots for slots, _ in both], [late for _, late in both]
+    return [programme(d.schedule, p, d.pp, d.vpp, d.micro_batches) for p in range(d.pp)], [set() for _ in range(d.pp)]
+
+
 def _stages(
     run: Run, d: Degrees, machine: Numbers, per_chunk: list[list[int]], applied: dict[str, list[int]]
 ) -> list[Stage]:
     stages = []
-    first_of, index = {}, 0
-    for chunk in range(d.vpp):
-        for p in range(d.pp):
-            first_of[p, chunk] = index
-            index += per_chunk[p][chunk]
-    assert index == run.num_hidden_layers
+    part = {(p, c): part_of(d.schedule, p, c, d.pp) for p in range(d.pp) for c in range(d.vpp)}
+    # DualPipe's second copy of the model starts over.
+    start_of = {
+        n: sum(per_chunk[p][c] for (p, c), m in part.items() if m // 1000 == n // 1000 and m < n) for n in part.values()
+    }
+    first_of = {place: start_of[n] for place, n in part.items()}
+    last_of = {n // 1000: n for n in sorted(part.values())}
+    copies = len(last_of)
+    assert sum(map(sum, per_chunk)) == copies * run.num_hidden_layers
     for p in range(d.pp):
         ranks = range(p * d.world // d.pp, (p + 1) * d.world // d.pp)
         groups = groups_of(ranks[0], d)
@@ -150,15 +178,22 @@ def _stages(
             numbers = range(first_of[p, chunk], first_of[p, chunk] + per_chunk[p][chunk])
             accounts = [layers.transformer_layer(run, d, machine, groups, n) for n in numbers]
             held.append([("moe" if run.is_moe(n) else "dense", a) for n, a in zip(numbers, accounts, strict=True)])
-            choices.append([_choices(a, applied, used, p) for a in accounts])
+            choices.append([[] for _ in accounts])
+        # Dense layers come first, then a chunk's in order: model order wherever the first chunk comes first.
+        for kind in ("dense", "moe"):
+            for chunk, row in enumerate(held):
+                for place, (mine, a) in enumerate(row):
+                    if mine == kind:
+                        choices[chunk][place] = _choices(a, applied, used, p)
         pieces = []
-        if p == 0:
-            pieces.append((0, ends.embedding(run, d, machine, groups), 1.0))
-        if p == d.pp - 1:
-            pieces.append((d.vpp - 1, ends.head(run, d, machine, groups), 1.0))
-            if run.num_nextn_predict_layers:
-                module = ends.prediction_module(run, d, machine, groups)
-                pieces.append((d.vpp - 1, module, float(run.num_nextn_predict_layers)))
+        for chunk in range(d.vpp):
+            if part[p, chunk] % 1000 == 0:
+                pieces.append((chunk, ends.embedding(run, d, machine, groups), 1.0))
+            if part[p, chunk] in last_of.values():
+                pieces.append((chunk, ends.head(run, d, machine, groups), 1.0))
+                if run.num_nextn_predict_layers:
+                    module = ends.prediction_module(run, d, machine, groups)
+                    pieces.append((chunk, module, float(run.num_nextn_predict_layers)))
         stages.append(Stage(held, pieces, choices))
     return stages
 
@@ -212,8 +247,18 @@ def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
     return max(seconds)
 
 
-def _chunk_s(run: Run, machine: Numbers, stage: Stage, chunk: int, blocking: float) -> tuple[float, float, float]:
-    """Forward, backward and exposed swap seconds of one micro batch in a chunk."""
+@dataclass(frozen=True)
+class Chunk:
+    """Seconds of one micro batch in a chunk: its passes with what swapping exposes, that part, and one transfer."""
+
+    forward: float
+    backward: float
+    exposed_swap: float
+    plain: tuple[float, float]
+    transfer: float
+
+
+def _chunk_s(run: Run, machine: Numbers, stage: Stage, chunk: int, blocking: float) -> Chunk:
     held = [(a, 1.0) for _, a in stage.layers[chunk]] + [(a, n) for c, a, n in stage.pieces if c == chunk]
     forward = blocking + sum(n * (a.forward.total + (run.slowest - 1) * a.forward.compute) for a, n in held)
     backward = blocking + sum(n * (a.backward.total + (run.slowest - 1) * a.backward.compute) for a, n in held)
@@ -223,21 +268,44 @@ def _chunk_s(run: Run, machine: Numbers, stage: Stage, chunk: int, blocking: flo
         moved += sum(_freed(a, name) for name in names if name in SWAP)
     transfer = moved / machine.host_link_bytes_per_s
     out, back = max(0.0, transfer - forward), max(0.0, transfer - backward)
-    return forward + out, backward + back, out + back
+    return Chunk(forward + out, backward + back, out + back, (forward, backward), transfer)
 
 
-def _pair_s(stage: Stage, forward: int, backward: int) -> float:
-    """What a forward of one chunk beside a backward of another hides: layers of one kind, pair by pair."""
-    total = 0.0
-    for kind in ("dense", "moe"):
-        one = [a for k, a in stage.layers[forward] if k == kind]
-        other = [a for k, a in stage.layers[backward] if k == kind]
-        total += sum(a.hidden_in_pair() for a, _ in zip(one, other, strict=False))
-    return total
+def _pair_s(d: Degrees, stage: Stage, forward: int, backward: int, times: list[Chunk]) -> tuple[float, float]:
+    """What a forward of one chunk beside a backward of another hides: all, and expert communication alone.
+
+    The backward begins with the chunk's last layer. Nothing fills that layer's first step, nor any layer's where one
+    chunk is longer.
+    """
+    if d.schedule not in PAIRING:
+        return 0.0, 0.0
+    one = [a for _, a in stage.layers[forward]]
+    other = [a for _, a in reversed(stage.layers[backward])]
+    total = exchange = lost = 0.0
+    for number, (x, y) in enumerate(zip(one, other, strict=False)):
+        gain = paired(x, y)
+        total += gain.hidden
+        exchange += gain.exchange
+        if number == 0 or len(one) != len(other):
+            lost += gain.first
+    f, b = times[forward], times[backward]
+    together = max(f.plain[0] + b.plain[1] - (total - lost), f.transfer, b.transfer)
+    return max(0.0, f.forward + b.backward - together), max(0.0, exchange - lost)
+
+
+def _covering_s(stage: Stage, forward: int, backward: int) -> float:
+    """Weight gradients that are left when the backward of a chunk is through its first layer."""
+    held = stage.layers[backward]
+    return left_over(held[0][1]) if held and len(held) == len(stage.layers[forward]) else 0.0
+
+
+def _split_s(stage: Stage, chunk: int) -> float:
+    held = [(a, 1.0) for _, a in stage.layers[chunk]] + [(a, n) for c, a, n in stage.pieces if c == chunk]
+    return sum(n * split(a) for a, n in held)
 
 
 def _parts(
-    run: Run, d: Degrees, stage: Stage, swap: float, blocking: float, played: Played, p: int
+    run: Run, d: Degrees, stage: Stage, swap: float, blocking: float, played: Played, p: int, in_exchange: float
 ) -> dict[str, float]:
     parts = dict.fromkeys(
         (
@@ -246,7 +314,7 @@ def _parts(
         ),
         0.0,
     )
-    for _ in range(d.micro_batches):
+    for _ in range(d.micro_batches // (2 if d.schedule == "dualpipe" else 1)):
         for a, n in stage.all():
             for one in (a.forward, a.backward):
                 parts["compute_s"] += n * one.compute
@@ -261,10 +329,15 @@ def _parts(
                     parts["exposed_swap_s" if name in SWAP else "recompute_s"] += _again_s(a, name)
         parts["exposed_swap_s"] += swap
         parts["exposed_pp_s"] += 2 * blocking
-    # A pair hides exchanges; beyond their even length, what uneven experts add to them.
-    even = min(parts["exposed_ep_s"], played.paired[p])
-    parts["exposed_ep_s"] -= even
-    parts["imbalance_s"] -= played.paired[p] - even
+    # A pair hides exchanges: beyond their even length, what uneven experts add to them. The rest is the host's.
+    in_exchange = min(in_exchange, played.paired[p])
+    for seconds, lanes in (
+        (in_exchange, ("exposed_ep_s", "imbalance_s")),
+        (played.paired[p] - in_exchange, ("exposed_swap_s", "host_bound_s")),
+    ):
+        mine = min(seconds, parts[lanes[0]])
+        parts[lanes[0]] -= mine
+        parts[lanes[1]] -= seconds - mine
     parts["pipeline_bubble_s"] = played.idle[p]
     return parts
 
@@ -274,7 +347,7 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
     tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0, "imbalance_s": 0.0}
     last = 1 / per_stage
     distributed = run.distributed_optimizer
-    reduce_beside = "overlap_grad_reduce" in run.on and d.schedule != "adaptive_pipe"
+    reduce_beside = "overlap_grad_reduce" in run.on and d.schedule not in PAIRING
     # Gathering rides on the buckets of the overlapped reduction.
     gather_beside = reduce_beside and "overlap_param_gather" in run.on and distributed
 

@@ -1,0 +1,43 @@
+"""Published formulas of pipeline bubbles and of what pairing hides, for equal stages.
+
+They state what the graph gives for equal stages; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+
+def bubble_fraction(pp: int, vpp: int, micro_batches: int) -> float:
+    """Idle share of a pipeline of equal stages: (P - 1) / (M V + P - 1).
+
+    Interleaving cuts the ramp of (P - 1) stages to 1 / V of its length and leaves the work as it is.
+
+    References
+    ----------
+    arXiv:2104.04473, section 2.2. Pangu Ultra 135B (arXiv:2504.07866, P = 8, M = 16): 7 / 23 = 30.43 % at V = 1
+    (published: 30.45 %) and 7 / 103 = 6.80 % at V = 6 (published: 6.8 %).
+    """
+    return (pp - 1) / (micro_batches * vpp + pp - 1)
+
+
+def interleaved_bubble_s(pp: int, vpp: int, forward_s: float, backward_s: float) -> float:
+    """(P - 1)(F + B) / V, F and B of a whole stage; 1f1b at V = 1. Source: MindSpeed dualpipev.md."""
+    return (pp - 1) * (forward_s + backward_s) / vpp
+
+
+def dualpipev_bubble_s(pp: int, forward_s: float, backward_s: float, weight_s: float, pair_s: float) -> float:
+    """(P - 1)(F&B + B - W) - F with F, B, W (dW alone) and the fused pair F&B of one chunk, half a stage.
+
+    The graph gives the same for long pipelines (P >= 8, W <= 0.8 F); in short ones a path remains that passes one or
+    two whole backwards. Source: MindSpeed dualpipev.md; DeepSeek DualPipe README for the two directions' version.
+    """
+    return (pp - 1) * (pair_s + backward_s - weight_s) - forward_s
+
+
+def paired_share(pp: int, vpp: int, micro_batches: int, *, stage: int = 0) -> float:
+    """Share of a stage's forwards that Adaptive Pipe runs against a backward: 1 - w / (M V).
+
+    w = 2 (P - p - 1) + (V - 1) P + 1 forwards come before the first pair: one more than Megatron's warm-up.
+    """
+    warm_up = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1
+    total = micro_batches * vpp
+    return max(0, total - warm_up) / total
