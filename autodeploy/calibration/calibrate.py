@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 # Noise of a record, log standard deviation: repeats of one configuration differ by 3.5 %; a chip grade that the source
-# does not name may be the next one (18 %).
+# does not name may be the next one (18 %). Of low confidence are speeds converted from a utilisation whose convention
+# the source does not state: at 32K tokens, full or causal attention differ by a quarter, 0.22 in the logarithm.
 NOISE = 0.06
 NOISE_UNKNOWN_GRADE = 0.12
+NOISE_LOW_CONFIDENCE = 0.12
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Calibration:
 
 def noise_of(record: Record) -> float:
     """Standard deviation of the logarithm of a record's measurement."""
+    if record.confidence == "low":
+        return NOISE_LOW_CONFIDENCE
     return NOISE_UNKNOWN_GRADE if record.framework == "mindformers" else NOISE
 
 
