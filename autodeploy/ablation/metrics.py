@@ -96,6 +96,11 @@ def _mfu_full_attention_pct(_: Run, variant: Run) -> float:
     return 100.0 * mfu(context.model, context.seq_length, per_rank, context.machine.peak_flops, causal=False)
 
 
+def _baseline(metric: Callable[[Run, Run], float]) -> Callable[[Run, Run], float]:
+    """The same figure of the baseline."""
+    return lambda baseline, _: metric(baseline, baseline)
+
+
 def _throughput_ratio(baseline: Run, variant: Run) -> float:
     """Tokens per second and card, variant over baseline."""
     return variant.plan.tokens_per_s_per_npu / baseline.plan.tokens_per_s_per_npu
@@ -106,8 +111,8 @@ def _million_tokens_per_s(_: Run, variant: Run) -> float:
 
 
 def _state_memory_ratio(baseline: Run, variant: Run) -> float:
-    """Weights, gradients and optimizer states of the worst stage, variant over baseline."""
-    return _worst_gib(variant.plan, STATE_KINDS) / _worst_gib(baseline.plan, STATE_KINDS)
+    """Weights, gradients and optimizer states of the mean device, variant over baseline."""
+    return _mean_gib(variant.plan, STATE_KINDS) / _mean_gib(baseline.plan, STATE_KINDS)
 
 
 def _model_memory_ratio(baseline: Run, variant: Run) -> float:
@@ -134,6 +139,11 @@ def _peak_saved_gib(baseline: Run, variant: Run) -> float:
     return baseline.plan.peak_memory_gib - variant.plan.peak_memory_gib
 
 
+def _mean_gib(plan: Plan, kinds: tuple[str, ...]) -> float:
+    """GiB of these kinds on the mean device."""
+    return sum(float(getattr(stage.memory_gib, kind)) for stage in plan.stages for kind in kinds) / len(plan.stages)
+
+
 def _worst_gib(plan: Plan, kinds: tuple[str, ...]) -> float:
     """GiB of these kinds on the stage that holds most of them."""
     assert set(kinds) <= set(StageMemory.model_fields)
@@ -157,6 +167,8 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "micro_batches": _micro_batches,
     "mfu_pct": _mfu_pct,
     "mfu_full_attention_pct": _mfu_full_attention_pct,
+    "baseline_mfu_full_attention_pct": _baseline(_mfu_full_attention_pct),
+    "baseline_million_tokens_per_s": _baseline(_million_tokens_per_s),
     "throughput_ratio": _throughput_ratio,
     "million_tokens_per_s": _million_tokens_per_s,
     "state_memory_ratio": _state_memory_ratio,

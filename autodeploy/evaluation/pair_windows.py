@@ -149,8 +149,8 @@ class _Collectives:
         self._zero, self._tiers = zero, range(len(machine.tiers))
         self._found: list[tuple[str, bool, Floats, Floats, Floats]] = []
         for one in exchanged.each:
-            if one.exchange.kind in {"dispatch", "combine"}:
-                continue
+            if one.exchange.kind in {"dispatch", "combine"} or one.exchange.name == "hot_weights":
+                continue  # weights of hot experts arrive with the dispatch
             half = _half(one.exchange)
             tier = _outermost(one.exchange, groups, zero)
             passes = (

@@ -67,7 +67,7 @@ def _messages(a: Account, step: str, *, backward: bool) -> list[Message]:
         dense = any(name in a.operators for name in DENSE)
         return "middle" if dense or name.startswith("expert_") else "shared"
 
-    others = [m for m in a.messages if m.name not in ("dispatch", "combine")]
+    others = [m for m in a.messages if m.name not in ("dispatch", "combine", "hot_weights")]
     return [m for m in others if m.backward == backward and of(m.name) == step]
 
 
