@@ -182,7 +182,7 @@ def test_weakest_kind() -> None:
     assert profile.weakest_kind(["hccs.gb_per_s_per_npu"]) == "datasheet"
     assert profile.weakest_kind(["hccs.gb_per_s_per_npu", "hccs.efficiency"]) == "measured"
     assert profile.weakest_kind(["hccs.efficiency", "efficiency.gemm_k_half"]) == "fitted"
-    assert profile.weakest_kind(["efficiency.gemm_k_half", "host.sync_us"]) == "assumed"
+    assert profile.weakest_kind(["efficiency.gemm_k_half", "host.issue_us_per_op"]) == "assumed"
     assert profile.weakest_kind([]) == "datasheet"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.support.accounting.expert_messages import expert_messages
 from tests.support.accounting.lanes import beside_cubes, restart
 from tests.support.accounting.run import Levelled, Run
 
@@ -523,90 +524,4 @@ def _mixture(a: Account) -> None:
     a.expert_params += mine * (r.gates + 1) * h * width
     if _shared_width(r):
         _mlp(a, "shared", _shared_width(r))
-    _expert_messages(a, received)
-
-
-def _expert_messages(a: Account, received: float) -> None:
-    r, machine, ep = a.run, a.machine, a.groups["ep"]
-    everything = "replicated_dispatch" in r.on
-    token_bytes = 2 * r.hidden_size * (a.tokens if everything else a.local) * (r.capacity_factor or 1)
-    k = r.num_experts_per_tok
-
-    def once(network: Numbers, hot: float, loss: float) -> float:
-        if a.d.dispatcher == "allgather":
-            everybody = a.groups["experts"]  # the tensor-parallel ranks of an expert hold other tokens too
-            return network.all_gather(token_bytes * len(everybody), everybody)
-        if a.d.dispatcher == "hierarchical":
-            return network.two_step(token_bytes, k, ep, hot, loss)
-        seconds = network.all_to_all(
-            token_bytes,
-            k,
-            ep,
-            imbalance=hot,
-            deduplicate="deduplicated_dispatch" in r.on,
-            expert_groups=r.n_group or 0,
-            picked_groups=r.topk_group or 0,
-            loss=loss,
-        )
-        if a.d.dispatcher == "alltoall_seq":
-            # Rows of the sequence become columns of the hidden width inside the expert's tensor-parallel group.
-            seconds += network.all_to_all(token_bytes, 1, a.groups["etp"])
-        return seconds
-
-    losses = {"dispatch": machine.dispatch_loss, "combine": machine.combine_loss}
-    levelled = r.levelled or Levelled(a.hot, a.hot, 1)
-    most = levelled.arrives if a.d.ep > 1 else 1.0
-    even = {name: once(machine, 1.0 - levelled.home, loss) for name, loss in losses.items()}
-    busy = {name: once(machine, most, loss) for name, loss in losses.items()}
-    alone = [machine.with_one_tier(t) for t in range(len(machine.links))]
-    a.on_tiers = {name: [once(only, most, loss) for only in alone] for name, loss in losses.items()}
-    a.dispatch, a.combine = busy["dispatch"], busy["combine"]
-    windows = _overlap_windows(a)
-
-    def hide(which: str) -> Hide:
-        return lambda t: max(0.0, t - windows[which])
-
-    for name in losses:
-        hidden = {"hide_forward": hide(f"{name} forward"), "hide_backward": hide(f"{name} backward")}
-        a.message(name, "ep", even[name], 1, 1, busy=busy[name], **hidden)
-    rows = 2 * r.hidden_size * received
-    if everything:
-        # All rows are there; products over a cut of the width are summed, in both passes.
-        mean, worst = (machine.all_reduce(rows * hot, a.groups["etp"]) for hot in (1.0, a.hot))
-        a.message("expert_scatter", "ep", mean, 1, 1, busy=worst)
-    else:
-        rows = 0 if a.d.dispatcher == "allgather" else rows
-        mean, worst = (machine.all_gather(rows * hot, a.groups["etp"]) if rows else 0.0 for hot in (1.0, a.hot))
-        a.message("expert_gather", "ep", mean, 1, 1, busy=worst)
-        a.message("expert_scatter", "ep", mean, 1, 1, busy=worst)
-    if levelled.hot:
-        one = (r.gates + 1) * r.hidden_size * r.moe_intermediate_size
-        weights = machine.all_gather(2 * levelled.hot * one, ep)
-        a.message("hot_weights", "ep", weights, 1, 1)  # there again for the backward pass
-        a.message("hot_gradients", "ep", weights, 0, 1)
-        a.dispatch += weights
-
-
-PAIRING = ("adaptive_pipe", "dualpipev", "dualpipe")
-
-
-def _overlap_windows(a: Account) -> dict[str, float]:
-    """What dispatch and combine run beside when a pass runs alone."""
-    passes = [f"{name} {way}" for name in ("dispatch", "combine") for way in ("forward", "backward")]
-    found = dict.fromkeys(passes, 0.0)
-    shared = [o for name, o in a.operators.items() if name.startswith("shared_")]
-    routed = [o for name, o in a.operators.items() if name.startswith("expert_")]
-    shared_forward = sum(o.busy[0] for o in shared)
-    shared_backward, expert_weights = sum(sum(o.busy[1:]) for o in shared), sum(o.busy[2] for o in routed)
-    if a.d.schedule in PAIRING:
-        found["dispatch forward"] = shared_forward
-        found["combine backward"], found["dispatch backward"] = shared_backward, expert_weights
-        return found
-    if a.d.dispatcher not in {"alltoall", "alltoall_seq"} or a.d.ep == 1:
-        return found
-    if a.run.on & {"moe_alltoall_overlap", "shared_expert_overlap"}:
-        found["dispatch forward"] = found["combine forward"] = shared_forward / 2
-        found["combine backward"] = shared_backward
-    if "moe_alltoall_overlap" in a.run.on:
-        found["dispatch backward"] = expert_weights
-    return found
+    expert_messages(a, received)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.accounting import ends
 from tests.support.accounting import layer as layers
-from tests.support.accounting.layer import PAIRING
+from tests.support.accounting.expert_messages import PAIRING
 from tests.support.accounting.pairs import left_over, paired, split
 from tests.support.accounting.pipeline import (
     Played,
