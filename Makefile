@@ -50,7 +50,7 @@ calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
 	@$(BIN)/python -m autodeploy.calibration
 
 accuracy: $(STAMP) ## Make docs/accuracy.md anew from the shipped records
-	@$(BIN)/python -m autodeploy.calibration.accuracy
+	@$(BIN)/python -m docs.accuracy
 
 docs: $(STAMP) ## Make the generated pages and the README's numbers anew
 	@$(BIN)/python -m docs.generate

@@ -60,12 +60,12 @@ class Aim:
         return "-" if self == Aim() else f"**missed** ({', '.join(missed)})" if missed else "met"
 
 
-def page(measures: Measures) -> str:
-    """The whole page."""
+def page(measures: Measures, more: Sequence[str] = ()) -> str:
+    """The whole page; `more` sections follow the worst records."""
     parts = [HEADING, _times(measures), _carried(measures), _memory(measures), _orders(measures)]
     parts.append(_shared(measures.runs[A100]))
     parts += [_intervals(measures), HOW, _parameters(measures.calibrations.values())]
-    parts += [_worst(measures), NOT_MODELLED, NOT_COVERED, _unmeasured(measures.unmeasured)]
+    parts += [_worst(measures), *more, NOT_MODELLED, NOT_COVERED, _unmeasured(measures.unmeasured)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
