@@ -7,6 +7,8 @@ AutoDeployError
 ├── NotFoundError        no such search, plan, preset, profile or schema
 ├── ConflictError        the request contradicts the state of what it addresses
 ├── AccessError          the caller may not do this
+│   └── UnknownCallerError   the caller has no key, or one that is not valid
+├── LimitError           the caller does as much at once as its key allows
 ├── StorageFullError     the database has no room for a write; reads go on
 └── SearchCancelled      the user stopped the search (its incumbent is kept)
 
@@ -63,6 +65,14 @@ class ConflictError(AutoDeployError):
 
 class AccessError(AutoDeployError):
     """The caller is not allowed to do this."""
+
+
+class UnknownCallerError(AccessError):
+    """An API key is needed."""
+
+
+class LimitError(AutoDeployError):
+    """As much is under way as the key allows."""
 
 
 class StorageFullError(AutoDeployError):

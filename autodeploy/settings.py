@@ -37,9 +37,16 @@ class Settings(BaseSettings):
     host: Annotated[str, Field(description="address the server listens on")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     auth: Annotated[
-        Literal["none"] | None,
-        Field(description="absent: open on loopback, refused elsewhere; none: open on every address, said on purpose"),
+        Literal["none", "keys"] | None,
+        Field(
+            description="keys: every request needs an API key; none: open on every address, said on purpose; "
+            "absent: open on loopback, refused elsewhere"
+        ),
     ] = None
+    key_searches: Annotated[
+        int, Field(ge=1, le=10_000, description="searches of one API key that wait or run, where the key says nothing")
+    ] = 8
+    session_s: Annotated[float, Field(gt=0, le=2_592_000, description="how long a browser stays logged in")] = 43_200.0
     jobs: Annotated[
         Literal["embedded", "procrastinate"],
         Field(description="embedded: processes of the server; procrastinate: workers on PostgreSQL"),
@@ -110,7 +117,7 @@ class Settings(BaseSettings):
             raise SpecError(
                 f"everyone who reaches {self.host} could use this server",
                 path=f"{PREFIX}AUTH",
-                hint=f"listen on 127.0.0.1, or say {PREFIX}AUTH=none on purpose",
+                hint=f"listen on 127.0.0.1, set {PREFIX}AUTH=keys, or say {PREFIX}AUTH=none on purpose",
             )
 
 

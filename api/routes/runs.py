@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_measurement
-from api.dependencies import PlanId, RunId, ServicesDep
+from api.dependencies import PlanId, PrincipalDep, RunId, ServicesDep
 from api.problems import responses
 from api.run_documents import ClusterDocument, ClusterList, RunDocument, RunList, RunOutcomeDocument
 from autodeploy.errors import SpecError
@@ -123,8 +123,9 @@ def get_run(services: ServicesDep, run_id: RunId) -> RunDocument:
     status_code=204,
     responses=responses(404, 409, 422, 503),
 )
-def delete_run(services: ServicesDep, run_id: RunId) -> None:
-    """The cluster's overlay is fitted to the runs that are left; with the last one it goes."""
+def delete_run(services: ServicesDep, principal: PrincipalDep, run_id: RunId) -> None:
+    """Takes scope admin: the cluster's overlay is fitted to the runs that are left; with the last one it goes."""
+    principal.require("admin")
     services.runs.delete(run_id)
 
 

@@ -11,6 +11,7 @@ from autodeploy.ablation.ablate import ablate
 from autodeploy.errors import SpecError
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.services.access import AccessService
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
@@ -39,6 +40,7 @@ class Services:
     runner: JobRunner | None
     searches: SearchService
     runs: RunService
+    access: AccessService
 
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.
@@ -130,7 +132,7 @@ def open_services(
         if runner is not None:
             runner.start()
         try:
-            yield Services(settings, database, loaded, runner, searches, runs)
+            yield Services(settings, database, loaded, runner, searches, runs, AccessService(database))
         finally:
             if runner is not None:
                 runner.stop()
