@@ -95,13 +95,14 @@ class SearchService:
         Raises
         ------
         SpecError
-            when the profile is unknown or a file, or the key was used for another spec.
+            when the profile is unknown or a file, the space is enormous, or the key was used for another spec.
         LimitError
             when as many searches of this caller wait or run as its key allows; an answer that is there counts nothing.
         """
         refuse_files(spec)
         with self._database.read() as session:
             spec = with_overlay(session, spec)
+        self._planner.check_space(spec)
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         try:
