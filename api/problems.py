@@ -17,6 +17,7 @@ from autodeploy.errors import (
     ConflictError,
     LimitError,
     NotFoundError,
+    OverloadError,
     ProfileError,
     SpecError,
     StorageFullError,
@@ -43,6 +44,7 @@ _STATUS_OF: tuple[tuple[type[AutoDeployError], int, str], ...] = (
     (UnknownCallerError, 401, "unauthorized"),
     (AccessError, 403, "forbidden"),
     (LimitError, 429, "limit-reached"),
+    (OverloadError, 503, "overloaded"),
     (StorageFullError, 507, "storage-full"),
 )
 _TITLES = {
@@ -55,6 +57,7 @@ _TITLES = {
     "unauthorized": "An API key is needed",
     "forbidden": "This is not allowed",
     "limit-reached": "The key allows no more at once",
+    "overloaded": "There is no time for this now",
     "storage-full": "The disk of the database is full",
     "unavailable": "The database does not answer",
     "internal": "The server failed",
@@ -62,7 +65,7 @@ _TITLES = {
 _SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden", 413: "content-too-large"}
 
 # What these answers have to say besides (RFC 9110, section 11.6.1; RFC 6585, section 4).
-_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "10"}}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "10"}, 503: {"Retry-After": "2"}}
 
 log = logging.getLogger(__name__)
 

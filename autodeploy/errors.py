@@ -9,6 +9,7 @@ AutoDeployError
 ├── AccessError          the caller may not do this
 │   └── UnknownCallerError   the caller has no key, or one that is not valid
 ├── LimitError           the caller does as much at once as its key allows
+├── OverloadError        the service has no time for this now
 ├── StorageFullError     the database has no room for a write; reads go on
 └── SearchCancelled      the user stopped the search (its incumbent is kept)
 
@@ -73,6 +74,10 @@ class UnknownCallerError(AccessError):
 
 class LimitError(AutoDeployError):
     """As much is under way as the key allows."""
+
+
+class OverloadError(AutoDeployError):
+    """The service has no time for this now."""
 
 
 class StorageFullError(AutoDeployError):

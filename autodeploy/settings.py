@@ -52,6 +52,12 @@ class Settings(BaseSettings):
         Field(description="embedded: processes of the server; procrastinate: workers on PostgreSQL"),
     ] = "embedded"
     workers: Annotated[int, Field(ge=1, le=256, description="searches that run at the same time")] = 1
+    call_processes: Annotated[
+        int, Field(ge=1, le=64, description="processes for estimates, ablations and exports that a request waits for")
+    ] = 1
+    call_limit_s: Annotated[
+        float, Field(gt=0, le=600, description="time of one of these, waiting for a process included")
+    ] = 60.0
     max_attempts: Annotated[int, Field(ge=1, le=10, description="of a search whose process dies")] = 2
     heartbeat_s: Annotated[float, Field(gt=0, le=60, description="a running search reports this often")] = 1.0
     stalled_after_s: Annotated[float, Field(gt=0, le=3600, description="a search silent for longer is retried")] = 30.0

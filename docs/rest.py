@@ -20,7 +20,7 @@ ANSWERS = {
     "415": "the body is neither JSON nor YAML",
     "422": "not valid; `errors` says where",
     "429": "as many searches of the key wait or run as it allows",
-    "503": "the database does not answer",
+    "503": "the database does not answer, or there is no time for this now",
 }
 STANDARD = frozenset({"Successful Response", "No Content"})
 PROBLEM_ROWS = (
@@ -40,6 +40,7 @@ PROBLEM_ROWS = (
         "429",
         "as much is under way as the key allows; `Retry-After` says when to try",
     ),
+    ("`urn:autodeploy:problem:overloaded`", "503", "too many predictions at once, or one took too long; try again"),
     ("`urn:autodeploy:problem:unavailable`", "503", "the database does not answer; try again"),
     ("`urn:autodeploy:problem:internal`", "500", "a bug; the log has its trace under `request_id`"),
 )
