@@ -10,6 +10,7 @@ from uuid import uuid4
 import structlog
 from fastapi import HTTPException, Request
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 
 from api.access import principal_of
 from api.problems import on_unexpected, problem_response
@@ -29,6 +30,8 @@ SECURITY_HEADERS = {
     # Pages say their own; nothing else that is answered may be run or framed.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+
+CLIENT_GONE = 499  # in logs and metrics only, as proxies write it
 
 log = structlog.get_logger("api")
 
@@ -62,6 +65,8 @@ class ObservedRequests:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self.app(scope, receive, send_with_headers)
+            except ClientDisconnect:
+                status = status or CLIENT_GONE  # nobody is there to be answered
             except Exception as error:
                 log.exception("request_failed", method=scope["method"], path=scope["path"])
                 if not status:

@@ -90,11 +90,11 @@ class Client:
     def _listen(self, search_id: str, end_s: float) -> None:
         """Returns after the last event, at the end of the time, or when events do not come through."""
         silence_s = min(_transport.WAIT_SILENCE_S, end_s - time.monotonic())
-        with suppress(ServiceError):
-            with closing(_transport.stream(self._http, search_id, 0, silence_s=silence_s)) as events:
-                for event in events:
-                    if event.is_last or time.monotonic() >= end_s:
-                        return
+        stream = _transport.stream(self._http, search_id, 0, silence_s=silence_s)
+        with suppress(ServiceError), closing(stream) as events:
+            for event in events:
+                if event.is_last or time.monotonic() >= end_s:
+                    return
 
     def submit(
         self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True

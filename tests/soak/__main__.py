@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.faults import faults
 from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
-from tests.soak import stored_list
+from tests.soak import load, stored_list
 from tests.support.figures import report
 from tests.support.postgresql import KEEPING_SETTINGS, fresh_database, own_server, server_binaries
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.faults.faults import Fault, Outcome
+    from tests.faults.service import Service
 
 
 def judge(outcome: Outcome, case: str) -> bool:
@@ -94,6 +95,22 @@ def large_list(directory: Path, num_searches: int) -> bool:
         return run(dsn, "PostgreSQL") and sqlite
 
 
+def many_clients(directory: Path, seconds: float, seed: int) -> bool:
+    """200 clients at once while searches run: one server that runs them itself, and one with a worker."""
+
+    def run(service: Service, case: str) -> bool:
+        cached = load.measure_cached_post(service, case)
+        return load.measure(service, seconds, case, seed=seed) and cached
+
+    with running_service(f"sqlite:///{directory / 'load.db'}", directory) as service:
+        sqlite = run(service, f"SQLite, {seconds:g} s")
+    with (
+        own_server(binaries(), KEEPING_SETTINGS) as server,
+        running_service(server.dsn, directory, with_worker=True) as service,
+    ):
+        return run(service, f"PostgreSQL, {seconds:g} s") and sqlite
+
+
 def binaries() -> Path:
     """Where PostgreSQL's programs are."""
     found = server_binaries()
@@ -107,13 +124,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="faults of each kind")
     parser.add_argument("--searches", type=int, default=100_000, help="stored searches of the large list")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load by many clients")
     parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list; default: all")
+    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list load; default: all")
     wanted = parser.parse_args()
     parts: dict[str, Callable[[Path], bool]] = {
         "sqlite": lambda directory: faults_on_sqlite(directory, wanted.rounds, wanted.seed),
         "postgresql": lambda directory: faults_on_postgresql(directory, wanted.rounds, wanted.seed),
         "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
+        "load": lambda directory: many_clients(directory, wanted.seconds, wanted.seed),
         "list": lambda directory: large_list(directory, wanted.searches),
     }
     held = []
