@@ -15,6 +15,7 @@ from api.access import RecognisedRequests
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
 from api.routes import ablations, catalogue, events, health, plans, runs, searches
+from api.threads import prepare_threads
 from api.ui import login
 from api.ui import routes as ui
 from autodeploy.jobs.planning import PLANNER
@@ -44,6 +45,7 @@ def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> F
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.places = prepare_threads()
         opened = open_services(settings, with_runner=True, planner=planner)
         services = await run_in_threadpool(opened.__enter__)
         app.state.services = services

@@ -14,6 +14,7 @@ from api.dependencies import PrincipalDep, SearchesDep, SearchId, ServicesDep, W
 from api.documents import Annotations, PlanList, SearchDocument, SearchList
 from api.openapi import spec_request_body
 from api.problems import responses
+from api.threads import run_submission
 from autodeploy.errors import SpecError
 from autodeploy.services import SearchService, SearchView
 from autodeploy.services.intake import read_network_spec
@@ -59,7 +60,7 @@ async def create_search(
         spec = read_network_spec(document, services.planner)
         return services.searches.submit(spec, idempotency_key=idempotency_key, principal=principal, reuse=reuse).search
 
-    view = await run_in_threadpool(submit)
+    view = await run_submission(request, submit)
     if not view.is_finished and wait_s > 0:
         response.headers["Preference-Applied"] = "wait"
         view = await wait_until_finished(services.searches, view.id, wait_s, request)

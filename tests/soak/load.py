@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from tests.faults.service import Service
 
 READERS, POSTERS, FOLLOWERS = 120, 40, 40
-PAUSE_S = 2.0  # on average, between an answer and the next question of one client
-NEW_SPECS = 0.1  # of all POSTs ask for something that was not planned before
+# On average, between an answer and the next question of one client: a page that is read, a job of CI.
+READ_PAUSE_S, SUBMIT_PAUSE_S = 2.0, 10.0
+NEW_SPECS = 0.2  # of all POSTs ask for something that was not planned before
 LIVEZ_EVERY_S = 0.1
 P99_READ_LIMIT_MS, LIVEZ_LIMIT_MS, CACHED_POST_LIMIT_MS = 250.0, 50.0, 50.0
 READS = ("list", "detail")
@@ -134,22 +135,26 @@ async def _run(url: str, seconds: float, random_: random.Random) -> tuple[Seen, 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=3.0)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
         clients = Clients(http, seen, random_)
-        kinds = [(clients.read, READERS), (clients.post, POSTERS), (clients.follow, FOLLOWERS)]
+        kinds = [
+            (clients.read, READERS, READ_PAUSE_S),
+            (clients.post, POSTERS, SUBMIT_PAUSE_S),
+            (clients.follow, FOLLOWERS, SUBMIT_PAUSE_S),
+        ]
         end_s = time.monotonic() + seconds
-        turns = [_turns(act, end_s, random_) for act, count in kinds for _ in range(count)]
+        turns = [_turns(act, end_s, pause_s, random_) for act, count, pause_s in kinds for _ in range(count)]
         probe = asyncio.create_task(_livez(url, end_s))
         await asyncio.gather(*turns)
         return seen, await probe
 
 
-async def _turns(act: Callable[[], Awaitable[None]], end_s: float, random_: random.Random) -> None:
-    await asyncio.sleep(random_.random() * PAUSE_S)  # not all at once
+async def _turns(act: Callable[[], Awaitable[None]], end_s: float, pause_s: float, random_: random.Random) -> None:
+    await asyncio.sleep(random_.random() * pause_s)  # not all at once
     while (left_s := end_s - time.monotonic()) > 0:
         try:
             await asyncio.wait_for(act(), left_s)
         except TimeoutError:  # the minute is over
             return
-        await asyncio.sleep(random_.expovariate(1 / PAUSE_S))
+        await asyncio.sleep(random_.expovariate(1 / pause_s))
 
 
 async def _livez(url: str, end_s: float) -> list[float]:
