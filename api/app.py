@@ -11,9 +11,12 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from api import openapi, problems
+from api.access import RecognisedRequests
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
 from api.routes import ablations, catalogue, events, health, plans, runs, searches
+from api.threads import prepare_threads
+from api.ui import login
 from api.ui import routes as ui
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.services import open_services
@@ -42,6 +45,7 @@ def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> F
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.places = prepare_threads()
         opened = open_services(settings, with_runner=True, planner=planner)
         services = await run_in_threadpool(opened.__enter__)
         app.state.services = services
@@ -65,10 +69,12 @@ def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> F
     app.state.settings = settings
     app.state.stopping = threading.Event()
     app.add_middleware(GuardedRequests, body_limit_bytes=settings.body_limit_bytes)
+    app.add_middleware(RecognisedRequests, settings=settings)
     app.add_middleware(ObservedRequests)
     for module in (searches, events, plans, runs, ablations, catalogue, health):
         app.include_router(module.router)
-    app.include_router(ui.router, include_in_schema=False)
+    for pages in (ui, login):
+        app.include_router(pages.router, include_in_schema=False)
     problems.install(app)
-    openapi.install(app)
+    openapi.install(app, with_keys=settings.auth == "keys")
     return app

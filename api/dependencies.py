@@ -5,7 +5,8 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Path, Query, Request
 
-from autodeploy.services import SearchService, Services
+from api.access import principal_of
+from autodeploy.services import Principal, SearchService, Services
 from autodeploy.store.clock import PLAN_ID_PATTERN, RUN_ID_PATTERN, SEARCH_ID_PATTERN
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})")
@@ -37,6 +38,7 @@ def wanted_wait_s(
 
 SearchesDep = Annotated[SearchService, Depends(get_searches)]
 ServicesDep = Annotated[Services, Depends(get_services)]
+PrincipalDep = Annotated[Principal, Depends(principal_of)]
 WaitDep = Annotated[float, Depends(wanted_wait_s)]
 SearchId = Annotated[str, Path(pattern=SEARCH_ID_PATTERN, examples=["srch_01m3xk7pq2w9a4fh"])]
 PlanId = Annotated[str, Path(pattern=PLAN_ID_PATTERN, examples=["p_7kq2mzt4"])]

@@ -10,7 +10,9 @@ from uuid import uuid4
 import structlog
 from fastapi import HTTPException, Request
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 
+from api.access import principal_of
 from api.problems import on_unexpected, problem_response
 
 if TYPE_CHECKING:
@@ -23,7 +25,13 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
+    # Pages say their own; nothing else that is answered may be run or framed.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+
+CLIENT_GONE = 499  # in logs and metrics only, as proxies write it
 
 log = structlog.get_logger("api")
 
@@ -57,6 +65,8 @@ class ObservedRequests:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self.app(scope, receive, send_with_headers)
+            except ClientDisconnect:
+                status = status or CLIENT_GONE  # nobody is there to be answered
             except Exception as error:
                 log.exception("request_failed", method=scope["method"], path=scope["path"])
                 if not status:
@@ -93,9 +103,10 @@ class GuardedRequests:
             )
             await response(scope, receive, send)
             return
+        limit_bytes = self._limit_bytes(request)
         length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > self.body_limit_bytes:
-            await problem_response(request, 413, "content-too-large", self._too_large())(scope, receive, send)
+        if length.isdigit() and int(length) > limit_bytes:
+            await problem_response(request, 413, "content-too-large", _too_large(limit_bytes))(scope, receive, send)
             return
         received = 0
 
@@ -103,14 +114,20 @@ class GuardedRequests:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.body_limit_bytes:
-                raise HTTPException(413, self._too_large())
+            if received > limit_bytes:
+                raise HTTPException(413, _too_large(limit_bytes))
             return message
 
         await self.app(scope, bounded_receive, send)
 
-    def _too_large(self) -> str:
-        return f"a body has at most {self.body_limit_bytes:,} bytes"
+    def _limit_bytes(self, request: Request) -> int:
+        """The server's limit, or the key's where that is less."""
+        of_key = principal_of(request).max_spec_bytes
+        return self.body_limit_bytes if of_key is None else min(of_key, self.body_limit_bytes)
+
+
+def _too_large(limit_bytes: int) -> str:
+    return f"a body has at most {limit_bytes:,} bytes"
 
 
 def _route_template(scope: Scope) -> str:

@@ -30,14 +30,20 @@ def spec_request_body(*, with_strategy: bool = False) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content, "application/yaml": content}}}
 
 
-def install(app: FastAPI) -> None:
-    """Makes the app's OpenAPI document complete; it is made once."""
+def install(app: FastAPI, *, with_keys: bool) -> None:
+    """Makes the app's OpenAPI document complete; it is made once.
+
+    Parameters
+    ----------
+    with_keys : whether this server asks for API keys.
+    """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = generate()
             _complete(document)
+            _add_access(document, with_keys=with_keys)
             app.openapi_schema = document
         return app.openapi_schema
 
@@ -57,3 +63,19 @@ def _complete(document: dict[str, Any]) -> None:
         schemas[SPEC_SCHEMA if name == "Spec" else f"Input{name}"] = schema
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+
+
+def _add_access(document: dict[str, Any], *, with_keys: bool) -> None:
+    """Every operation but health may answer 401 and 403, and takes a key where this server asks for one."""
+    from api.access import OPEN_PATHS
+    from api.problems import responses
+
+    if with_keys:
+        scheme = {"type": "http", "scheme": "bearer", "description": "an API key: `autodeploy keys create`"}
+        document["components"]["securitySchemes"] = {"key": scheme}
+    refusals = {str(status): answer for status, answer in responses(401, 403).items()}
+    for path, methods in document["paths"].items():
+        for operation in methods.values() if path not in OPEN_PATHS else ():
+            operation["responses"] = dict(sorted((operation["responses"] | refusals).items()))
+            if with_keys:
+                operation["security"] = [{"key": []}]

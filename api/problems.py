@@ -15,10 +15,13 @@ from autodeploy.errors import (
     AccessError,
     AutoDeployError,
     ConflictError,
+    LimitError,
     NotFoundError,
+    OverloadError,
     ProfileError,
     SpecError,
     StorageFullError,
+    UnknownCallerError,
     UnsupportedError,
 )
 from autodeploy.specs.validation import pointer
@@ -38,7 +41,10 @@ _STATUS_OF: tuple[tuple[type[AutoDeployError], int, str], ...] = (
     (SpecError, 422, "invalid-spec"),
     (NotFoundError, 404, "not-found"),
     (ConflictError, 409, "conflict"),
+    (UnknownCallerError, 401, "unauthorized"),
     (AccessError, 403, "forbidden"),
+    (LimitError, 429, "limit-reached"),
+    (OverloadError, 503, "overloaded"),
     (StorageFullError, 507, "storage-full"),
 )
 _TITLES = {
@@ -48,12 +54,18 @@ _TITLES = {
     "invalid-request": "The request is not valid",
     "not-found": "There is nothing under this address",
     "conflict": "The state of the resource does not allow this",
+    "unauthorized": "An API key is needed",
     "forbidden": "This is not allowed",
+    "limit-reached": "The key allows no more at once",
+    "overloaded": "There is no time for this now",
     "storage-full": "The disk of the database is full",
     "unavailable": "The database does not answer",
     "internal": "The server failed",
 }
 _SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden", 413: "content-too-large"}
+
+# What these answers have to say besides (RFC 9110, section 11.6.1; RFC 6585, section 4).
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "10"}, 503: {"Retry-After": "2"}}
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +118,11 @@ def problem_response(
 
 def install(app: FastAPI) -> None:
     """Makes every error of the app a problem document."""
-    app.add_exception_handler(AutoDeployError, _on_autodeploy_error)
+    app.add_exception_handler(AutoDeployError, on_autodeploy_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     for kind in set(DATABASE_ERRORS) - {StorageFullError}:
-        app.add_exception_handler(kind, _on_database_error)
+        app.add_exception_handler(kind, on_database_error)
     app.add_exception_handler(Exception, on_unexpected)
 
 
@@ -120,7 +132,8 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": http.HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
-def _on_autodeploy_error(request: Request, error: Exception) -> JSONResponse:
+def on_autodeploy_error(request: Request, error: Exception) -> JSONResponse:
+    """The program's own errors: what the caller can act on."""
     assert isinstance(error, AutoDeployError)
     status, slug = next(
         ((s, name) for kind, s, name in _STATUS_OF if isinstance(error, kind)), (400, "invalid-request")
@@ -128,7 +141,9 @@ def _on_autodeploy_error(request: Request, error: Exception) -> JSONResponse:
     fields = []
     if isinstance(error, SpecError):
         fields = [FieldProblem(pointer=e.path, detail=e.message, hint=e.hint) for e in error.errors]
-    return problem_response(request, status, slug, str(error), hint=error.hint, errors=fields)
+    return problem_response(
+        request, status, slug, str(error), hint=error.hint, errors=fields, headers=_HEADERS.get(status)
+    )
 
 
 def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
@@ -150,7 +165,8 @@ def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     return problem_response(request, status, slug, str(error.detail), headers=error.headers)
 
 
-def _on_database_error(request: Request, error: Exception) -> JSONResponse:
+def on_database_error(request: Request, error: Exception) -> JSONResponse:
+    """The database is away: the same request may be answered later."""
     log.warning("the database does not answer: %s", error)
     hint = "try again; /readyz says when"
     return problem_response(

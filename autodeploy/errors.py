@@ -7,6 +7,9 @@ AutoDeployError
 ├── NotFoundError        no such search, plan, preset, profile or schema
 ├── ConflictError        the request contradicts the state of what it addresses
 ├── AccessError          the caller may not do this
+│   └── UnknownCallerError   the caller has no key, or one that is not valid
+├── LimitError           the caller does as much at once as its key allows
+├── OverloadError        the service has no time for this now
 ├── StorageFullError     the database has no room for a write; reads go on
 └── SearchCancelled      the user stopped the search (its incumbent is kept)
 
@@ -63,6 +66,18 @@ class ConflictError(AutoDeployError):
 
 class AccessError(AutoDeployError):
     """The caller is not allowed to do this."""
+
+
+class UnknownCallerError(AccessError):
+    """An API key is needed."""
+
+
+class LimitError(AutoDeployError):
+    """As much is under way as the key allows."""
+
+
+class OverloadError(AutoDeployError):
+    """The service has no time for this now."""
 
 
 class StorageFullError(AutoDeployError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,19 @@ import structlog
 
 if TYPE_CHECKING:
     from autodeploy.settings import Settings
+
+
+# An API key, or a password in an address.
+_SECRETS = re.compile(r"(adk_)[A-Za-z0-9_-]{8,}|(://[^\s:/@]*:)[^\s/@]+(?=@)")
+
+
+def without_secrets(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """The event without keys and passwords, should one have found its way into a message or a trace."""
+    return {name: _hidden(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _hidden(text: str) -> str:
+    return _SECRETS.sub(lambda found: (found[1] or found[2]) + "***", text)
 
 
 def configure_logging(settings: Settings) -> None:
@@ -23,7 +37,9 @@ def configure_logging(settings: Settings) -> None:
     if settings.log_format == "json":
         shared.append(structlog.processors.format_exc_info)
         renderer = structlog.processors.JSONRenderer()
+        shared.append(without_secrets)
     else:
+        shared.append(without_secrets)
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     structlog.configure(
         processors=[

@@ -20,7 +20,7 @@ from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.why_not import WhyNot, explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
 from autodeploy.solver.effort import EFFORTS
-from autodeploy.solver.search_space import Searched, search_space
+from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.unmodelled import refuse_unmodelled, strategy_errors
@@ -43,6 +43,7 @@ __all__ = [
     "Predicted",
     "Progress",
     "WhyNot",
+    "check_space",
     "describe_hashes",
     "estimate",
     "plan",
@@ -99,6 +100,18 @@ def prepare(spec: Spec) -> Prepared:
     choice = choose_features(spec.search, spec.model, profile.name)
     context = spec_context(spec, profile, choice.on)
     return Prepared(spec, profile, choice, context, Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION))
+
+
+def check_space(spec: Spec) -> None:
+    """Raises where a search of the spec would be refused, without searching.
+
+    Raises
+    ------
+    SpecError
+        as `prepare`, and if there would be too many candidates.
+    """
+    prepared = prepare(spec)
+    refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
 
 
 def describe_hashes(spec: Spec) -> tuple[str, str, str]:

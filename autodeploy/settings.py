@@ -37,14 +37,27 @@ class Settings(BaseSettings):
     host: Annotated[str, Field(description="address the server listens on")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     auth: Annotated[
-        Literal["none"] | None,
-        Field(description="absent: open on loopback, refused elsewhere; none: open on every address, said on purpose"),
+        Literal["none", "keys"] | None,
+        Field(
+            description="keys: every request needs an API key; none: open on every address, said on purpose; "
+            "absent: open on loopback, refused elsewhere"
+        ),
     ] = None
+    key_searches: Annotated[
+        int, Field(ge=1, le=10_000, description="searches of one API key that wait or run, where the key says nothing")
+    ] = 8
+    session_s: Annotated[float, Field(gt=0, le=2_592_000, description="how long a browser stays logged in")] = 43_200.0
     jobs: Annotated[
         Literal["embedded", "procrastinate"],
         Field(description="embedded: processes of the server; procrastinate: workers on PostgreSQL"),
     ] = "embedded"
     workers: Annotated[int, Field(ge=1, le=256, description="searches that run at the same time")] = 1
+    call_processes: Annotated[
+        int, Field(ge=1, le=64, description="processes for estimates, ablations and exports that a request waits for")
+    ] = 1
+    call_limit_s: Annotated[
+        float, Field(gt=0, le=600, description="time of one of these, waiting for a process included")
+    ] = 60.0
     max_attempts: Annotated[int, Field(ge=1, le=10, description="of a search whose process dies")] = 2
     heartbeat_s: Annotated[float, Field(gt=0, le=60, description="a running search reports this often")] = 1.0
     stalled_after_s: Annotated[float, Field(gt=0, le=3600, description="a search silent for longer is retried")] = 30.0
@@ -110,7 +123,7 @@ class Settings(BaseSettings):
             raise SpecError(
                 f"everyone who reaches {self.host} could use this server",
                 path=f"{PREFIX}AUTH",
-                hint=f"listen on 127.0.0.1, or say {PREFIX}AUTH=none on purpose",
+                hint=f"listen on 127.0.0.1, set {PREFIX}AUTH=keys, or say {PREFIX}AUTH=none on purpose",
             )
 
 

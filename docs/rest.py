@@ -12,12 +12,15 @@ ANSWERS = {
     "200": "done",
     "204": "done; there is no body",
     "400": "the body is not well formed",
+    "401": "an API key is needed; only where the server asks for keys",
+    "403": "the key's scope does not allow it",
     "404": "there is nothing under this address",
     "409": "the state of the resource does not allow it",
     "413": "the body is too large",
     "415": "the body is neither JSON nor YAML",
     "422": "not valid; `errors` says where",
-    "503": "the database does not answer",
+    "429": "as many searches of the key wait or run as it allows",
+    "503": "the database does not answer, or there is no time for this now",
 }
 STANDARD = frozenset({"Successful Response", "No Content"})
 PROBLEM_ROWS = (
@@ -30,6 +33,14 @@ PROBLEM_ROWS = (
     ("`urn:autodeploy:problem:invalid-request`", "422", "a query, path or header parameter is not valid"),
     ("`urn:autodeploy:problem:not-found`", "404", "there is nothing under this address"),
     ("`urn:autodeploy:problem:conflict`", "409", "the state of the resource does not allow it"),
+    ("`urn:autodeploy:problem:unauthorized`", "401", "an API key is needed, or the one that was sent is not valid"),
+    ("`urn:autodeploy:problem:forbidden`", "403", "the key's scope does not allow it"),
+    (
+        "`urn:autodeploy:problem:limit-reached`",
+        "429",
+        "as much is under way as the key allows; `Retry-After` says when to try",
+    ),
+    ("`urn:autodeploy:problem:overloaded`", "503", "too many predictions at once, or one took too long; try again"),
     ("`urn:autodeploy:problem:unavailable`", "503", "the database does not answer; try again"),
     ("`urn:autodeploy:problem:internal`", "500", "a bug; the log has its trace under `request_id`"),
 )

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, Query, Request
 
 from api.bodies import read_document
 from api.dependencies import ServicesDep
 from api.openapi import spec_request_body
 from api.problems import responses
+from api.threads import run_slowly
 from autodeploy.services.intake import read_network_spec
 from autodeploy.specs.ablation import AblationReport
 
@@ -23,6 +23,7 @@ router = APIRouter(prefix="/v1", tags=["plans"])
     openapi_extra=spec_request_body(with_strategy=True),
 )
 async def create_ablation(
+    request: Request,
     services: ServicesDep,
     document: Annotated[Any, Depends(read_document)],
     order: Annotated[
@@ -36,4 +37,4 @@ async def create_ablation(
     def ablation() -> AblationReport:
         return services.ablate(read_network_spec(document, services.planner), names)
 
-    return await run_in_threadpool(ablation)
+    return await run_slowly(request, ablation)

@@ -2,14 +2,14 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies import read_document
 from api.dependencies import PlanId, SearchesDep, ServicesDep
 from api.documents import PlanDocument
 from api.openapi import spec_request_body
 from api.problems import responses
+from api.threads import run_slowly
 from autodeploy.services.intake import read_network_spec
 from autodeploy.specs.planset import Plan
 
@@ -33,13 +33,14 @@ def get_plan(searches: SearchesDep, plan_id: PlanId) -> PlanDocument:
         **responses(404, 422, 503),
     },
 )
-def export_plan(
+async def export_plan(
+    request: Request,
     services: ServicesDep,
     plan_id: PlanId,
     to: Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])],
 ) -> Response:
     """Review a generated file before you launch it."""
-    artefact = services.export(services.searches.plan(plan_id), to)
+    artefact = await run_slowly(request, lambda: services.export(services.searches.plan(plan_id), to))
     disposition = f'attachment; filename="{artefact.filename}"'
     return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
 
@@ -52,10 +53,12 @@ def export_plan(
     responses=responses(400, 413, 415, 422, 503),
     openapi_extra=spec_request_body(with_strategy=True),
 )
-async def create_estimate(services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> Plan:
+async def create_estimate(
+    request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
+) -> Plan:
     """Time, memory and their parts; nothing is stored."""
 
     def estimate() -> Plan:
         return services.estimate(read_network_spec(document, services.planner))
 
-    return await run_in_threadpool(estimate)
+    return await run_slowly(request, estimate)

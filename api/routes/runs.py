@@ -4,12 +4,12 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_measurement
-from api.dependencies import PlanId, RunId, ServicesDep
+from api.dependencies import PlanId, PrincipalDep, RunId, ServicesDep
 from api.problems import responses
 from api.run_documents import ClusterDocument, ClusterList, RunDocument, RunList, RunOutcomeDocument
+from api.threads import run_slowly
 from autodeploy.errors import SpecError
 from autodeploy.services import RunPage
 from autodeploy.specs.measured_run import MeasuredRun
@@ -66,6 +66,7 @@ BODY: dict[str, Any] = {
     openapi_extra=BODY,
 )
 async def create_run(
+    request: Request,
     services: ServicesDep,
     response: Response,
     plan_id: PlanId,
@@ -74,7 +75,7 @@ async def create_run(
     """Figures as JSON; or as text a training log, a table of step times, the profiler's step_trace_time.csv, a GEMM
     table or the output of hccl_test. The cluster's overlay is fitted again and its stored plans are re-ranked.
     """
-    outcome = await run_in_threadpool(services.runs.add, plan_id, measured)
+    outcome = await run_slowly(request, services.runs.add, plan_id, measured)
     response.headers["Location"] = f"/v1/runs/{outcome.run.id}"
     response.status_code = 201 if outcome.created else 200
     return RunOutcomeDocument.of(outcome)
@@ -123,9 +124,10 @@ def get_run(services: ServicesDep, run_id: RunId) -> RunDocument:
     status_code=204,
     responses=responses(404, 409, 422, 503),
 )
-def delete_run(services: ServicesDep, run_id: RunId) -> None:
-    """The cluster's overlay is fitted to the runs that are left; with the last one it goes."""
-    services.runs.delete(run_id)
+async def delete_run(request: Request, services: ServicesDep, principal: PrincipalDep, run_id: RunId) -> None:
+    """Takes scope admin: the cluster's overlay is fitted to the runs that are left; with the last one it goes."""
+    principal.require("admin")
+    await run_slowly(request, services.runs.delete, run_id)
 
 
 @router.get("/clusters", operation_id="list_clusters", summary="Clusters with an overlay", responses=responses(503))

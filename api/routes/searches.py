@@ -10,10 +10,11 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_document
-from api.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep
+from api.dependencies import PrincipalDep, SearchesDep, SearchId, ServicesDep, WaitDep
 from api.documents import Annotations, PlanList, SearchDocument, SearchList
 from api.openapi import spec_request_body
 from api.problems import responses
+from api.threads import run_submission
 from autodeploy.errors import SpecError
 from autodeploy.services import SearchService, SearchView
 from autodeploy.services.intake import read_network_spec
@@ -36,12 +37,13 @@ router = APIRouter(prefix="/v1/searches", tags=["searches"])
     response_description="Accepted: the search is queued or running",
     responses={
         200: {"model": SearchDocument, "description": "The finished PlanSet: waited for, or planned before"},
-        **responses(400, 413, 415, 422, 503),
+        **responses(400, 413, 415, 422, 429, 503),
     },
     openapi_extra=spec_request_body(),
 )
 async def create_search(
     services: ServicesDep,
+    principal: PrincipalDep,
     request: Request,
     response: Response,
     document: Annotated[Any, Depends(read_document)],
@@ -56,9 +58,9 @@ async def create_search(
 
     def submit() -> SearchView:
         spec = read_network_spec(document, services.planner)
-        return services.searches.submit(spec, idempotency_key=idempotency_key, reuse=reuse).search
+        return services.searches.submit(spec, idempotency_key=idempotency_key, principal=principal, reuse=reuse).search
 
-    view = await run_in_threadpool(submit)
+    view = await run_submission(request, submit)
     if not view.is_finished and wait_s > 0:
         response.headers["Preference-Applied"] = "wait"
         view = await wait_until_finished(services.searches, view.id, wait_s, request)
@@ -173,9 +175,9 @@ def cancel_search(searches: SearchesDep, search_id: SearchId) -> SearchDocument:
     status_code=204,
     responses=responses(404, 409, 422, 503),
 )
-def delete_search(searches: SearchesDep, search_id: SearchId) -> None:
-    """A running search has to be cancelled first."""
-    searches.delete(search_id)
+def delete_search(searches: SearchesDep, principal: PrincipalDep, search_id: SearchId) -> None:
+    """A running search has to be cancelled first; what another key made takes scope admin."""
+    searches.delete(search_id, principal=principal)
 
 
 @router.get(

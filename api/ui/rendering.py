@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # plotly.js would write a style sheet into the page; charts.css stands in for it, so 'self' is enough everywhere.
 # It makes patterns and saved pictures with data: addresses.
 CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "default-src 'self'; connect-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -80,6 +80,8 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
         return request.url.path + "?" + urlencode(query)
 
     html = ENVIRONMENT.get_template(template).render(
-        context | {"t": t, "lang": lang, "link": link, "in_language": in_language, "path": request.url.path}
+        context
+        | {"t": t, "lang": lang, "link": link, "in_language": in_language, "path": request.url.path}
+        | {"session_of": getattr(getattr(request.state, "principal", None), "name", "")}
     )
     return HTMLResponse(html, status_code=status, headers=HEADERS | {"Content-Language": lang})

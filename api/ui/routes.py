@@ -1,9 +1,6 @@
 """The addresses of the pages. None of them is part of the API's schema."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -11,7 +8,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from api.ui import new_search_form
 from api.ui.accuracy_page import accuracy_context
 from api.ui.assets import asset, compressed
+from api.ui.forms import FormValues
 from api.ui.languages import language_of, requested_language, texts
+from api.ui.origin import is_foreign
 from api.ui.rendering import render
 from api.ui.search_page import search_context
 from api.ui.views import Views
@@ -24,27 +23,8 @@ router = APIRouter(include_in_schema=False)
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 FILTERS = ("model", "profile", "status")
 FOR_EVER = "public, max-age=31536000, immutable"
-MAX_PASTED_BYTES = 1_000_000
 
 ViewsOfApp = Annotated[Views, Depends(Views.of)]
-
-
-async def form_values(request: Request) -> dict[str, str]:
-    """The text fields of a posted form."""
-    form = await request.form(max_files=0, max_fields=100, max_part_size=MAX_PASTED_BYTES)
-    return {name: value for name, value in form.items() if isinstance(value, str)}
-
-
-FormValues = Annotated[dict[str, str], Depends(form_values)]
-
-
-def is_foreign(request: Request) -> bool:
-    """Whether a form was sent from a page of another site; only browsers say where a form comes from."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in {"same-origin", "none"}
-    origin = request.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
 
 
 @router.get("/")

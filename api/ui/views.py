@@ -12,13 +12,22 @@ from api.ui.profile_page import ProfilePage, profile_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.exporters.registry import FORMATS
 from autodeploy.importers.documents import load_json, load_yaml
+from autodeploy.services.access import ANYONE
 from autodeploy.services.intake import read_network_spec
 from autodeploy.specs.presets import list_presets
 from autodeploy.store.clock import iso
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from autodeploy.services import ClusterView, ReestimatedPlan, RunPage, SearchSummary, SearchView, Services
+    from autodeploy.services import (
+        ClusterView,
+        Principal,
+        ReestimatedPlan,
+        RunPage,
+        SearchSummary,
+        SearchView,
+        Services,
+    )
     from autodeploy.store.searches import SearchFilter
 
 PAGE_LENGTH = 50
@@ -55,13 +64,14 @@ class ProfileRow:
 class Views:
     """The services as the pages need them."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, principal: Principal = ANYONE) -> None:
         self._services = services
+        self._principal = principal
 
     @classmethod
     def of(cls, request: Request) -> Views:
         """Those of the app that the request came to."""
-        return cls(cast("Services", request.app.state.services))
+        return cls(cast("Services", request.app.state.services), getattr(request.state, "principal", ANYONE))
 
     def searches(self, where: SearchFilter, after: str | None) -> tuple[list[SearchRow], str | None]:
         """A page of past searches, newest first, and what continues it."""
@@ -108,7 +118,7 @@ class Views:
         """
         _refuse_unstorable(document)
         spec = read_network_spec(document, self._services.planner)
-        return self._services.searches.submit(spec).search.id
+        return self._services.searches.submit(spec, principal=self._principal).search.id
 
     def submit_text(self, text: str) -> str:
         """Starts the search that a pasted YAML or JSON document asks for; errors as `submit`."""

@@ -51,7 +51,7 @@ def prune(
     from autodeploy.store.retention import prune as prune_searches
 
     age = read_age(older_than)
-    with _current_database() as database:
+    with current_database() as database:
         pruned = prune_searches(database, before=utc_now() - age, keep_tagged=keep_tagged)
     talk(f"{pruned} searches deleted")
 
@@ -64,7 +64,7 @@ def export_file(file: Annotated[Path, typer.Argument(help="JSON lines; replaced 
 
     part = file.with_name(f".{file.name}.part")
     rows = 0
-    with _current_database() as database:
+    with current_database() as database:
         try:
             with part.open("w", encoding="utf-8") as stream:
                 for line in export_lines(database):
@@ -84,7 +84,7 @@ def import_file(file: Annotated[Path, typer.Argument(help="made by `autodeploy d
     from autodeploy.cli.output import talk
     from autodeploy.store.dump import import_lines
 
-    with _current_database() as database:
+    with current_database() as database:
         inserted = import_lines(database, _lines(file))
     told = ", ".join(f"{count} {table}" for table, count in inserted.items())
     talk(f"added: {told or 'nothing, it is all there'}")
@@ -110,7 +110,7 @@ def read_age(text: str) -> timedelta:
 
 
 @contextmanager
-def _current_database() -> Iterator[Database]:
+def current_database() -> Iterator[Database]:
     """The database at this version's revision; an SQLite file is brought there."""
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database

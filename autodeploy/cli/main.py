@@ -14,6 +14,7 @@ from autodeploy.cli import (
     doctor,
     export,
     import_file,
+    keys,
     models,
     plan,
     profiles,
@@ -37,6 +38,7 @@ for module in (plan, validate, calibrate, export, why_not, ablate, import_file, 
 app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")
 app.add_typer(runs.app, name="runs", help="Measured runs of plans: add, ls, rm.")
+app.add_typer(keys.app, name="keys", help="API keys of the server: create, ls, revoke.")
 app.add_typer(database.app, name="db", help="The database: upgrade, prune, export, import.")
 
 

@@ -19,13 +19,15 @@ from autodeploy.client.calls import Answer, Call, events_path
 from autodeploy.client.errors import ServiceError, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Generator
 
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.2
 PASSING = frozenset({502, 503, 504})
 # The server sends a sign of life every 15 s.
 STREAM_TIMEOUT_S = 45.0
+# Who waits with a deadline asks instead after so long a silence; less than the sign of life, which would hide the time.
+WAIT_SILENCE_S = 10.0
 
 
 def client_options(base_url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
@@ -107,11 +109,13 @@ def _event(sse: ServerSentEvent) -> Event:
     return Event(int(sse.id), sse.event, json.loads(sse.data))
 
 
-def stream(client: httpx.Client, search_id: str, after: int) -> Iterator[Event]:
+def stream(
+    client: httpx.Client, search_id: str, after: int, *, silence_s: float = STREAM_TIMEOUT_S
+) -> Generator[Event, None, None]:
     """The events of one connection; it may end before the search does."""
     headers = {"Last-Event-ID": str(after)}
     try:
-        with connect_sse(client, "GET", events_path(search_id), headers=headers, timeout=STREAM_TIMEOUT_S) as source:
+        with connect_sse(client, "GET", events_path(search_id), headers=headers, timeout=silence_s) as source:
             if source.response.is_error:
                 source.response.read()
                 raise error_of(source.response)
@@ -121,13 +125,13 @@ def stream(client: httpx.Client, search_id: str, after: int) -> Iterator[Event]:
         raise _unreachable(client, error) from error
 
 
-async def stream_async(client: httpx.AsyncClient, search_id: str, after: int) -> AsyncIterator[Event]:
+async def stream_async(
+    client: httpx.AsyncClient, search_id: str, after: int, *, silence_s: float = STREAM_TIMEOUT_S
+) -> AsyncGenerator[Event, None]:
     """As `stream`."""
     headers = {"Last-Event-ID": str(after)}
     try:
-        async with aconnect_sse(
-            client, "GET", events_path(search_id), headers=headers, timeout=STREAM_TIMEOUT_S
-        ) as source:
+        async with aconnect_sse(client, "GET", events_path(search_id), headers=headers, timeout=silence_s) as source:
             if source.response.is_error:
                 await source.response.aread()
                 raise error_of(source.response)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -57,12 +58,23 @@ class AsyncClient:
     async def wait(self, search: Search, *, wait_s: float) -> Search:
         """The search when it is finished; WaitTimeout when that takes longer."""
         end_s = time.monotonic() + wait_s
+        if not search.is_finished and wait_s > 0:
+            await self._listen(search.id, end_s)
+            search = await self.get(search.id)
         while not search.is_finished:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise WaitTimeout(f"search {search.id} is {search.status} after the wait", search_id=search.id)
             search = await _transport.send_async(self._http, calls.get(search.id, wait_s=left_s))
         return search
+
+    async def _listen(self, search_id: str, end_s: float) -> None:
+        silence_s = min(_transport.WAIT_SILENCE_S, end_s - time.monotonic())
+        with suppress(ServiceError):
+            async with aclosing(_transport.stream_async(self._http, search_id, 0, silence_s=silence_s)) as events:
+                async for event in events:
+                    if event.is_last or time.monotonic() >= end_s:
+                        return
 
     async def submit(
         self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True

@@ -9,9 +9,11 @@ from autodeploy.errors import (
     AutoDeployError,
     ConflictError,
     FieldError,
+    LimitError,
     NotFoundError,
     ProfileError,
     SpecError,
+    UnknownCallerError,
     UnsupportedError,
 )
 
@@ -23,10 +25,11 @@ _BY_TYPE: dict[str, type[SpecError]] = {
     "urn:autodeploy:problem:invalid-profile": ProfileError,
 }
 _BY_STATUS: dict[int, type[AutoDeployError]] = {
-    401: AccessError,
+    401: UnknownCallerError,
     403: AccessError,
     404: NotFoundError,
     409: ConflictError,
+    429: LimitError,
 }
 
 

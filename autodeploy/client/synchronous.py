@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -71,14 +72,29 @@ class Client:
         return self.wait(search, wait_s=end_s - time.monotonic()).plan_set
 
     def wait(self, search: Search, *, wait_s: float) -> Search:
-        """The search when it is finished; WaitTimeout when that takes longer."""
+        """The search when it is finished; WaitTimeout when that takes longer.
+
+        Listens to its events; where these do not come through, or nothing happens for long, it asks again and again.
+        """
         end_s = time.monotonic() + wait_s
+        if not search.is_finished and wait_s > 0:
+            self._listen(search.id, end_s)
+            search = self.get(search.id)
         while not search.is_finished:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise WaitTimeout(f"search {search.id} is {search.status} after the wait", search_id=search.id)
             search = _transport.send(self._http, calls.get(search.id, wait_s=left_s))
         return search
+
+    def _listen(self, search_id: str, end_s: float) -> None:
+        """Returns after the last event, at the end of the time, or when events do not come through."""
+        silence_s = min(_transport.WAIT_SILENCE_S, end_s - time.monotonic())
+        stream = _transport.stream(self._http, search_id, 0, silence_s=silence_s)
+        with suppress(ServiceError), closing(stream) as events:
+            for event in events:
+                if event.is_last or time.monotonic() >= end_s:
+                    return
 
     def submit(
         self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True

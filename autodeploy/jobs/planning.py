@@ -40,6 +40,9 @@ class Planner(Protocol):
     def prepare(self, spec: Spec) -> object:
         """Raises SpecError where the spec asks for something that can't be planned with."""
 
+    def check_space(self, spec: Spec) -> None:
+        """Raises SpecError where a search would have too many candidates."""
+
     def describe_hashes(self, spec: Spec) -> tuple[str, str, str]: ...
 
     def profile_hash(self, cluster: ClusterSpec) -> str:

@@ -1,5 +1,6 @@
 """The transaction boundary: what the command line, the API and the pages ask for."""
 
+from autodeploy.services.access import ANYONE, AccessService, KeyView, Principal, Scope
 from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService, Submission
@@ -7,13 +8,18 @@ from autodeploy.services.session import Services, open_services
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView
 
 __all__ = [
+    "ANYONE",
+    "AccessService",
     "ClusterView",
+    "KeyView",
     "PlanView",
+    "Principal",
     "ReestimatedPlan",
     "RunOutcome",
     "RunPage",
     "RunService",
     "RunView",
+    "Scope",
     "SearchPage",
     "SearchService",
     "SearchSummary",

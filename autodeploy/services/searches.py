@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
-from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.errors import ConflictError, FieldError, LimitError, NotFoundError, SpecError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
+from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.cluster_overlays import Freshness, with_overlay
 from autodeploy.services.intake import refuse_files
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView
@@ -19,6 +20,7 @@ from autodeploy.specs.spec import canonical_json
 from autodeploy.store.clock import iso, new_search_id, utc_now
 from autodeploy.store.events import STATUS, Events
 from autodeploy.store.idempotency import IdempotencyKeys
+from autodeploy.store.keys import ApiKeys
 from autodeploy.store.plans import Plans
 from autodeploy.store.planset_rows import read_plan, read_plan_set
 from autodeploy.store.queue import Queue
@@ -78,7 +80,7 @@ class SearchService:
         spec: Spec,
         *,
         idempotency_key: str | None = None,
-        principal: str = "",
+        principal: Principal = ANYONE,
         tags: Iterable[str] = (),
         note: str = "",
         reuse: bool = True,
@@ -88,32 +90,35 @@ class SearchService:
         Parameters
         ----------
         idempotency_key : the same key and spec give the same search, however often and however fast they come.
-        principal : whose key it is.
+        principal : who asks: whose idempotency key it is, and whose limit of searches at once counts.
 
         Raises
         ------
         SpecError
-            when the profile is unknown or a file, or the key was used for another spec.
+            when the profile is unknown or a file, the space is enormous, or the key was used for another spec.
+        LimitError
+            when as many searches of this caller wait or run as its key allows; an answer that is there counts nothing.
         """
         refuse_files(spec)
         with self._database.read() as session:
             spec = with_overlay(session, spec)
+        self._planner.check_space(spec)
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         try:
             with self._database.write() as session:
-                before = self._search_of_key(session, principal, idempotency_key, content, tags, note)
+                before = self._search_of_key(session, principal.key_id, idempotency_key, content, tags, note)
                 if before is None:
-                    search_id = self._insert(session, spec, content, tags, note, reuse=reuse)
+                    search_id = self._insert(session, spec, content, tags, note, reuse=reuse, principal=principal)
                     if idempotency_key is not None:
                         body_hash = _body_hash(content, tags, note)
                         IdempotencyKeys(session).add(
-                            principal, idempotency_key, body_hash=body_hash, search_id=search_id, now=utc_now()
+                            principal.key_id, idempotency_key, body_hash=body_hash, search_id=search_id, now=utc_now()
                         )
         except IntegrityError:
             # Another process used the same key between our look and our insert: its search is the answer.
             with self._database.read() as session:
-                before = self._search_of_key(session, principal, idempotency_key, content, tags, note)
+                before = self._search_of_key(session, principal.key_id, idempotency_key, content, tags, note)
             if before is None:
                 raise
         if before is not None:
@@ -185,16 +190,20 @@ class SearchService:
         *,
         reuse: bool,
         enqueue: bool = True,
+        principal: Principal = ANYONE,
     ) -> str:
         """A queued search, or with `reuse` a finished copy of an equal one."""
         now = utc_now()
         row = _new_row(spec, content, note, now)
-        Searches(session).add(row, tags)
+        row.principal = principal.key_id
         equal = (
             Searches(session).reusable(content.spec_hash, content.profile_hash, content.engine_version)
             if reuse
             else None
         )
+        if equal is None and enqueue:
+            self._refuse_too_many(session, principal)
+        Searches(session).add(row, tags)
         if equal is None:
             Events(session).append(row.id, STATUS, [{"status": "queued"}], now=now)
             if enqueue and self._runner is not None:
@@ -206,6 +215,18 @@ class SearchService:
         Searches(session).change(row.id, {"cached_from": equal.cached_from or equal.id})
         Events(session).append(row.id, STATUS, [{"status": found.status, "cached": True}], now=now)
         return row.id
+
+    def _refuse_too_many(self, session: Session, principal: Principal) -> None:
+        """Counts and inserts in one transaction, one of a key's at a time: the limit holds over all servers."""
+        if not principal.key_id:
+            return
+        keys = ApiKeys(session)
+        keys.lock(principal.key_id)
+        limit = principal.max_searches or self._settings.key_searches
+        if keys.count_unfinished(principal.key_id) >= limit:
+            raise LimitError(
+                f"{limit} searches of this key wait or run already", hint="wait for one to finish, or cancel one"
+            )
 
     # -- look --------------------------------------------------------------------------------------------------------
 
@@ -332,11 +353,13 @@ class SearchService:
             raise ConflictError(f"search {search_id} is finished ({before})", hint="a result can be deleted")
         return self.get(search_id)
 
-    def delete(self, search_id: str) -> None:
+    def delete(self, search_id: str, *, principal: Principal = ANYONE) -> None:
         """Removes a search with its plans and events.
 
         Raises
         ------
+        AccessError
+            when somebody else made it and this is no admin.
         ConflictError
             when it is running.
         """
@@ -345,6 +368,8 @@ class SearchService:
             row = searches.lock(search_id)
             if row is None:
                 raise _no_search(search_id)
+            if row.principal != principal.key_id:
+                principal.require("admin")
             if row.status == "running":
                 raise ConflictError(f"search {search_id} is running", hint="cancel it first")
             searches.delete(search_id)

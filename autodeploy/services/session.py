@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from autodeploy import exporters
-from autodeploy.ablation.ablate import ablate
 from autodeploy.errors import SpecError
+from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.services import calls
+from autodeploy.services.access import AccessService
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
@@ -19,7 +21,7 @@ from autodeploy.store.database import Database
 from autodeploy.store.migrate import is_current, require_current, upgrade
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.planset import Plan
+
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,9 @@ class Services:
     runner: JobRunner | None
     searches: SearchService
     runs: RunService
+    access: AccessService
+    call_pool: CallPool | None
+    planner_module: str
 
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.
@@ -52,7 +61,7 @@ class Services:
             raise SpecError(
                 "an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
-        return self.planner.estimate(self._with_overlay(spec))
+        return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
@@ -62,7 +71,13 @@ class Services:
         SpecError
             when no plan fits, or `order` names a feature that the strategy does not use.
         """
-        return ablate(self._with_overlay(spec), order=order)
+        if spec.strategy is None:
+            self.planner.check_space(spec)
+        return self._call(calls.ablate, self._with_overlay(spec), tuple(order))
+
+    def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """In a server another process computes, with a time limit; elsewhere this one."""
+        return function(*args, **kwargs) if self.call_pool is None else self.call_pool.call(function, *args, **kwargs)
 
     def _with_overlay(self, spec: Spec) -> Spec:
         with self.database.read() as session:
@@ -78,7 +93,12 @@ class Services:
         """
         spec = Spec.model_validate(view.plan_set.search.spec)
         strategy = view.plan.strategy
-        return exporters.export(view.plan_set, view.plan, to, timeline=lambda: self.planner.timeline(spec, strategy))
+        return exporters.export(
+            view.plan_set,
+            view.plan,
+            to,
+            timeline=lambda: self._call(calls.timeline, self.planner_module, spec, strategy),
+        )
 
     def is_ready(self) -> dict[str, bool]:
         """What has to be true for requests to be answered: the database, its revision, the runner."""
@@ -127,11 +147,16 @@ def open_services(
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)
         runs = RunService(database, loaded, searches.plan)
+        call_pool = CallPool(settings, planner) if with_runner else None
         if runner is not None:
             runner.start()
         try:
-            yield Services(settings, database, loaded, runner, searches, runs)
+            yield Services(
+                settings, database, loaded, runner, searches, runs, AccessService(database), call_pool, planner
+            )
         finally:
+            if call_pool is not None:
+                call_pool.close()
             if runner is not None:
                 runner.stop()
     finally:

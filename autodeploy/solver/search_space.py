@@ -14,7 +14,14 @@ from autodeploy.evaluation.sweep import Sweep, sweep
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.rules import judge
-from autodeploy.strategies.space import default_space, enumerate_space, restrict
+from autodeploy.strategies.space import Space, default_space, enumerate_space, restrict
+from autodeploy.strategies.space_size import (
+    MOST_CANDIDATES,
+    MOST_CANDIDATES_IN_ALL,
+    MOST_CELLS,
+    grid_cells,
+    most_candidates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +54,9 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
     Raises
     ------
     SpecError
-        if a pinned axis has a value that can't exist.
+        if a pinned axis has a value that can't exist, or there are too many candidates.
     """
+    refuse_enormous(spec, profile, choice, nominal)
     parts: list[Candidates] = []
     swept: list[Sweep] = []
     variants: list[npt.NDArray[np.int64]] = []
@@ -83,18 +91,7 @@ def legal_candidates(
 
 def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Candidates:
     """Every candidate of one context before rules."""
-    space = default_space(
-        context.model,
-        context.world,
-        profile.ranks_per_node,
-        context.seq_length,
-        context.global_batch,
-        choice.switches,
-    )
-    try:
-        space = restrict(space, search)
-    except ValueError as error:
-        raise SpecError(f"an axis has a value that does not exist: {error}", path="/search/fix") from error
+    space = _space_of(search, context, profile, choice)
     found = enumerate_space(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
     keep = np.ones(len(found), dtype=bool)
     for axis in ("dp", "etp"):
@@ -106,6 +103,42 @@ def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile,
         if axis in search.forbid:
             keep &= ~np.isin(values, [int(v) for v in search.forbid[axis]])
     return found.take(np.flatnonzero(keep))
+
+
+def _space_of(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Space:
+    space = default_space(
+        context.model,
+        context.world,
+        profile.ranks_per_node,
+        context.seq_length,
+        context.global_batch,
+        choice.switches,
+    )
+    try:
+        return restrict(space, search)
+    except ValueError as error:
+        raise SpecError(f"an axis has a value that does not exist: {error}", path="/search/fix") from error
+
+
+def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> None:
+    """Raises before a space is enumerated that memory and patience would not hold.
+
+    Raises
+    ------
+    SpecError
+        with the size; or if a pinned axis has a value that can't exist.
+    """
+    total = 0
+    for context in _variants(spec, profile, choice, nominal):
+        space = _space_of(spec.search, context, profile, choice)
+        cells, most = grid_cells(space), most_candidates(space, context.world)
+        total += most
+        if cells > MOST_CELLS or most > MOST_CANDIDATES or total > MOST_CANDIDATES_IN_ALL:
+            raise SpecError(
+                f"up to {max(cells, most, total):,} strategies to look at, {MOST_CANDIDATES:,} at most",
+                path="/search/allow" if spec.search.allow else "/search/fix",
+                hint="fix axes (fix: {tp: 8}), allow fewer values (allow: {cp: [1, 2, 4]}), or switch features off",
+            )
 
 
 def _variants(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> list[Context]:

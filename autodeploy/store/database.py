@@ -51,6 +51,7 @@ class Database:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": pool_size, "json_serializer": _to_json}
+        options["hide_parameters"] = True  # what is written never stands in an error, hence in no log
         if self.is_sqlite:
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
         else:

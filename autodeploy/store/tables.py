@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from autodeploy.store import run_tables as run_tables  # whoever knows one table knows all
+from autodeploy.store import key_tables as key_tables  # whoever knows one table knows all
+from autodeploy.store import run_tables as run_tables
 from autodeploy.store.base import Base as Base
 from autodeploy.store.base import UtcDateTime as UtcDateTime
 
@@ -59,6 +60,7 @@ class SearchRow(Base):
     reproducible: Mapped[bool | None]
 
     note: Mapped[str] = mapped_column(Text, default="")
+    principal: Mapped[str] = mapped_column(String(64), default="", server_default="")
 
     owner: Mapped[str | None] = mapped_column(String(200))
     heartbeat_at: Mapped[datetime | None]

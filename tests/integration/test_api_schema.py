@@ -37,20 +37,24 @@ CONFIG = {
 EVENT_STREAM = "/events$"
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "sqlite with keys", "postgresql"])
 def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     """A running app; the quick planner answers its searches at once."""
-    if request.param == "sqlite":
+    with_keys = request.param.endswith("keys")
+    if request.param != "postgresql":
         url = f"sqlite:///{tmp_path_factory.mktemp('schema') / 'autodeploy.db'}"
     else:
         url = request.getfixturevalue("postgres_dsn")
         database = Database(url, pool_size=1)
         upgrade(database)
         database.close()
-    app = create_app(quick_settings(url, wait_limit_s=0.0), planner=QUICK)
+    auth = "keys" if with_keys else None
+    app = create_app(quick_settings(url, wait_limit_s=0.0, auth=auth, key_searches=10_000), planner=QUICK)
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)
         runner.run(lifespan.__aenter__())
+        key = app.state.services.access.create("schemathesis", "admin")[0] if with_keys else ""
+        app.state.test_headers = {"Authorization": f"Bearer {key}"} if with_keys else {}
         yield app
         runner.run(lifespan.__aexit__(None, None, None))
 
@@ -62,10 +66,10 @@ def test_answers_are_as_documented(app, subtests):
     for result in schema.exclude(path_regex=EVENT_STREAM).get_all_operations():
         operation = result.ok()
         with subtests.test(operation.label):
-            check(operation)
+            check(operation, app.state.test_headers)
 
 
-def check(operation: APIOperation) -> None:
+def check(operation: APIOperation, headers: dict[str, str]) -> None:
     """Sends generated requests of one operation, and runs every check on the answers."""
 
     @given(case=operation.as_strategy())
@@ -76,6 +80,6 @@ def check(operation: APIOperation) -> None:
         deadline=None,
     )
     def answers(case: schemathesis.Case) -> None:
-        case.call_and_validate()
+        case.call_and_validate(headers=headers)
 
     answers()

@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autodeploy.logs import configure_logging
+from autodeploy.settings import Settings
 from tests.faults import faults
 from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
-from tests.soak import stored_list
+from tests.soak import load, stored_list
+from tests.support import malformed_specs
 from tests.support.figures import report
 from tests.support.postgresql import KEEPING_SETTINGS, fresh_database, own_server, server_binaries
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.faults.faults import Fault, Outcome
+    from tests.faults.service import Service
 
 
 def judge(outcome: Outcome, case: str) -> bool:
@@ -94,6 +98,36 @@ def large_list(directory: Path, num_searches: int) -> bool:
         return run(dsn, "PostgreSQL") and sqlite
 
 
+def many_clients(directory: Path, seconds: float, seed: int) -> bool:
+    """200 clients at once while searches run: one server that runs them itself, and one with a worker."""
+
+    def run(service: Service, case: str) -> bool:
+        cached = load.measure_cached_post(service, case)
+        return load.measure(service, seconds, case, seed=seed) and cached
+
+    with running_service(f"sqlite:///{directory / 'load.db'}", directory) as service:
+        sqlite = run(service, f"SQLite, {seconds:g} s")
+    with (
+        own_server(binaries(), KEEPING_SETTINGS) as server,
+        running_service(server.dsn, directory, with_worker=True) as service,
+    ):
+        return run(service, f"PostgreSQL, {seconds:g} s") and sqlite
+
+
+def malformed(directory: Path, specs: int) -> bool:
+    """Specs with mistakes: always refused with the place."""
+    with malformed_specs.posting_app(f"sqlite:///{directory / 'malformed.db'}") as post:
+        try:
+            sent, slowest_s = malformed_specs.refuse_all(post, specs)
+        except AssertionError as error:
+            sys.stderr.write(f"{error}\n")
+            report("malformed_specs_refused", 0, "count", "a spec was not refused as it should")
+            return False
+    report("malformed_specs_refused", sent, "count", "4xx with a pointer")
+    report("malformed_spec_slowest", slowest_s, "s", "4xx with a pointer")
+    return sent >= specs
+
+
 def binaries() -> Path:
     """Where PostgreSQL's programs are."""
     found = server_binaries()
@@ -107,13 +141,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="faults of each kind")
     parser.add_argument("--searches", type=int, default=100_000, help="stored searches of the large list")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of load by many clients")
+    parser.add_argument("--specs", type=int, default=10_000, help="malformed specs")
     parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list; default: all")
+    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list load malformed; default: all")
     wanted = parser.parse_args()
+    configure_logging(Settings(log_level="warning"))
     parts: dict[str, Callable[[Path], bool]] = {
         "sqlite": lambda directory: faults_on_sqlite(directory, wanted.rounds, wanted.seed),
         "postgresql": lambda directory: faults_on_postgresql(directory, wanted.rounds, wanted.seed),
         "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
+        "load": lambda directory: many_clients(directory, wanted.seconds, wanted.seed),
+        "malformed": lambda directory: malformed(directory, wanted.specs),
         "list": lambda directory: large_list(directory, wanted.searches),
     }
     held = []

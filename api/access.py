@@ -1,0 +1,94 @@
+"""Who sent a request, and whether it may be answered: before routes, bodies and everything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+
+from api.problems import on_autodeploy_error, on_database_error
+from api.session import key_of_session
+from api.ui.login import login_page
+from api.ui.origin import is_of_own_page
+from autodeploy.errors import AccessError, AutoDeployError, UnknownCallerError
+from autodeploy.services.access import ANYONE, Principal, Scope
+from autodeploy.store.database import DATABASE_ERRORS
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Send
+    from starlette.types import Scope as AsgiScope
+
+    from autodeploy.services import Services
+    from autodeploy.settings import Settings
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# Health is for whoever watches the process; the rest is what it takes to log in.
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/login", "/logout"})
+OPEN_FOLDER = "/static/"
+API_FOLDER = "/v1/"
+
+
+def scope_for(method: str) -> Scope:
+    """What a request of that method needs at least."""
+    return "read" if method in READING else "write"
+
+
+def principal_of(request: Request) -> Principal:
+    """Who sent the request; anyone where no keys are asked for."""
+    principal: Principal = getattr(request.state, "principal", ANYONE)
+    return principal
+
+
+class RecognisedRequests:
+    """Lets requests through whose key allows them; in a browser a refusal is the form to log in with."""
+
+    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+        self.app = app
+        self._settings = settings
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._settings.auth != "keys" or _is_open(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            principal = await self._principal(request)
+            principal.require(scope_for(scope["method"]))
+        except AutoDeployError as error:
+            await _refusal(request, error)(scope, receive, send)
+            return
+        except DATABASE_ERRORS as error:
+            await on_database_error(request, error)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["principal"] = principal
+        await self.app(scope, receive, send)
+
+    async def _principal(self, request: Request) -> Principal:
+        """Raises UnknownCallerError, or AccessError for a change that a foreign page asks a logged-in browser for."""
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        services: Services = request.app.state.services
+        access = services.access
+        if scheme:
+            if scheme.lower() != "bearer":
+                raise UnknownCallerError("only Bearer is known", hint="Authorization: Bearer adk_...")
+            return await run_in_threadpool(access.recognise, key.strip())
+        session_key = key_of_session(request, self._settings.session_s)
+        if session_key is None:
+            raise UnknownCallerError("an API key is needed", hint="Authorization: Bearer adk_...")
+        principal = await run_in_threadpool(access.recognise, session_key)
+        if request.method not in READING and not is_of_own_page(request):
+            raise AccessError("only this site's own pages may change anything here")
+        return principal
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+
+
+def _refusal(request: Request, error: AutoDeployError) -> Response:
+    is_page = not request.url.path.startswith(API_FOLDER) and "text/html" in request.headers.get("accept", "")
+    if isinstance(error, UnknownCallerError) and is_page:
+        return login_page(request)
+    return on_autodeploy_error(request, error)

@@ -1,0 +1,83 @@
+"""`autodeploy keys`: who may use the server."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from autodeploy.cli.options import ListFormat, SimpleFormat
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class KeyScope(StrEnum):
+    """What a key allows."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+@app.command(epilog="Example: autodeploy keys create ci --scope write --max-searches 4")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="whose key it is")],
+    scope: Annotated[
+        KeyScope,
+        typer.Option(help="read: look; write: also submit, annotate, cancel; admin: also delete what others made"),
+    ] = KeyScope.READ,
+    max_searches: Annotated[
+        int | None, typer.Option(min=1, help="searches that wait or run at once; default: AUTODEPLOY_KEY_SEARCHES")
+    ] = None,
+    max_spec_bytes: Annotated[
+        int | None, typer.Option(min=1024, help="length of a body; default: AUTODEPLOY_BODY_LIMIT_BYTES")
+    ] = None,
+) -> None:
+    """Make an API key and print it: it is shown this once, only its hash is stored."""
+    from autodeploy.cli.database import current_database
+    from autodeploy.cli.output import talk, write_report
+    from autodeploy.services.access import AccessService
+
+    with current_database() as database:
+        key, view = AccessService(database).create(
+            name, scope.value, max_searches=max_searches, max_spec_bytes=max_spec_bytes
+        )
+    write_report(key, None)
+    talk(f"{view.id}: keep the key now, nobody can show it again")
+
+
+@app.command("ls")
+def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
+    """List the keys: scope, last use, whether they are revoked."""
+    from dataclasses import asdict
+
+    from autodeploy.cli.database import current_database
+    from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.services.access import AccessService
+    from autodeploy.store.clock import iso
+
+    with current_database() as database:
+        keys = AccessService(database).list()
+    moments = ("created_at", "last_used_at", "revoked_at")
+    if output_format is ListFormat.JSON:
+        documents = [asdict(k) | {m: iso(t) if (t := getattr(k, m)) else None for m in moments} for k in keys]
+        write_report(json_text(documents), None)
+        return
+    rows = [
+        [k.id, k.name, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
+        for k in keys
+    ]
+    write_report(table_text(["key", "name", "scope", "created", "last used", "revoked"], rows), None)
+
+
+@app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")
+def revoke(key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="as `keys ls` shows it, key_...")]) -> None:
+    """End a key at once and for good; its searches stay."""
+    from autodeploy.cli.database import current_database
+    from autodeploy.cli.output import talk
+    from autodeploy.services.access import AccessService
+
+    with current_database() as database:
+        AccessService(database).revoke(key_id)
+    talk(f"{key_id} is revoked")

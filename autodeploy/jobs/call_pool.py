@@ -1,0 +1,130 @@
+"""Processes for what a request waits for: predictions and ablations, beside the thread that answers everybody else.
+
+Python computes in one thread at a time, so that a second of it in the server would be a second without an answer for
+anyone. A call has a time limit, and only so many wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from autodeploy.errors import OverloadError
+from autodeploy.jobs import pool_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.settings import Settings
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+# Calls that may wait for a process, for each there is.
+WAITING = 8
+
+
+class CallPool:
+    """`settings.call_processes` processes, each made when it is first needed and again after it died."""
+
+    def __init__(self, settings: Settings, planner: str) -> None:
+        self._limit_s = settings.call_limit_s
+        self._places = threading.BoundedSemaphore(settings.call_processes * (1 + WAITING))
+        self._processes = [_CallProcess(planner) for _ in range(settings.call_processes)]
+        self._idle: queue.SimpleQueue[_CallProcess] = queue.SimpleQueue()
+        for process in self._processes:
+            self._idle.put(process)
+
+    def call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """What the function gives, or raises, in another process; it and its arguments can be pickled.
+
+        Raises
+        ------
+        OverloadError
+            when too many calls wait, the time is over, or the process died.
+        """
+        end_s = time.monotonic() + self._limit_s
+        if not self._places.acquire(blocking=False):
+            raise OverloadError("too many predictions are asked for at once", hint="try again")
+        try:
+            try:
+                process = self._idle.get(timeout=self._limit_s)
+            except queue.Empty as error:
+                raise self._too_long() from error
+            try:
+                return process.run(end_s - time.monotonic(), function, *args, **kwargs)
+            except TimeoutError as error:
+                raise self._too_long() from error
+            except BrokenProcessPool as error:
+                raise OverloadError("the process of this prediction died", hint="too little memory?") from error
+            finally:
+                self._idle.put(process)
+        finally:
+            self._places.release()
+
+    def _too_long(self) -> OverloadError:
+        return OverloadError(
+            f"this took longer than {self._limit_s:g} s", hint="POST /v1/searches takes its time; or name a strategy"
+        )
+
+    def close(self) -> None:
+        """Ends the processes and what they compute."""
+        for process in self._processes:
+            process.end()
+
+
+class _CallProcess:
+    """One process, used by one thread at a time."""
+
+    def __init__(self, planner: str) -> None:
+        self._planner = planner
+        self._pool: ProcessPoolExecutor | None = None
+        self._pid: int | None = None
+        self._ended = False
+
+    def run(self, limit_s: float, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        end_s = time.monotonic() + limit_s
+        try:
+            pool = self._started(limit_s)
+            return pool.submit(function, *args, **kwargs).result(max(0.0, end_s - time.monotonic()))
+        except (TimeoutError, BrokenProcessPool):
+            self._kill()
+            raise
+
+    def end(self) -> None:
+        self._ended = True
+        self._kill()
+
+    def _started(self, limit_s: float) -> ProcessPoolExecutor:
+        if self._pool is None:
+            if self._ended:
+                raise BrokenProcessPool("the server stops")
+            for name, value in pool_process.SINGLE_THREADED.items():
+                os.environ.setdefault(name, value)
+            self._pool = ProcessPoolExecutor(
+                max_workers=1,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=pool_process.prepare,
+                initargs=(self._planner,),
+            )
+            self._pid = self._pool.submit(pool_process.process_id).result(limit_s)
+        return self._pool
+
+    def _kill(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        # A process that does not come up in time has told no number yet; its executor knows it.
+        pids = {self._pid} if self._pid is not None else set(getattr(pool, "_processes", None) or ())
+        self._pid = None
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,171 @@
+"""Who may do what: API keys, made on the command line and sent with every request.
+
+A key is 256 random bits. Only its SHA-256 is stored: with that much chance in a key, a slow hash would add nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, get_args
+
+from autodeploy.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
+from autodeploy.store.clock import new_key_id, utc_now
+from autodeploy.store.database import DATABASE_ERRORS
+from autodeploy.store.key_tables import ApiKeyRow
+from autodeploy.store.keys import ApiKeys
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from autodeploy.store.database import Database
+
+Scope = Literal["read", "write", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+KEY = re.compile(r"adk_[A-Za-z0-9_-]{43}")
+MAX_NAME_LENGTH = 100
+# The use of a key is noted this often at most, so that reading does not become writing.
+NOTE_USE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks. `key_id` is empty where no key is asked for."""
+
+    key_id: str = ""
+    name: str = ""
+    scope: Scope = "admin"
+    max_searches: int | None = None
+    max_spec_bytes: int | None = None
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the scope is within this caller's: write includes read, admin includes both."""
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+    def require(self, scope: Scope) -> None:
+        """Raises AccessError unless the caller has the scope."""
+        if not self.may(scope):
+            raise AccessError(
+                f"a key with scope {self.scope} may not do this", hint=f"it takes a key with scope {scope}"
+            )
+
+
+ANYONE = Principal()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """What is known of a key; never the key."""
+
+    id: str
+    name: str
+    scope: str
+    max_searches: int | None
+    max_spec_bytes: int | None
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class AccessService:
+    """Makes, lists, revokes and recognises keys."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._noted_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def create(
+        self, name: str, scope: Scope, *, max_searches: int | None = None, max_spec_bytes: int | None = None
+    ) -> tuple[str, KeyView]:
+        """A new key, which nobody can show again, and what is stored of it.
+
+        Parameters
+        ----------
+        max_searches : searches that wait or run at once; None takes AUTODEPLOY_KEY_SEARCHES.
+        max_spec_bytes : length of a request's body; None takes AUTODEPLOY_BODY_LIMIT_BYTES, which bounds it too.
+
+        Raises
+        ------
+        SpecError
+            when the name is empty, too long or not printable.
+        """
+        if not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+            raise SpecError(f"1 to {MAX_NAME_LENGTH} printable characters", path="name")
+        key = "adk_" + secrets.token_urlsafe(32)
+        now = utc_now()
+        row = ApiKeyRow(
+            id=new_key_id(now),
+            name=name,
+            key_hash=hash_of(key),
+            scope=scope,
+            max_searches=max_searches,
+            max_spec_bytes=max_spec_bytes,
+            created_at=now,
+        )
+        with self._database.write() as session:
+            ApiKeys(session).add(row)
+            return key, _view(row)
+
+    def list(self) -> tuple[KeyView, ...]:
+        """Every key, the oldest first, revoked ones too."""
+        with self._database.read() as session:
+            return tuple(_view(row) for row in ApiKeys(session).all())
+
+    def revoke(self, key_id: str) -> None:
+        """Ends a key at once and for good.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
+        with self._database.write() as session:
+            if not ApiKeys(session).revoke(key_id, now=utc_now()):
+                raise NotFoundError(f"there is no key {key_id[:60]}", hint="autodeploy keys ls")
+
+    def recognise(self, key: str) -> Principal:
+        """Whose key it is; asks the database every time, so that a revoked key ends at once.
+
+        Raises
+        ------
+        UnknownCallerError
+            when it is nobody's.
+        """
+        row = None
+        if KEY.fullmatch(key):
+            with self._database.read() as session:
+                row = ApiKeys(session).by_hash(hash_of(key))
+        if row is None:
+            raise UnknownCallerError("this API key is not valid", hint="autodeploy keys create makes one")
+        self._note_use(row.id)
+        scope: Scope = next(known for known in SCOPES if known == row.scope)
+        return Principal(row.id, row.name, scope, row.max_searches, row.max_spec_bytes)
+
+    def _note_use(self, key_id: str) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._noted_s.get(key_id, float("-inf")) < NOTE_USE_S:
+                return
+            self._noted_s[key_id] = now_s
+        now = utc_now()
+        try:
+            with self._database.write() as session:
+                ApiKeys(session).used(key_id, now=now, unless_since=now - timedelta(seconds=NOTE_USE_S))
+        except DATABASE_ERRORS:  # a full disk stops writes, not readers
+            with self._lock:
+                self._noted_s.pop(key_id, None)
+
+
+def hash_of(key: str) -> str:
+    """What is stored of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _view(row: ApiKeyRow) -> KeyView:
+    return KeyView(**{name: getattr(row, name) for name in KeyView.__dataclass_fields__})

@@ -1,0 +1,69 @@
+"""The API keys: insert, find by hash, note their use, revoke."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import CursorResult, func, or_, select, update
+
+from autodeploy.store.key_tables import ApiKeyRow
+from autodeploy.store.tables import SearchRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from sqlalchemy.orm import Session
+
+UNFINISHED = ("queued", "running")
+
+
+class ApiKeys:
+    """Repository of API keys inside one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def add(self, row: ApiKeyRow) -> None:
+        """Inserts a key."""
+        self.session.add(row)
+        self.session.flush()
+
+    def all(self) -> Sequence[ApiKeyRow]:
+        """Every key, the oldest first, revoked ones too."""
+        return self.session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.id)).all()
+
+    def by_hash(self, key_hash: str) -> ApiKeyRow | None:
+        """The key with that hash, if it is not revoked."""
+        query = select(ApiKeyRow).where(ApiKeyRow.key_hash == key_hash, ApiKeyRow.revoked_at.is_(None))
+        return self.session.scalar(query)
+
+    def revoke(self, key_id: str, *, now: datetime) -> bool:
+        """Ends a key for good; False when there is none of that id. Revoking twice keeps the first moment."""
+        found = self.session.get(ApiKeyRow, key_id)
+        if found is None:
+            return False
+        if found.revoked_at is None:
+            found.revoked_at = now
+            self.session.flush()
+        return True
+
+    def used(self, key_id: str, *, now: datetime, unless_since: datetime) -> bool:
+        """Notes the use of a key, unless one is noted that late already."""
+        result = self.session.execute(
+            update(ApiKeyRow)
+            .where(ApiKeyRow.id == key_id, or_(ApiKeyRow.last_used_at.is_(None), ApiKeyRow.last_used_at < unless_since))
+            .values(last_used_at=now)
+            .execution_options(synchronize_session=False)
+        )
+        assert isinstance(result, CursorResult)
+        return result.rowcount == 1
+
+    def lock(self, key_id: str) -> None:
+        """Whoever else counts this key's searches waits until this transaction ends."""
+        self.session.execute(select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update())
+
+    def count_unfinished(self, key_id: str) -> int:
+        """How many searches of the key wait or run."""
+        query = select(func.count()).where(SearchRow.status.in_(UNFINISHED), SearchRow.principal == key_id)
+        return self.session.scalar(query) or 0

@@ -1,0 +1,77 @@
+"""Calls in other processes: their answers and errors come back, a slow or dead one costs only itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from autodeploy.errors import OverloadError, SpecError
+from autodeploy.jobs.call_pool import WAITING, CallPool
+from tests.integration.conftest import QUICK, quick_settings
+
+pytestmark = pytest.mark.integration
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def refuse() -> None:
+    raise SpecError("no such thing", path="/strategy/tp", hint="another")
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = CallPool(quick_settings("sqlite:///unused.db", call_limit_s=8.0), QUICK)
+    yield pool
+    pool.close()
+
+
+def test_answers_and_errors_come_back(pool):
+    assert pool.call(double, 21) == 42
+    assert pool.call(os.getpid) != os.getpid()
+    with pytest.raises(SpecError) as caught:
+        pool.call(refuse)
+    assert [(e.path, e.hint) for e in caught.value.errors] == [("/strategy/tp", "another")]
+
+
+def test_a_process_that_dies_is_made_again(pool):
+    with pytest.raises(OverloadError, match="died"):
+        pool.call(die)
+    assert pool.call(double, 1) == 2
+
+
+def test_no_more_wait_than_may_and_none_longer_than_it_may():
+    pool = CallPool(quick_settings("sqlite:///unused.db", call_limit_s=4.0), QUICK)
+    ended: list[str] = []
+
+    def call() -> None:
+        try:
+            pool.call(sleep, 60.0)
+        except OverloadError as error:
+            ended.append(str(error))
+
+    callers = [threading.Thread(target=call) for _ in range(WAITING + 4)]
+    started_s = time.monotonic()
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert time.monotonic() - started_s < 12.0
+    assert sum("at once" in message for message in ended) == 3
+    assert sum("longer than 4 s" in message for message in ended) == WAITING + 1
+    pool.close()
+    with pytest.raises(OverloadError):
+        pool.call(double, 1)
