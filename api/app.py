@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from api import openapi, problems
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
-from api.routes import ablations, catalogue, events, health, plans, runs, searches
+from api.routes import ablations, catalogue, checks, events, health, plans, runs, searches
 from api.ui import routes as ui
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.services import open_services
@@ -66,7 +66,7 @@ def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> F
     app.state.stopping = threading.Event()
     app.add_middleware(GuardedRequests, body_limit_bytes=settings.body_limit_bytes)
     app.add_middleware(ObservedRequests)
-    for module in (searches, events, plans, runs, ablations, catalogue, health):
+    for module in (searches, events, plans, runs, ablations, checks, catalogue, health):
         app.include_router(module.router)
     app.include_router(ui.router, include_in_schema=False)
     problems.install(app)

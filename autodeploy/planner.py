@@ -23,6 +23,8 @@ from autodeploy.solver.effort import EFFORTS
 from autodeploy.solver.search_space import Searched, search_space
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+from autodeploy.strategies.memory_rules import launchable
+from autodeploy.strategies.rules import broken_rules
 from autodeploy.strategies.unmodelled import refuse_unmodelled, strategy_errors
 
 if TYPE_CHECKING:
@@ -40,11 +42,13 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 __all__ = [
+    "LaunchRules",
     "Predicted",
     "Progress",
     "WhyNot",
     "describe_hashes",
     "estimate",
+    "launch_rules",
     "plan",
     "predict",
     "profile_hash",
@@ -315,6 +319,36 @@ def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Pred
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
     found = plan_of_estimate(predicted, full, candidate, classes, context, layout, prepared.spec, prepared.identity)
     return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRules:
+    """What the launch target says of a strategy: rules it breaks, memory choices and features it could have."""
+
+    broken: tuple[str, ...]
+    memory_choices: frozenset[str]
+    features: frozenset[str]
+
+
+def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
+    """Rules of the spec's target that its strategy breaks, and what the target could launch instead.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.strategy is None:
+        raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
+    prepared, target = prepare(spec), spec.search.target
+    context = _context_for(prepared, spec.strategy, features)
+    candidate = _candidate_for(context, spec.strategy)
+    broken = broken_rules(candidate, context.facts, target)[0]
+    return LaunchRules(
+        tuple(f"{rule.name}: {rule.text}" for rule in broken),
+        launchable(candidate, context.facts, target),
+        prepared.choice.on,
+    )
 
 
 def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from autodeploy import exporters
 from autodeploy.ablation.ablate import ablate
+from autodeploy.checks import check
 from autodeploy.errors import SpecError
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.reports.comparison import compare_plans
+from autodeploy.services.check_intake import baseline_plan
 from autodeploy.services.cluster_overlays import with_overlay
+from autodeploy.services.comparisons import best_of
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.specs.spec import Spec
@@ -21,11 +25,14 @@ from autodeploy.store.migrate import is_current, require_current, upgrade
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from autodeploy.checks import Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan
 
 
@@ -63,6 +70,50 @@ class Services:
             when no plan fits, or `order` names a feature that the strategy does not use.
         """
         return ablate(self._with_overlay(spec), order=order)
+
+    def check(self, launch: Launch, limits: CheckLimits, baseline: Plan | None = None) -> CheckReport:
+        """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when the strategy cannot be run on the cluster.
+        """
+        known = replace(launch, spec=self._with_overlay(launch.spec))
+        return check(known, limits, planner=self.planner, baseline=baseline)
+
+    def baseline(self, document: str | dict[str, Any] | None) -> Plan | None:
+        """The plan that a baseline names: the id of a stored plan, or a document.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no plan of that id.
+        SpecError
+            when the document has no plan.
+        """
+        if document is None:
+            return None
+        return self.searches.plan(document).plan if isinstance(document, str) else baseline_plan(document)
+
+    def compare(self, plans: Sequence[str | dict[str, Any]]) -> Comparison:
+        """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no plan of an id.
+        SpecError
+            when a document is no PlanSet, or has no plan.
+        """
+        pairs = []
+        for index, named in enumerate(plans):
+            if isinstance(named, str):
+                view = self.searches.plan(named)
+                pairs.append((view.plan_set, view.plan))
+            else:
+                pairs.append(best_of(named, f"/plans/{index}"))
+        return compare_plans(pairs)
 
     def _with_overlay(self, spec: Spec) -> Spec:
         with self.database.read() as session:
