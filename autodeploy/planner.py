@@ -388,13 +388,18 @@ def _candidate_for(context: Context, strategy: Strategy) -> Candidates:
     )
 
 
-def why_not(spec: Spec, strategy: Strategy) -> WhyNot:
-    """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost."""
+def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:
+    """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost.
+
+    Parameters
+    ----------
+    best : what a search for this spec found, where that is known; None searches.
+    """
     if errors := strategy_errors(strategy):
         raise UnsupportedError(errors=tuple(errors))
     prepared = prepare(spec)
     context = prepared.context
     candidate = _candidate_for(context, strategy)
     return explain_rejection(
-        candidate, context, spec, estimated=lambda: predict(prepared, strategy).plan, best=lambda: plan(spec)
+        candidate, context, spec, estimated=lambda: predict(prepared, strategy).plan, best=lambda: best or plan(spec)
     )

@@ -87,7 +87,7 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
         for row in comparison.differences:
             if row.group == group:
                 cells = [f"{text} *" if index == row.best else text for index, text in enumerate(cell_texts(row))]
-                rows.append([row_title(row), *cells])
+                rows.append([row_title(row, lang), *cells])
         if rows:
             titles = [tell(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]
             blocks.append(table_text(titles, rows, right=right))

@@ -91,6 +91,40 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "group_stages": ("worst stage (GiB)", "最满阶段 (GiB)"),
 }
 
+# Fields of a comparison whose bare name says too little.
+_FIELDS: dict[str, tuple[str, str]] = {
+    "model.name": ("model", "模型"),
+    "cluster.profile": ("cluster", "集群"),
+    "cluster.device": ("chip grade", "芯片型号"),
+    "cluster.num_npus": ("cards", "卡数"),
+    "training.seq_length": ("sequence length", "序列长度"),
+    "training.global_batch_size.value": ("global batch", "全局批大小"),
+    "training.precision": ("precision", "精度"),
+    "search.target": ("target", "目标框架"),
+    "micro_batch_size": ("micro batch", "微批"),
+    "schedule": ("schedule", "流水调度"),
+    "layers_per_stage": ("layers per stage", "每阶段层数"),
+    "recompute": ("recompute", "重计算"),
+    "swap": ("swap", "换出"),
+    "features": ("features", "特性"),
+    "step_time_s": ("step time (s)", "单步时间 (s)"),
+    "tokens_per_s": ("tokens/s", "tokens/s"),
+    "tokens_per_s_per_npu": ("tokens/s/card", "tokens/s/卡"),
+    "mfu": ("MFU", "MFU"),
+    "peak_memory_gib": ("peak memory (GiB)", "峰值内存 (GiB)"),
+    "memory_limit_gib": ("usable memory (GiB)", "可用内存 (GiB)"),
+    "oom_imbalance": ("imbalance it survives", "可承受的不均衡"),
+    "num_npus_used": ("cards used", "所用卡数"),
+    "micro_batches": ("micro batches", "微批数"),
+    "days": ("days", "天数"),
+    "npu_hours": ("card-hours", "卡时"),
+}
+
+
+def field_name(lang: Language, field: str) -> str:
+    """A field of a comparison in words; one without words keeps its name."""
+    return _FIELDS[field][1 if lang == "zh" else 0] if field in _FIELDS else field.replace("_", " ")
+
 
 def tell(lang: Language, key: str, **values: object) -> str:
     """The sentence in that language with its blanks filled in."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.reports.check_texts import tell
+from autodeploy.reports.check_texts import field_name, tell
 from autodeploy.reports.markdown import escape
+from autodeploy.reports.texts import part_name
 from autodeploy.reports.wording import degrees, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
@@ -81,16 +82,17 @@ def render_comparison_markdown(comparison: Comparison, lang: Language = "en") ->
     lines.append("|---|" + "--:|" * len(comparison.plans))
     for row in comparison.differences:
         cells = [f"**{text}**" if i == row.best else text for i, text in enumerate(map(escape, cell_texts(row)))]
-        lines.append("| " + " | ".join([escape(row_title(row)), *cells]) + " |")
+        lines.append("| " + " | ".join([escape(row_title(row, lang)), *cells]) + " |")
     if not comparison.differences:
         lines += ["", tell(lang, "all_equal")]
     return "\n".join(lines) + "\n"
 
 
-def row_title(row: Difference) -> str:
-    """A field with its unit, where the field's name has none."""
-    bare = row.field.removesuffix("_s").removesuffix("_gib")
-    return f"{bare} ({row.unit})" if row.unit else row.field
+def row_title(row: Difference, lang: Language = "en") -> str:
+    """A field in words; parts of a step and of the memory have theirs from the plan's reports."""
+    if row.group == "breakdown":
+        return part_name(lang, row.field)
+    return tell(lang, f"part_{row.field}") if row.group == "stages" else field_name(lang, row.field)
 
 
 def cell_texts(row: Difference) -> list[str]:

@@ -12,6 +12,7 @@ from autodeploy.checks import check
 from autodeploy.errors import SpecError
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.planner import why_not
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services.check_intake import baseline_plan
 from autodeploy.services.cluster_overlays import with_overlay
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from autodeploy.checks import Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
+    from autodeploy.planner import WhyNot
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,17 @@ class Services:
             return None
         return self.searches.plan(document).plan if isinstance(document, str) else baseline_plan(document)
 
-    def compare(self, plans: Sequence[str | dict[str, Any]]) -> Comparison:
+    def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
+        """Why a strategy is not the plan of the search that found this one.
+
+        Raises
+        ------
+        SpecError
+            when its degrees contradict the cluster, or it is not modelled.
+        """
+        return why_not(Spec.model_validate(view.plan_set.search.spec), strategy, best=view.plan_set)
+
+    def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
         """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.
 
         Raises
