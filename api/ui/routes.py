@@ -89,7 +89,7 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
         note=view.note,
         stale=view.stale,
         reranked=views.reranked(search_id),
-        export_formats=views.export_formats(),
+        export_formats=views.export_formats,
         profile_title=views.profile_title(view.plan_set.search.spec["cluster"]["profile"]),
     )
 

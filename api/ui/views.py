@@ -10,7 +10,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 
 from api.ui.profile_page import ProfilePage, profile_page
 from autodeploy.errors import NotFoundError, SpecError
-from autodeploy.exporters.registry import FORMATS
+from autodeploy.exporters.registry import formats_of
 from autodeploy.importers.import_document import import_document
 from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.presets import list_presets
@@ -199,9 +199,9 @@ class Views:
         """What a person calls the profile; an own profile has its name."""
         return load_profile(name).title if name in list_profiles() else name
 
-    def export_formats(self) -> tuple[str, ...]:
+    def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""
-        return tuple(FORMATS)
+        return formats_of(plan.strategy.schedule)
 
 
 def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], Imported]:
