@@ -55,7 +55,7 @@ def test_figures_are_plain_json_and_drawn_as_svg(plans: tuple[Plan, ...], lang: 
         assert set(document) == {"data", "layout"}
         assert {trace["type"] for trace in document["data"]} <= SVG_TRACES
         assert json.loads(json.dumps(document, allow_nan=False)) == document
-        assert len(json.dumps(document)) < 20_000
+        assert len(json.dumps(document)) < 60_000  # a cell for each of 768 devices is the largest
 
 
 def test_equal_plans_give_equal_figures(plans: tuple[Plan, ...]) -> None:
