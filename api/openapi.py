@@ -8,6 +8,7 @@ from autodeploy.services.schemas import schema_definitions
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from pydantic import BaseModel
 
 _REF = "#/components/schemas/{model}"
 SPEC_SCHEMA = "SpecDocument"
@@ -27,6 +28,14 @@ def spec_request_body(*, with_strategy: bool = False) -> dict[str, Any]:
         "schema": {"$ref": _REF.format(model=SPEC_SCHEMA)},
         "examples": {"deepseek-v3": {"summary": "DeepSeek-V3 on 384 cards of CloudMatrix 384", "value": example}},
     }
+    return {"requestBody": {"required": True, "content": {"application/json": content, "application/yaml": content}}}
+
+
+def document_request_body(model: type[BaseModel]) -> dict[str, Any]:
+    """The request body of a route that takes another document."""
+    schema = model.model_json_schema(ref_template=_REF)
+    schema.pop("$defs", None)
+    content = {"schema": schema}
     return {"requestBody": {"required": True, "content": {"application/json": content, "application/yaml": content}}}
 
 

@@ -23,6 +23,8 @@ from autodeploy.solver.effort import EFFORTS
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+from autodeploy.strategies.memory_rules import launchable
+from autodeploy.strategies.rules import broken_rules
 from autodeploy.strategies.unmodelled import refuse_unmodelled, strategy_errors
 
 if TYPE_CHECKING:
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 __all__ = [
+    "LaunchRules",
     "Predicted",
     "Progress",
     "WhyNot",
     "check_space",
     "describe_hashes",
     "estimate",
+    "launch_rules",
     "plan",
     "predict",
     "profile_hash",
@@ -330,6 +334,36 @@ def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Pred
     return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchRules:
+    """What the launch target says of a strategy: rules it breaks, memory choices and features it could have."""
+
+    broken: tuple[str, ...]
+    memory_choices: frozenset[str]
+    features: frozenset[str]
+
+
+def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
+    """Rules of the spec's target that its strategy breaks, and what the target could launch instead.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.strategy is None:
+        raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
+    prepared, target = prepare(spec), spec.search.target
+    context = _context_for(prepared, spec.strategy, features)
+    candidate = _candidate_for(context, spec.strategy)
+    broken = broken_rules(candidate, context.facts, target)[0]
+    return LaunchRules(
+        tuple(f"{rule.name}: {rule.text}" for rule in broken),
+        launchable(candidate, context.facts, target),
+        prepared.choice.on,
+    )
+
+
 def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """The simulated pipeline of a strategy, slot by slot.
 
@@ -367,13 +401,18 @@ def _candidate_for(context: Context, strategy: Strategy) -> Candidates:
     )
 
 
-def why_not(spec: Spec, strategy: Strategy) -> WhyNot:
-    """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost."""
+def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:
+    """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost.
+
+    Parameters
+    ----------
+    best : what a search for this spec found, where that is known; None searches.
+    """
     if errors := strategy_errors(strategy):
         raise UnsupportedError(errors=tuple(errors))
     prepared = prepare(spec)
     context = prepared.context
     candidate = _candidate_for(context, strategy)
     return explain_rejection(
-        candidate, context, spec, estimated=lambda: predict(prepared, strategy).plan, best=lambda: plan(spec)
+        candidate, context, spec, estimated=lambda: predict(prepared, strategy).plan, best=lambda: best or plan(spec)
     )

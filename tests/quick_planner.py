@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
+from autodeploy.planner import LaunchRules
+from autodeploy.specs.features import FEATURES
 from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from tests import factories
@@ -87,9 +89,14 @@ def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool])
         time.sleep(0.05)
 
 
-def estimate(spec: Spec) -> Plan:
+def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     """The best plan's figures with the spec's own strategy."""
     return factories.plan(1, spec=spec, strategy=spec.strategy)
+
+
+def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
+    """No rule, every feature."""
+    return LaunchRules((), frozenset({"full", "norm"}), frozenset(FEATURES))
 
 
 def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:

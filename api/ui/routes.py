@@ -21,7 +21,7 @@ from autodeploy.store.searches import SearchFilter
 router = APIRouter(include_in_schema=False)
 
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
-FILTERS = ("model", "profile", "status")
+FILTERS = ("model", "profile", "status", "tag")
 FOR_EVER = "public, max-age=31536000, immutable"
 
 ViewsOfApp = Annotated[Views, Depends(Views.of)]
@@ -33,7 +33,8 @@ def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> H
     query = {name: request.query_params.get(name, "").strip() or None for name in FILTERS}
     if query["status"] not in STATUSES:
         query["status"] = None
-    rows, following = views.searches(SearchFilter(query["model"], query["profile"], query["status"]), after or None)
+    where = SearchFilter(query["model"], query["profile"], query["status"], query["tag"])
+    rows, following = views.searches(where, after or None)
     return render(
         request,
         "searches.html",
@@ -57,16 +58,18 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
     try:
         view = views.search(search_id)
     except NotFoundError as error:
-        return _not_found(request, error)
+        return not_found(request, error)
     context = search_context(view.plan_set, language_of(request))
     return render(
         request,
         "search.html",
         **context,
         progress=view.progress or {},
+        tags=view.tags,
+        note=view.note,
         stale=view.stale,
         reranked=views.reranked(search_id),
-        export_formats=views.export_formats(),
+        export_formats=views.export_formats,
         profile_title=views.profile_title(view.plan_set.search.spec["cluster"]["profile"]),
     )
 
@@ -75,14 +78,14 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
 def cancel(request: Request, search_id: str, views: ViewsOfApp) -> Response:
     """Stops a search and shows it; one that has finished meanwhile is just shown."""
     if is_foreign(request):
-        return _refused(request)
+        return refused(request)
     try:
         views.cancel(search_id)
     except NotFoundError as error:
-        return _not_found(request, error)
+        return not_found(request, error)
     except ConflictError:
         pass
-    return _see(request, f"/searches/{search_id}")
+    return see(request, f"/searches/{search_id}")
 
 
 @router.get("/new")
@@ -95,17 +98,18 @@ def new_search(request: Request, views: ViewsOfApp) -> HTMLResponse:
 def start_search(request: Request, values: FormValues, views: ViewsOfApp) -> Response:
     """Starts the search that a form or a pasted document asks for, or says what is wrong with it."""
     if is_foreign(request):
-        return _refused(request)
+        return refused(request)
     pasted = values.get("spec", "")
     try:
         if values.get("form") == "paste":
-            search_id = views.submit_text(pasted)
+            search_id = views.submit_text(pasted, values)
         else:
             search_id = views.submit(new_search_form.spec_document(_sections(views), values))
     except SpecError as error:
         given = None if values.get("form") == "paste" else values
-        return _form(request, views, values=given, pasted=pasted, errors=error.errors)
-    return _see(request, f"/searches/{search_id}")
+        beside = values if given is None else None
+        return _form(request, views, values=given, pasted=pasted, values_of_paste=beside, errors=error.errors)
+    return see(request, f"/searches/{search_id}")
 
 
 @router.get("/profiles")
@@ -120,7 +124,7 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
     try:
         found = views.profile(name)
     except NotFoundError as error:
-        return _not_found(request, error)
+        return not_found(request, error)
     return render(request, "profile.html", profile=found)
 
 
@@ -139,7 +143,7 @@ def static(request: Request, name: str) -> Response:
     """A style sheet or script; its address changes with its content, so it may be kept for ever."""
     found = asset(name)
     if found is None:
-        return _not_found(request, NotFoundError())
+        return not_found(request, NotFoundError())
     headers = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff", "ETag": f'"{found.digest}"'}
     headers["Cache-Control"] = FOR_EVER if request.query_params.get("v") == found.digest else "no-cache"
     if request.headers.get("if-none-match") == headers["ETag"]:
@@ -160,6 +164,7 @@ def _form(
     *,
     values: dict[str, str] | None = None,
     pasted: str = "",
+    values_of_paste: dict[str, str] | None = None,
     errors: tuple[FieldError, ...] = (),
 ) -> HTMLResponse:
     sections = _sections(views)
@@ -175,20 +180,22 @@ def _form(
         field_errors=placed,
         errors=errors,
         pasted=pasted,
+        given=values_of_paste or {},
+        profile_names=[profile.name for profile in views.profiles()],
     )
 
 
-def _see(request: Request, path: str) -> RedirectResponse:
+def see(request: Request, path: str) -> RedirectResponse:
     kept = requested_language(request)
     return RedirectResponse(path + (f"?lang={kept}" if kept else ""), status_code=303)
 
 
-def _not_found(request: Request, error: NotFoundError) -> HTMLResponse:
+def not_found(request: Request, error: NotFoundError) -> HTMLResponse:
     known = texts(language_of(request))
     return _error(request, 404, known["error.not_found_title"], str(error) or known["error.not_found"], error.hint)
 
 
-def _refused(request: Request) -> HTMLResponse:
+def refused(request: Request) -> HTMLResponse:
     known = texts(language_of(request))
     return _error(request, 403, known["error.foreign_title"], known["error.foreign"])
 

@@ -10,17 +10,23 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 
 from api.ui.profile_page import ProfilePage, profile_page
 from autodeploy.errors import NotFoundError, SpecError
-from autodeploy.exporters.registry import FORMATS
-from autodeploy.importers.documents import load_json, load_yaml
+from autodeploy.exporters.registry import formats_of
+from autodeploy.importers.import_document import import_document
 from autodeploy.services.access import ANYONE
-from autodeploy.services.intake import read_network_spec
+from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.presets import list_presets
+from autodeploy.specs.spec import Spec
 from autodeploy.store.clock import iso
-from hardware_profiles import list_profiles, load_profile
+from hardware_profiles import ProfileError, list_profiles, load_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.importers.imported import Imported
+    from autodeploy.planner import WhyNot
     from autodeploy.services import (
         ClusterView,
+        PlanView,
         Principal,
         ReestimatedPlan,
         RunPage,
@@ -28,6 +34,11 @@ if TYPE_CHECKING:
         SearchView,
         Services,
     )
+    from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.store.searches import SearchFilter
 
 PAGE_LENGTH = 50
@@ -50,6 +61,9 @@ class SearchRow:
     mfu: float | None
     gap: float | None
     stale: bool
+    best_plan_id: str | None
+    tags: tuple[str, ...]
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +134,56 @@ class Views:
         spec = read_network_spec(document, self._services.planner)
         return self._services.searches.submit(spec, principal=self._principal).search.id
 
-    def submit_text(self, text: str) -> str:
-        """Starts the search that a pasted YAML or JSON document asks for; errors as `submit`."""
-        document = load_json(text) if text.lstrip().startswith("{") else load_yaml(text)
-        if not isinstance(document, dict):
-            raise SpecError("a spec is a mapping with model, cluster and training", hint="see the examples")
-        return self.submit(document)
+    def submit_text(self, text: str, beside: Mapping[str, str] | None = None) -> str:
+        """Starts the search that a pasted file asks for; `beside` as in `pasted_document`; errors as `submit`."""
+        return self.submit(pasted_document(text, beside or {})[0])
+
+    def read_text(self, text: str, beside: Mapping[str, str]) -> Imported:
+        """What a pasted file says, if a search could be made of it.
+
+        Raises
+        ------
+        SpecError
+            with line and column, or with every bad or missing field.
+        """
+        document, imported = pasted_document(text, beside)
+        _refuse_unstorable(document)
+        read_network_spec(document, self._services.planner)
+        return imported
+
+    def plan(self, plan_id: str) -> PlanView:
+        """A plan with the newest search that found it; NotFoundError when there is none."""
+        return self._services.searches.plan(plan_id)
+
+    def timeline(self, view: PlanView) -> PipelineTimeline | None:
+        """The simulated pipeline of a plan; None where its profile or schedule is no longer known."""
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        try:
+            return self._services.planner.timeline(spec, view.plan.strategy)
+        except (SpecError, ProfileError):
+            return None
+
+    def estimate(self, view: PlanView, strategy: Strategy) -> Plan:
+        """Another strategy for the spec of a plan; SpecError when it can't be run there."""
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._services.estimate(spec.model_copy(update={"strategy": strategy}))
+
+    def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
+        """What speaks against a strategy; SpecError when it can't be run there."""
+        return self._services.why_not(view, strategy)
+
+    def ablate(self, view: PlanView) -> AblationReport:
+        """What each feature of a plan buys."""
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._services.ablate(spec.model_copy(update={"strategy": view.plan.strategy}))
+
+    def compare(self, plan_ids: Sequence[str]) -> Comparison:
+        """In what plans differ; NotFoundError when one of them is not there."""
+        return self._services.compare(plan_ids)
+
+    def annotate(self, search_id: str, tags: Sequence[str], note: str) -> None:
+        """Replaces tags and note; SpecError when they are too many or too long."""
+        self._services.searches.annotate(search_id, tags=tags, note=note)
 
     def models(self) -> list[tuple[str, str]]:
         """Names and titles of the model presets."""
@@ -152,9 +210,39 @@ class Views:
         """What a person calls the profile; an own profile has its name."""
         return load_profile(name).title if name in list_profiles() else name
 
-    def export_formats(self) -> tuple[str, ...]:
+    def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""
-        return tuple(FORMATS)
+        return formats_of(plan.strategy.schedule)
+
+
+def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], Imported]:
+    """The spec in a pasted file, and what was read.
+
+    Parameters
+    ----------
+    beside : `filename`; `cluster` and `num_npus`, which the file's own give way to; and `seq_length` and
+        `global_batch_size`, which hold where it has none.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or with what is missing.
+    """
+    cluster, cards = beside.get("cluster", "").strip(), beside.get("num_npus", "").strip()
+    imported = import_document(text, beside.get("filename", "").strip()[:200] or None)
+    _refuse_unstorable(dict(imported.document))
+    own = imported.document.get("cluster")
+    refuse_profile(cluster or (own.get("profile") if isinstance(own, dict) else None))
+    if cards and not (cards.isascii() and cards.isdigit() and len(cards) < 10):
+        raise SpecError(f"{cards[:40]!r} is no number of cards", path="/cluster/num_npus")
+    document = imported.spec_document(cluster or None, None, int(cards) if cards else None)
+    training = dict(document.get("training") or {})
+    for name in ("seq_length", "global_batch_size"):
+        given = beside.get(name, "").strip()
+        if name not in training and given:
+            training[name] = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else given
+    document.pop("strategy", None)
+    return document | {"training": training}, imported
 
 
 def _row(item: SearchSummary) -> SearchRow:
@@ -172,6 +260,9 @@ def _row(item: SearchSummary) -> SearchRow:
         mfu=item.best_mfu,
         gap=item.gap,
         stale=item.stale,
+        best_plan_id=item.best_plan_id,
+        tags=item.tags,
+        note=item.note,
     )
 
 

@@ -106,3 +106,8 @@ def features_of(record: Record) -> frozenset[str]:
     """Everything that was on in a record's run."""
     named = {ALIASES.get(name, name) for name in record.strategy.features}
     return frozenset(named) | release_of(record).features
+
+
+def unnamed_features(profile: str) -> frozenset[str]:
+    """What a launch of today's software has on without naming it."""
+    return _MODERN_NVIDIA if profile.startswith("nvidia") else frozenset()

@@ -61,8 +61,20 @@ def read_foreign(file: Path, settings: list[str] | None = None, name: str | None
     SpecError
         when the file can't be read, or a setting isn't NAME=VALUE.
     """
-    from autodeploy.errors import SpecError
     from autodeploy.importers import import_document
+
+    return import_document.import_file(file, variables=variables_of(settings), name=name)
+
+
+def variables_of(settings: list[str] | None) -> dict[str, str]:
+    """Variables given as NAME=VALUE.
+
+    Raises
+    ------
+    SpecError
+        when a setting isn't NAME=VALUE.
+    """
+    from autodeploy.errors import SpecError
 
     variables = {}
     for setting in settings or ():
@@ -70,7 +82,7 @@ def read_foreign(file: Path, settings: list[str] | None = None, name: str | None
         if not equals or not variable.isidentifier():
             raise SpecError(f"{setting[:100]!r} is not NAME=VALUE", path="--set", hint="--set TP=8")
         variables[variable] = value
-    return import_document.import_file(file, variables=variables, name=name)
+    return variables
 
 
 def _document(imported: Imported, cluster: str | None, device: str | None, num_npus: int | None) -> dict[str, Any]:

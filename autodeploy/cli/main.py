@@ -10,6 +10,8 @@ import typer
 from autodeploy.cli import (
     ablate,
     calibrate,
+    check,
+    compare,
     database,
     doctor,
     export,
@@ -33,7 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, export, why_not, ablate, import_file, serve, worker, doctor):
+for module in (plan, validate, calibrate, export, why_not, ablate, check, compare, import_file, serve, worker, doctor):
     app.add_typer(module.app)
 app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")

@@ -14,11 +14,13 @@ from autodeploy.client.errors import ServiceError, WaitTimeout
 from autodeploy.client.synchronous import RECONNECT_PAUSE_S, RECONNECTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
     from autodeploy.client.answers import Event, Search, SearchPage
     from autodeploy.client.calls import SpecLike
+    from autodeploy.specs.check import CheckReport
+    from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan, PlanSet
 
 
@@ -127,6 +129,14 @@ class AsyncClient:
     async def estimate(self, spec: SpecLike) -> Plan:
         """Predicts the one strategy in the spec."""
         return await _transport.send_async(self._http, calls.estimate(spec))
+
+    async def check(self, request: Mapping[str, Any]) -> CheckReport:
+        """Holds a launch against limits: the fields of `POST /v1/checks`."""
+        return await _transport.send_async(self._http, calls.check(request))
+
+    async def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
+        """What differs between plans: ids of stored plans, or PlanSets, whose best plan is taken."""
+        return await _transport.send_async(self._http, calls.compare(plans))
 
     async def events(self, search_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """What happens to a search, until it is finished; a lost connection is taken up where it broke."""

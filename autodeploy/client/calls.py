@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
 from autodeploy.client.answers import Search, SearchPage
+from autodeploy.specs.check import CheckReport
+from autodeploy.specs.comparison import Comparison
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec
 
@@ -21,6 +23,8 @@ SpecLike = Spec | Mapping[str, Any]
 WAIT_STEP_S = 25.0
 # A run makes the service fit its cluster's overlay and predict the cluster's stored plans again.
 RUN_FIT_S = 120.0
+# A check searches, at most for so long (`autodeploy.checks`).
+CHECK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,24 @@ def export(plan_id: str, to: str) -> Call[str]:
 def estimate(spec: SpecLike) -> Call[Plan]:
     """POST /v1/estimates."""
     return Call("POST", "/v1/estimates", lambda response: Plan.model_validate(response.json()), json=_document(spec))
+
+
+def check(request: Mapping[str, Any]) -> Call[CheckReport]:
+    """POST /v1/checks; the service searches for the best plan, which takes seconds."""
+
+    def read(response: httpx.Response) -> CheckReport:
+        return CheckReport.model_validate(response.json())
+
+    return Call("POST", "/v1/checks", read, json=dict(request), extra_time_s=CHECK_S)
+
+
+def compare(plans: Sequence[str | Mapping[str, Any]]) -> Call[Comparison]:
+    """POST /v1/compare."""
+
+    def read(response: httpx.Response) -> Comparison:
+        return Comparison.model_validate(response.json())
+
+    return Call("POST", "/v1/compare", read, json={"plans": list(plans)})
 
 
 def events_path(search_id: str) -> str:

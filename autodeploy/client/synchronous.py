@@ -12,11 +12,13 @@ from autodeploy.client import _transport, calls
 from autodeploy.client.errors import ServiceError, WaitTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from autodeploy.client.answers import Event, Search, SearchPage
     from autodeploy.client.calls import SpecLike
+    from autodeploy.specs.check import CheckReport
+    from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan, PlanSet
 
 RECONNECTS = 5
@@ -147,6 +149,14 @@ class Client:
     def estimate(self, spec: SpecLike) -> Plan:
         """Predicts the one strategy in the spec."""
         return _transport.send(self._http, calls.estimate(spec))
+
+    def check(self, request: Mapping[str, Any]) -> CheckReport:
+        """Holds a launch against limits: the fields of `POST /v1/checks`."""
+        return _transport.send(self._http, calls.check(request))
+
+    def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
+        """What differs between plans: ids of stored plans, or PlanSets, whose best plan is taken."""
+        return _transport.send(self._http, calls.compare(plans))
 
     def events(self, search_id: str, *, after: int = 0) -> Iterator[Event]:
         """What happens to a search, until it is finished; a lost connection is taken up where it broke."""

@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Where an exporter is: its module, its function, and whether it is of the simulated pipeline."""
+    """Where an exporter is, whether it is of the simulated pipeline, and schedules that its framework does not have."""
 
     module: str
     function: str = "export"
     of_timeline: bool = False
+    lacks: frozenset[str] = frozenset()
 
+
+_NO_DUALPIPE = frozenset({"dualpipe"})
+_NO_V_SHAPE = frozenset({"dualpipe", "dualpipev"})
 
 FORMATS: dict[str, Format] = {
-    "mindspeed-llm": Format("mindspeed_llm"),
-    "mindspeed-llm-flags": Format("mindspeed_llm", "export_flags"),
-    "megatron": Format("megatron"),
-    "megatron-flags": Format("megatron", "export_flags"),
-    "mindformers": Format("mindformers"),
+    "mindspeed-llm": Format("mindspeed_llm", lacks=_NO_DUALPIPE),
+    "mindspeed-llm-flags": Format("mindspeed_llm", "export_flags", lacks=_NO_DUALPIPE),
+    "megatron": Format("megatron", lacks=_NO_V_SHAPE),
+    "megatron-flags": Format("megatron", "export_flags", lacks=_NO_V_SHAPE),
+    "mindformers": Format("mindformers", lacks=_NO_V_SHAPE | {"adaptive_pipe"}),
     "ascendjob": Format("ascend_job"),
     "chrome-trace": Format("chrome_trace", of_timeline=True),
     "json": Format("json_document"),
@@ -39,6 +43,11 @@ FORMATS: dict[str, Format] = {
     "markdown": Format("markdown_report"),
     "html": Format("html_report"),
 }
+
+
+def formats_of(schedule: str) -> tuple[str, ...]:
+    """Formats that a plan with this schedule can be offered in."""
+    return tuple(name for name, known in FORMATS.items() if schedule not in known.lacks)
 
 
 def export(

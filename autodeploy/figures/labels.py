@@ -83,6 +83,13 @@ WORDS: dict[Language, dict[str, str]] = {
         "pruned": "bounded out",
         "solved": "solved",
         "front": "no plan is better in both",
+        "forward": "forward",
+        "backward": "backward",
+        "pair": "forward beside backward",
+        "after": "gradients and optimizer",
+        "seconds": "seconds of the step",
+        "device": "device of the node",
+        "node": "node",
     },
     "zh": {
         "step_time": "单步时间 (s)",
@@ -104,6 +111,13 @@ WORDS: dict[Language, dict[str, str]] = {
         "pruned": "被下界剪枝",
         "solved": "已求解",
         "front": "两项上都无更优方案",
+        "forward": "前向",
+        "backward": "反向",
+        "pair": "前向与反向并行",
+        "after": "梯度与优化器",
+        "seconds": "一步内的秒数",
+        "device": "节点内设备",
+        "node": "节点",
     },
 }
 

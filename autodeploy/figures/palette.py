@@ -35,6 +35,8 @@ MEMORY_COLOURS: dict[str, str] = {
 
 LAYER_COLOURS: dict[str, str] = {"dense": "#93b8e4", "moe": "#dd7a3c"}
 
+SLOT_COLOURS: dict[str, str] = {"forward": "#93b8e4", "backward": "#3f74b8", "pair": "#7c62b3", "after": "#84b676"}
+
 FATE_COLOURS: dict[str, str] = {
     "rejected": "#a3a9b3",
     "too_big": "#c4574d",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.planner import Progress
+    from autodeploy.planner import LaunchRules, Progress
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -31,7 +31,9 @@ class Planner(Protocol):
         should_cancel: Callable[[], bool] | None = None,
     ) -> PlanSet: ...
 
-    def estimate(self, spec: Spec) -> Plan: ...
+    def estimate(self, spec: Spec, *, features: frozenset[str] | None = None) -> Plan: ...
+
+    def launch_rules(self, spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules: ...
 
     def timeline(self, spec: Spec, strategy: Strategy) -> PipelineTimeline: ...
     def reestimate(self, spec: Spec, plan: Plan) -> Plan:

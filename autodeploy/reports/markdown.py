@@ -22,9 +22,9 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
     spec = Spec.model_validate(plan_set.search.spec)
     best = plan_set.plans[0] if plan_set.plans else None
     shown = plan or best
-    lines = [f"# {_escape(' '.join(header(spec, shown, lang, columns=UNWRAPPED)))}", ""]
+    lines = [f"# {escape(' '.join(header(spec, shown, lang, columns=UNWRAPPED)))}", ""]
     if shown is None:
-        lines += [f"- {_escape(line.strip(' -'))}" for line in no_plan_lines(plan_set, lang, columns=UNWRAPPED)]
+        lines += [f"- {escape(line.strip(' -'))}" for line in no_plan_lines(plan_set, lang, columns=UNWRAPPED)]
     else:
         name = say(lang, "best") if shown is best else say(lang, "plan")
         lines += _facts([*plan_lines(spec, shown, lang, name=name, columns=UNWRAPPED), *lane_lines(shown, lang)])
@@ -32,7 +32,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
         lines += _menu(shown, lang)
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED)
     notes += note_lines(plan_set, spec, lang, columns=UNWRAPPED)
-    lines += ["", *(f"- {_escape(fact)}" for fact in notes)]
+    lines += ["", *(f"- {escape(fact)}" for fact in notes)]
     lines += ["", " ".join(f"`{step}`" for step in next_steps(plan_set, spec)), ""]
     search = plan_set.search
     identity = [f"AutoDeploy {search.engine_version}"]
@@ -44,7 +44,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
 
 def _facts(lines: list[str]) -> list[str]:
     first, *rest = [line.strip() for line in lines]
-    return [f"**{_escape(first)}**", "", *(f"- {_escape(fact)}" for fact in rest)]
+    return [f"**{escape(first)}**", "", *(f"- {escape(fact)}" for fact in rest)]
 
 
 def _table(plan_set: PlanSet, lang: Language) -> list[str]:
@@ -54,7 +54,7 @@ def _table(plan_set: PlanSet, lang: Language) -> list[str]:
     for row in plan_rows(plan_set, lang):
         cells = [row.rank, f"`{row.plan_id}`", row.layout, row.schedule]
         cells += [row.step_time_s, row.tokens_per_s_per_npu, row.peak_memory_gib, row.versus_best, row.remark]
-        lines.append("| " + " | ".join(_escape(cell) if i != 1 else cell for i, cell in enumerate(cells)) + " |")
+        lines.append("| " + " | ".join(escape(cell) if i != 1 else cell for i, cell in enumerate(cells)) + " |")
     return lines
 
 
@@ -69,11 +69,11 @@ def _menu(plan: Plan, lang: Language) -> list[str]:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
         cells = [item.layers, f"{item.choice} ({say(lang, item.kind + '_kind')})", f"{item.saved_gib:.3f}"]
         cells += [f"{item.added_ms:.2f}", ratio, str(item.used_layers)]
-        lines.append("| " + " | ".join(_escape(cell) for cell in cells) + " |")
+        lines.append("| " + " | ".join(escape(cell) for cell in cells) + " |")
     return lines
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Signs that Markdown or HTML would take for its own."""
     for sign in "\\|*_<>#":
         text = text.replace(sign, "\\" + sign)

@@ -78,6 +78,12 @@ def _profile_errors(document: Any) -> list[FieldError]:
     return []
 
 
+def refuse_profile(name: object) -> None:
+    """Raises SpecError for the name of a profile that does not come with the product: it would be read as a path."""
+    if isinstance(name, str) and name not in list_profiles():
+        raise SpecError(errors=(_unknown_profile(name),))
+
+
 def _unknown_profile(name: str) -> FieldError:
     message = f"there is no hardware profile {name[:100]!r} here"
     return FieldError("/cluster/profile", message, did_you_mean(name[:100], list_profiles()))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from autodeploy import exporters
+from autodeploy.checks import check
 from autodeploy.errors import SpecError
 from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.planner import why_not
+from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
 from autodeploy.services.access import AccessService
+from autodeploy.services.check_intake import baseline_plan
 from autodeploy.services.cluster_overlays import with_overlay
+from autodeploy.services.comparisons import best_of
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.specs.spec import Spec
@@ -23,12 +28,17 @@ from autodeploy.store.migrate import is_current, require_current, upgrade
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from autodeploy.checks import Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
+    from autodeploy.planner import WhyNot
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.strategy import Strategy
 
 
 P = ParamSpec("P")
@@ -78,6 +88,60 @@ class Services:
     def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """In a server another process computes, with a time limit; elsewhere this one."""
         return function(*args, **kwargs) if self.call_pool is None else self.call_pool.call(function, *args, **kwargs)
+
+    def check(self, launch: Launch, limits: CheckLimits, baseline: Plan | None = None) -> CheckReport:
+        """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when the strategy cannot be run on the cluster.
+        """
+        known = replace(launch, spec=self._with_overlay(launch.spec))
+        return check(known, limits, planner=self.planner, baseline=baseline)
+
+    def baseline(self, document: str | dict[str, Any] | None) -> Plan | None:
+        """The plan that a baseline names: the id of a stored plan, or a document.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no plan of that id.
+        SpecError
+            when the document has no plan.
+        """
+        if document is None:
+            return None
+        return self.searches.plan(document).plan if isinstance(document, str) else baseline_plan(document)
+
+    def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
+        """Why a strategy is not the plan of the search that found this one.
+
+        Raises
+        ------
+        SpecError
+            when its degrees contradict the cluster, or it is not modelled.
+        """
+        return why_not(Spec.model_validate(view.plan_set.search.spec), strategy, best=view.plan_set)
+
+    def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
+        """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no plan of an id.
+        SpecError
+            when a document is no PlanSet, or has no plan.
+        """
+        pairs = []
+        for index, named in enumerate(plans):
+            if isinstance(named, str):
+                view = self.searches.plan(named)
+                pairs.append((view.plan_set, view.plan))
+            else:
+                pairs.append(best_of(named, f"/plans/{index}"))
+        return compare_plans(pairs)
 
     def _with_overlay(self, spec: Spec) -> Spec:
         with self.database.read() as session:

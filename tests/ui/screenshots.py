@@ -66,12 +66,15 @@ def main() -> None:
         settings = Settings(database_url=f"sqlite:///{data}/pages.db")
         with open_services(settings, planner=PLANNER) as services:
             shown = plan_examples(services)
+            plans = [plan.plan_id for plan in services.searches.plans(shown)]
         browser = playwright.chromium.launch(executable_path=chromium.chromium_path(), args=chromium.launch_options())
         with serving(create_app(settings)) as url:
             pictures = {
                 "searches": ("/?lang=en", "light", 560),
                 "search": (f"/searches/{shown}?lang=en", "light", 1560),
                 "search_zh_dark": (f"/searches/{shown}?lang=zh", "dark", 1180),
+                "plan": (f"/plans/{plans[0]}?lang=en", "light", 1900),
+                "compare": (f"/compare?plans={','.join(plans[:3])}&lang=en", "light", 1000),
                 "new_search": ("/new?lang=en", "light", 940),
                 "hardware": ("/profiles/cloudmatrix-384?lang=en", "light", 900),
                 "accuracy_page": ("/accuracy?lang=en", "light", 1700),

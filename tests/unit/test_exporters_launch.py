@@ -12,6 +12,7 @@ from autodeploy.errors import UnsupportedError
 from autodeploy.exporters import export
 from autodeploy.exporters.flag_table import environment_variables, launch_flags
 from autodeploy.exporters.parallel_arguments import micro_batch_group
+from autodeploy.exporters.registry import formats_of
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
 from cost_models.schedule import group_size
@@ -377,3 +378,20 @@ def test_the_flags_block_has_the_flags_of_the_script():
         assert len(flags) > 30
         assert [line for line in flags if f"    {line}\n" not in script] == []
         assert "torchrun" not in block
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dualpipev", "dualpipe", "adaptive_pipe"])
+def test_a_format_is_offered_where_its_framework_has_the_schedule(schedule):
+    plan_set = factories.plan_set(1)
+    vpp = 2 if schedule in {"interleaved", "adaptive_pipe"} else 1
+    strategy = plan_set.plans[0].strategy.model_copy(
+        update={"schedule": schedule, "vpp": vpp, "layers_per_stage": None}
+    )
+    plan = plan_set.plans[0].model_copy(update={"strategy": strategy})
+    for name in ("mindspeed-llm", "megatron", "mindformers"):
+        try:
+            export(plan_set, plan, name)
+            refused = False
+        except UnsupportedError as error:
+            refused = any(field.path == "/strategy/schedule" for field in error.errors)
+        assert refused == (name not in formats_of(schedule)), name

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy import figures
-from autodeploy.figures import palette
+from autodeploy.figures import figure_json, group_spans, groups_on_nodes, palette, pipeline_timeline
+from autodeploy.figures.groups_on_nodes import place_of
 from autodeploy.figures.labels import MEMORY, PARTS, WORDS, layout, plan_label
 from autodeploy.figures.layers_on_stages import layer_runs
 from autodeploy.figures.layout import plotly_js, plotly_style_ids
+from autodeploy.figures.pipeline_timeline import shown_slots
 from autodeploy.figures.time_and_memory import pareto_front
 from autodeploy.specs.planset import Breakdown, StageMemory
 from autodeploy.specs.strategy import Strategy
-from tests import factories
+from autodeploy.specs.timeline import PipelineTimeline, Slot
+from tests import factories, quick_planner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +41,8 @@ def plans() -> tuple[Plan, ...]:
 def every_figure(plans: tuple[Plan, ...], lang: Language) -> Iterator[Any]:
     yield figures.step_time_breakdown(plans, lang)
     yield figures.stage_memory(plans[0], lang)
+    yield figures.groups_on_nodes(plans[0].strategy, 16, lang)
+    yield figures.pipeline_timeline(quick_planner.timeline(factories.spec(), plans[0].strategy), lang)
     yield figures.time_and_memory(plans, lang)
     yield figures.layers_on_stages(plans[0], {0, 1, 2}, lang)
     yield figures.candidates_by_fate(factories.plan_set().counts, lang)
@@ -50,7 +55,7 @@ def test_figures_are_plain_json_and_drawn_as_svg(plans: tuple[Plan, ...], lang: 
         assert set(document) == {"data", "layout"}
         assert {trace["type"] for trace in document["data"]} <= SVG_TRACES
         assert json.loads(json.dumps(document, allow_nan=False)) == document
-        assert len(json.dumps(document)) < 20_000
+        assert len(json.dumps(document)) < 60_000  # a cell for each of 768 devices is the largest
 
 
 def test_equal_plans_give_equal_figures(plans: tuple[Plan, ...]) -> None:
@@ -175,3 +180,39 @@ def test_short_names_of_strategies() -> None:
 def test_plotly_js_is_the_installed_one_and_names_its_style_sheets() -> None:
     assert "plotly.js v" in plotly_js()[:200]
     assert all(f'getElementById("{style_id}")' in plotly_js() for style_id in plotly_style_ids())
+
+
+def test_ranks_stand_in_the_frameworks_order():
+    strategy = factories.plan(1).strategy  # tp 2, pp 16, ep 32, dp 24
+    places = [place_of(rank, strategy) for rank in range(768)]
+    assert len({(p.tp, p.cp, p.dp, p.pp) for p in places}) == 768
+    assert places[1].tp == 1
+    assert (places[2].tp, places[2].dp) == (0, 1)
+    assert places[48].pp == 1
+    spans = {span.name: span for span in group_spans(strategy, 16)}
+    assert (spans["TP"].size, spans["TP"].groups, spans["TP"].nodes) == (2, 384, 1)
+    assert (spans["PP"].size, spans["PP"].first_ranks[:2], spans["PP"].nodes) == (16, (0, 48), 16)
+    assert "CP" not in spans
+
+
+def test_the_map_has_a_cell_for_each_device_and_darkens_with_the_stage():
+    figure = figure_json(groups_on_nodes(factories.plan(1).strategy, 16))
+    cells = figure["data"][0]
+    assert len(cells["y"]) == 768
+    assert len(set(cells["marker"]["color"])) == 16
+    assert "DP 1" in cells["customdata"][2]
+
+
+def test_a_timeline_has_every_slot_or_both_ends_of_a_long_step():
+    plan = factories.plan(1)
+    timeline = quick_planner.timeline(factories.spec(), plan.strategy)
+    figure = figure_json(pipeline_timeline(timeline))
+    bars = sum(len(trace["y"]) for trace in figure["data"] if trace["meta"] != "after")
+    assert bars == len(timeline.slots) == 32
+    slots = tuple(
+        Slot(stage=0, kind="forward", start_s=float(n), end_s=n + 1.0, forward_micro_batch=n, forward_chunk=0)
+        for n in range(100)
+    )
+    long = PipelineTimeline(pp=1, vpp=1, micro_batches=100, makespan_s=100.0, step_time_s=101.0, slots=slots)
+    kept = [slot.forward_micro_batch for slot in shown_slots(long, 10)]
+    assert kept == [0, 1, 2, 3, 4, 95, 96, 97, 98, 99]

@@ -104,6 +104,10 @@
   const file = document.querySelector("#paste input[type=file]");
   file.closest("label").hidden = false;
   file.addEventListener("change", async () => {
-    if (file.files.length) document.getElementById("spec-text").value = await file.files[0].text();
+    if (!file.files.length) return;
+    const text = document.getElementById("spec-text");
+    document.getElementById("paste-filename").value = file.files[0].name;
+    text.value = await file.files[0].text();
+    text.dispatchEvent(new Event("input", { bubbles: true }));
   });
 })();

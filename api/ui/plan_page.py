@@ -1,0 +1,148 @@
+"""What the page of one plan says, and the strategies that its what-if and why-not boxes ask about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from autodeploy import figures
+from autodeploy.errors import FieldError, SpecError
+from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.validation import field_errors
+from hardware_profiles import list_profiles, load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.figures.labels import Language
+    from autodeploy.services import PlanView
+    from autodeploy.specs.timeline import PipelineTimeline
+
+# What follows from other fields, or was chosen for one layout only.
+DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
+RESHAPING = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "schedule"})
+KNOBS: dict[str, tuple[str, ...]] = {
+    "tp": ("1", "2", "4", "8", "16"),
+    "pp": ("1", "2", "4", "8", "12", "16", "24", "32"),
+    "vpp": ("1", "2", "3", "4", "5", "6", "8"),
+    "cp": ("1", "2", "4", "8"),
+    "ep": ("1", "2", "4", "8", "16", "32", "48", "64", "96", "128", "256"),
+    "micro_batch_size": ("1", "2", "4", "8"),
+    "schedule": ("1f1b", "interleaved", "adaptive_pipe", "dualpipev"),
+    "recompute": ("none", "full"),
+    "swap_optimizer": ("false", "true"),
+    "reuse_fp32_param": ("false", "true"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A field that can be changed: what it is now and what it could be."""
+
+    name: str
+    value: str
+    options: tuple[str, ...]
+
+
+def knobs_of(strategy: Strategy) -> tuple[Knob, ...]:
+    """Every knob with its value in the plan; one without experts has no expert degree."""
+    found = []
+    for name, options in KNOBS.items():
+        value = strategy.recompute.granularity if name == "recompute" else getattr(strategy, name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        numeric = text.isdecimal()
+        known = sorted({*options, text}, key=int) if numeric else [*dict.fromkeys((*options, text))]
+        found.append(Knob(name, text, tuple(known)))
+    return tuple(found)
+
+
+def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy:
+    """The strategy with some fields changed; what followed from the old ones is left to follow anew.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    document = strategy.model_dump(mode="json", exclude_none=True)
+    now = {knob.name: knob.value for knob in knobs_of(strategy)}
+    wanted = {name: value for name, value in changes.items() if str(value) != now.get(name)}
+    document.pop("dp", None)
+    if RESHAPING & wanted.keys():
+        document = {name: value for name, value in document.items() if name not in DERIVED}
+        for name in ("per_stage", "num_layers_per_stage"):
+            document["recompute"].pop(name, None)
+    if "recompute" in wanted:
+        document["recompute"] = {"granularity": wanted.pop("recompute")}
+    document |= {name: _typed(value) for name, value in wanted.items()}
+    try:
+        return Strategy.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix="/strategy", model=Strategy)) from error
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, str):
+        if value.isdecimal() and len(value) < 10:
+            return int(value)
+        return {"true": True, "false": False}.get(value, value)
+    return value
+
+
+def changes_of(text: str) -> dict[str, str]:
+    """`tp=8,pp=4` as a mapping.
+
+    Raises
+    ------
+    SpecError
+        when a part is not AXIS=VALUE.
+    """
+    changes: dict[str, str] = {}
+    for part in text[:1000].replace("，", ",").split(","):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not (sign and name and value):
+            raise SpecError(errors=(FieldError("/strategy", f"{part.strip()!r} is not AXIS=VALUE", "tp=8,pp=4"),))
+        changes[name.lower()] = value
+    return changes
+
+
+def devices_per_node(profile: str) -> int | None:
+    """Devices (dies) of a node, for profiles that come with the product."""
+    if profile not in list_profiles():
+        return None
+    known = load_profile(profile)
+    return int(known.npus_per_node * known.devices_per_npu)
+
+
+def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Language) -> dict[str, Any]:
+    """Everything that the template of a plan reads but the answers of its boxes."""
+    strategy, spec = view.plan.strategy, view.plan_set.search.spec
+    per_node = devices_per_node(spec["cluster"]["profile"])
+    drawn = {}
+    if timeline is not None:
+        drawn["chart-timeline"] = figures.pipeline_timeline(timeline, lang)
+    if per_node is not None:
+        drawn["chart-groups"] = figures.groups_on_nodes(strategy, per_node, lang)
+    estimated = {name: value for name, value in spec.items() if name != "strategy"}
+    return {
+        "plan": view.plan,
+        "plan_set": view.plan_set,
+        "spec": spec,
+        "stale": view.stale,
+        "layout": figures.labels.layout(strategy),
+        "schedule": figures.labels.SCHEDULES[strategy.schedule],
+        "timeline": timeline,
+        "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
+        "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
+        "knobs": knobs_of(strategy),
+        "what_if_data": {
+            "spec": estimated,
+            "strategy": strategy.model_dump(mode="json", exclude_none=True),
+            "derived": DERIVED,
+            "reshaping": sorted(RESHAPING),
+            "step_time_s": view.plan.step_time_s,
+            "peak_memory_gib": view.plan.peak_memory_gib,
+        },
+    }

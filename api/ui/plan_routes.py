@@ -1,0 +1,135 @@
+"""The pages of one plan and of several side by side, and the small forms of searches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from api.ui.forms import FormValues
+from api.ui.languages import language_of
+from api.ui.origin import is_foreign
+from api.ui.plan_page import changed_strategy, changes_of, plan_context
+from api.ui.rendering import render
+from api.ui.routes import ViewsOfApp, not_found, refused, see
+from autodeploy.errors import NotFoundError, SpecError
+from autodeploy.figures.labels import MEMORY, PARTS
+from autodeploy.reports.comparison import cell_texts, row_title
+from autodeploy.services.comparisons import MOST
+from autodeploy.specs.planset import PARTS as PART_FIELDS
+
+if TYPE_CHECKING:
+    from api.ui.views import Views
+
+router = APIRouter(include_in_schema=False)
+GROUPS = ("search", "strategy", "time", "breakdown", "stages")
+
+
+@router.get("/plans/{plan_id}")
+def plan(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
+    """One plan: its pipeline, its groups on the nodes, and what could be otherwise."""
+    return _plan_page(request, plan_id, views)
+
+
+@router.post("/plans/{plan_id}/{box}")
+def ask(request: Request, plan_id: str, box: str, values: FormValues, views: ViewsOfApp) -> HTMLResponse:
+    """Answers one of the boxes of a plan's page: what-if, why-not or ablation."""
+    if is_foreign(request):
+        return refused(request)
+    if box not in {"what-if", "why-not", "ablation"}:
+        return not_found(request, NotFoundError())
+    return _plan_page(request, plan_id, views, box, values)
+
+
+@router.get("/compare")
+def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | None, Query()] = None) -> HTMLResponse:
+    """Two to five plans, only where they differ."""
+    given = [name.strip() for item in plans or () for name in item.split(",")]
+    wanted = list(dict.fromkeys(name for name in given if name))
+    comparison, problem = None, ""
+    if wanted and not 2 <= len(wanted) <= MOST:
+        problem = "compare.count"
+    elif wanted:
+        try:
+            comparison = views.compare(wanted)
+        except NotFoundError as error:
+            return not_found(request, error)
+    lang = language_of(request)
+    names = PARTS[lang] | MEMORY[lang]
+    return render(
+        request,
+        "compare.html",
+        comparison=comparison,
+        problem=problem,
+        wanted=wanted,
+        groups=[(group, [r for r in comparison.differences if r.group == group]) for group in GROUPS]
+        if comparison
+        else [],
+        title_of=lambda row: names.get(row.field) or row_title(row, lang),
+        cells=cell_texts,
+    )
+
+
+@router.post("/searches/{search_id}/notes")
+def annotate(request: Request, search_id: str, values: FormValues, views: ViewsOfApp) -> Response:
+    """Replaces tags and note of a search."""
+    if is_foreign(request):
+        return refused(request)
+    tags = [tag.strip() for tag in values.get("tags", "").replace("，", ",").split(",") if tag.strip()]
+    try:
+        views.annotate(search_id, tags, values.get("note", "").replace("\r\n", "\n").strip())
+    except NotFoundError as error:
+        return not_found(request, error)
+    except SpecError as error:
+        return render(request, "error.html", status=422, title="422", message=str(error), hint=error.hint)
+    return see(request, f"/searches/{search_id}")
+
+
+@router.post("/new/read")
+def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSONResponse:
+    """What a pasted file says, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
+    if is_foreign(request):
+        return JSONResponse({}, 403)
+    try:
+        imported = views.read_text(values.get("spec", ""), values)
+    except SpecError as error:
+        faults = [{"pointer": e.path, "message": e.message, "hint": e.hint} for e in error.errors]
+        return JSONResponse({"kind": None, "errors": faults})
+    notes = imported.diagnostics
+    return JSONResponse(
+        {
+            "kind": imported.kind,
+            "errors": [],
+            "taken": len(notes.taken),
+            "defaulted": [f"{note.field} = {note.value}" for note in notes.defaulted],
+            "contradicted": [f"{note.source} = {note.value}: {note.reason}" for note in notes.contradicted],
+            "unknown": [flag.name for flag in imported.kept],
+        }
+    )
+
+
+def _plan_page(
+    request: Request, plan_id: str, views: Views, box: str = "", values: dict[str, str] | None = None
+) -> HTMLResponse:
+    try:
+        view = views.plan(plan_id)
+    except NotFoundError as error:
+        return not_found(request, error)
+    lang = language_of(request)
+    answers: dict[str, Any] = {"what_if": None, "why_not": None, "ablation": None, "errors": ()}
+    given = values or {}
+    try:
+        if box == "what-if":
+            answers["what_if"] = views.estimate(view, changed_strategy(view.plan.strategy, given))
+        elif box == "why-not":
+            strategy = changed_strategy(view.plan.strategy, changes_of(given.get("strategy", "")))
+            answers["why_not"] = views.why_not(view, strategy)
+        elif box == "ablation":
+            answers["ablation"] = views.ablate(view)
+    except SpecError as error:
+        answers["errors"] = error.errors
+    context = plan_context(view, views.timeline(view), lang)
+    status = 422 if answers["errors"] else 200
+    parts = [(name, PARTS[lang][name]) for name in PART_FIELDS]
+    return render(request, "plan.html", status=status, box=box, given=given, parts=parts, **context, **answers)

@@ -1,0 +1,48 @@
+// Reads a pasted file while it is typed and says what was understood; nothing is stored.
+"use strict";
+
+(() => {
+  const form = document.getElementById("paste");
+  const text = document.getElementById("spec-text");
+  const status = document.getElementById("paste-status");
+  if (!form || !status) return;
+  let waiting = null;
+  let asked = 0;
+
+  const line = (list, words) => {
+    const item = document.createElement("li");
+    item.textContent = words;
+    list.append(item);
+  };
+
+  const show = (body) => {
+    const title = document.createElement("p");
+    const list = document.createElement("ul");
+    status.className = body.errors.length ? "alert" : "good";
+    title.textContent = body.errors.length
+      ? status.dataset.faults
+      : `${status.dataset.understood}: ${body.kind.replaceAll("-", " ")} (${body.taken})`;
+    for (const e of body.errors) line(list, [e.pointer, e.message, e.hint].filter(Boolean).join(" · "));
+    for (const words of body.contradicted ?? []) line(list, `${status.dataset.contradicted}: ${words}`);
+    if (body.unknown?.length) line(list, `${status.dataset.unknown}: ${body.unknown.slice(0, 20).join(", ")}`);
+    status.replaceChildren(title, list);
+    status.dataset.shown = String(asked);
+  };
+
+  const read = async () => {
+    const number = ++asked;
+    if (text.value.trim() === "") {
+      status.replaceChildren();
+      return;
+    }
+    const answer = await fetch("/new/read", { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    if (answer.ok && number === asked) show(await answer.json());
+  };
+
+  const soon = () => {
+    window.clearTimeout(waiting);
+    waiting = window.setTimeout(() => read().catch(() => status.replaceChildren()), 400);
+  };
+  form.addEventListener("input", soon);
+  form.addEventListener("change", soon);
+})();

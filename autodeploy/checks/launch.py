@@ -1,0 +1,51 @@
+"""What is checked: a spec with the strategy of a launch, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autodeploy.calibration.release_defaults import unnamed_features
+from autodeploy.errors import SpecError
+
+if TYPE_CHECKING:
+    from autodeploy.importers.imported import Imported
+    from autodeploy.specs.spec import Spec
+
+LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml"})
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A spec with a strategy. `features`: exactly those that are on; None: those of the spec."""
+
+    spec: Spec
+    features: frozenset[str] | None = None
+    source: str = "spec"
+    contradictions: tuple[str, ...] = ()
+    unknown_flags: tuple[str, ...] = ()
+
+
+def launch_of(
+    imported: Imported, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
+) -> Launch:
+    """The launch that a file describes; a launch file has only the features that its flags name.
+
+    Raises
+    ------
+    SpecError
+        with every bad or missing field; a script that names no chip asks for --cluster.
+    """
+    spec = imported.spec(cluster, device, num_npus)
+    if spec.strategy is None:
+        raise SpecError(
+            "a check needs the strategy to launch",
+            path="/strategy",
+            hint="strategy: {tp: 8, pp: 4}, or a launch script; `autodeploy plan` finds the best one",
+        )
+    features = None
+    if imported.kind in LAUNCH_FILES:
+        features = frozenset(spec.strategy.features) | unnamed_features(spec.cluster.profile)
+    contradictions = tuple(f"{note.source} = {note.value}: {note.reason}" for note in imported.diagnostics.contradicted)
+    unknown = tuple(f"{flag.name} (line {flag.line})" for flag in imported.kept)
+    return Launch(spec, features, imported.kind, contradictions, unknown)

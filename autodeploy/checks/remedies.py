@@ -1,0 +1,170 @@
+"""Changes of a strategy that free memory, each predicted: the cheapest that fits comes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.specs.check import Remedy
+from autodeploy.specs.strategy import Recompute, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autodeploy.checks.launch import Launch
+    from autodeploy.checks.planning import CheckPlanner
+    from autodeploy.planner import LaunchRules
+    from autodeploy.specs.check import CheckLimits
+    from autodeploy.specs.planset import Plan
+
+# Modules worth naming alone; the others are parts of these or free little.
+MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
+OPTIMIZER = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
+KEPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change by name: what it makes of a strategy, and the feature it switches on."""
+
+    name: str
+    apply: Callable[[Strategy], Strategy]
+    feature: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A strategy with some changes and what it would take."""
+
+    changes: tuple[Change, ...]
+    strategy: Strategy
+    plan: Plan
+
+
+def remedies_of(
+    launch: Launch, plan: Plan, limits: CheckLimits, rules: LaunchRules, planner: CheckPlanner
+) -> tuple[Remedy, ...]:
+    """The cheapest single changes after which the launch fits, or one combination where none is enough."""
+    attempt = _Attempts(launch, rules, planner)
+    allowed = limits.max_memory * plan.memory_limit_gib
+    singles = [tried for change in single_changes(plan, rules) if (tried := attempt.of((change,))) is not None]
+    fitting = [tried for tried in singles if tried.plan.peak_memory_gib <= allowed]
+    if not fitting:
+        combined = _combination(singles, attempt, allowed)
+        fitting = [combined] if combined is not None else []
+    fitting.sort(key=lambda tried: (tried.plan.step_time_s, len(tried.changes)))
+    return tuple(_remedy(launch, plan, tried) for tried in _one_of_each_kind(fitting)[:KEPT])
+
+
+def single_changes(plan: Plan, rules: LaunchRules) -> Iterator[Change]:
+    """Changes that the launch target knows, in a fixed order."""
+    strategy = plan.strategy
+    if not strategy.distributed_optimizer and (strategy.dp or 1) > 1:
+        yield Change("distributed_optimizer", _set(distributed_optimizer=True))
+    if strategy.tp > 1 and not strategy.sequence_parallel:
+        yield Change("sequence_parallel", _set(sequence_parallel=True))
+    for name in OPTIMIZER:
+        already = name in strategy.features or getattr(strategy, name, False)
+        if name in rules.features and not already:
+            fields = {name: True} if name in Strategy.model_fields else {}
+            yield Change(name, _set(**fields), name)
+    if (
+        "swap_attention" in rules.memory_choices
+        and "attention" not in strategy.swap
+        and strategy.swap_per_stage is None
+    ):
+        yield Change("swap_attention", _set(swap=(*strategy.swap, "attention")), "swap_attention")
+    yield from _recomputed(plan, rules)
+    size = strategy.micro_batch_size
+    while size > 1 and size % 2 == 0:
+        size //= 2
+        yield Change(f"micro_batch_size:{size}", _set(micro_batch_size=size))
+
+
+def _recomputed(plan: Plan, rules: LaunchRules) -> Iterator[Change]:
+    recompute = plan.strategy.recompute
+    layers = max(sum(stage.layers) for stage in plan.stages)
+    if recompute.granularity != "full" and recompute.per_stage is None:
+        for name in MODULES:
+            if name in rules.memory_choices and name not in recompute.modules:
+                wanted = Recompute(granularity="selective", modules=(*recompute.modules, name))  # type: ignore[arg-type]
+                yield Change(f"recompute:{name}", _set(recompute=wanted), "selective_recompute")
+    if "full" not in rules.memory_choices or recompute == Recompute(granularity="full"):
+        return
+    count = 1
+    while count < layers:
+        if count > (recompute.num_layers or 0):
+            wanted = Recompute(granularity="full", num_layers=count)
+            yield Change(f"recompute_full:{count}", _set(recompute=wanted))
+        count *= 2
+    yield Change("recompute_full:all", _set(recompute=Recompute(granularity="full")))
+
+
+def _set(**fields: Any) -> Callable[[Strategy], Strategy]:
+    return lambda strategy: strategy.model_copy(update=fields)
+
+
+class _Attempts:
+    """Predicts changed strategies; those that the target can't launch are left out."""
+
+    def __init__(self, launch: Launch, rules: LaunchRules, planner: CheckPlanner) -> None:
+        self._launch, self._planner = launch, planner
+        self._broken = frozenset(rules.broken)
+
+    def of(self, changes: tuple[Change, ...]) -> Tried | None:
+        strategy = self._launch.spec.strategy
+        assert strategy is not None
+        for change in changes:
+            strategy = change.apply(strategy)
+        added = frozenset(change.feature for change in changes if change.feature is not None)
+        features = self._launch.features
+        if strategy.features:
+            strategy = strategy.model_copy(update={"features": tuple(sorted({*strategy.features, *added}))})
+        spec = self._launch.spec.model_copy(update={"strategy": strategy})
+        features = None if features is None else features | added
+        if not self._broken.issuperset(self._planner.launch_rules(spec, features=features).broken):
+            return None
+        return Tried(changes, strategy, self._planner.estimate(spec, features=features))
+
+
+def _combination(singles: list[Tried], attempt: _Attempts, allowed_gib: float) -> Tried | None:
+    """Changes of different kinds, those that free most first, until they fit together."""
+    by_relief = sorted(singles, key=lambda tried: tried.plan.peak_memory_gib)
+    chosen: list[Change] = []
+    for tried in by_relief:
+        change = tried.changes[0]
+        if _kind(change) in map(_kind, chosen):
+            continue
+        chosen.append(change)
+        together = attempt.of(tuple(chosen)) if len(chosen) > 1 else tried
+        if together is not None and together.plan.peak_memory_gib <= allowed_gib:
+            return together
+    return None
+
+
+def _kind(change: Change) -> str:
+    """Changes of one kind replace each other: all recompute choices, all micro batch sizes, all optimizer homes."""
+    kind = change.name.partition(":")[0]
+    if kind.startswith("recompute"):
+        return "recompute"
+    return "optimizer_home" if kind in {"swap_optimizer", "virtual_optimizer"} else kind
+
+
+def _one_of_each_kind(tried: list[Tried]) -> list[Tried]:
+    kept: dict[tuple[str, ...], Tried] = {}
+    for each in tried:
+        kept.setdefault(tuple(_kind(change) for change in each.changes), each)
+    return list(kept.values())
+
+
+def _remedy(launch: Launch, plan: Plan, tried: Tried) -> Remedy:
+    assert launch.spec.strategy is not None
+    before = launch.spec.strategy.model_dump(mode="json")
+    after = tried.strategy.model_dump(mode="json")
+    return Remedy(
+        names=tuple(change.name for change in tried.changes),
+        changes={field: value for field, value in after.items() if value != before[field]},
+        step_time_s=tried.plan.step_time_s,
+        peak_memory_gib=tried.plan.peak_memory_gib,
+        slowdown=tried.plan.step_time_s / plan.step_time_s - 1.0,
+    )

@@ -1,0 +1,96 @@
+"""`autodeploy compare`: plans side by side, differences only."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autodeploy.cli.options import Lang, Output, Server, Tongue, language
+
+if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
+    from autodeploy.specs.comparison import Comparison
+
+app = typer.Typer()
+GROUPS = ("search", "strategy", "time", "breakdown", "stages")
+
+
+class CompareFormat(StrEnum):
+    """How a comparison is shown."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+@app.command(epilog="Examples: autodeploy compare p_7kq2abcd p_x2m4abcd; autodeploy compare before.json after.json")
+def compare(
+    plans: Annotated[list[str], typer.Argument(metavar="A B...", help="plan ids, or PlanSet files (their best plan)")],
+    server: Server = None,
+    output_format: Annotated[CompareFormat, typer.Option("-f", "--format", help="json prints the Comparison")] = (
+        CompareFormat.TABLE
+    ),
+    output: Output = None,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Show in what two to five plans differ."""
+    from autodeploy.cli.check import baseline_document
+    from autodeploy.cli.output import write_report
+    from autodeploy.errors import SpecError
+    from autodeploy.reports.comparison import render_comparison_markdown
+
+    if not 2 <= len(plans) <= 5:
+        raise SpecError(f"{len(plans)} plans", path="A B...", hint="compare two to five")
+    named = [document for plan in plans if (document := baseline_document(plan)) is not None]
+    comparison = _here(named) if server is None else _there(server, named)
+    if output_format is CompareFormat.JSON:
+        write_report(comparison.model_dump_json(indent=2), output)
+    elif output_format is CompareFormat.MARKDOWN:
+        write_report(render_comparison_markdown(comparison, language(lang)), output)
+    else:
+        write_report(comparison_text(comparison, language(lang)), output)
+
+
+def _here(plans: list[str | dict[str, Any]]) -> Comparison:
+    from autodeploy.reports.comparison import compare_plans
+    from autodeploy.services.comparisons import best_of
+    from autodeploy.services.session import open_services
+    from autodeploy.settings import load_settings
+
+    documents = [plan for plan in plans if isinstance(plan, dict)]
+    if len(documents) == len(plans):
+        return compare_plans([best_of(document) for document in documents])
+    with open_services(load_settings()) as services:
+        return services.compare(plans)
+
+
+def _there(server: str, plans: list[str | dict[str, Any]]) -> Comparison:
+    from autodeploy.cli.remote import connect
+
+    with connect(server) as client:
+        return client.compare(plans)
+
+
+def comparison_text(comparison: Comparison, lang: Language) -> str:
+    """A table for each group of fields; the best value has a star."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.check_texts import tell
+    from autodeploy.reports.comparison import cell_texts, row_title
+
+    blocks = [f"{plan.plan_id}  {plan.model}  {plan.layout}" for plan in comparison.plans]
+    blocks.append("")
+    right = frozenset(range(1, len(comparison.plans) + 1))
+    for group in GROUPS:
+        rows = []
+        for row in comparison.differences:
+            if row.group == group:
+                cells = [f"{text} *" if index == row.best else text for index, text in enumerate(cell_texts(row))]
+                rows.append([row_title(row, lang), *cells])
+        if rows:
+            titles = [tell(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]
+            blocks.append(table_text(titles, rows, right=right))
+    if not comparison.differences:
+        blocks.append(tell(lang, "all_equal"))
+    return "\n".join(blocks)

@@ -1,0 +1,92 @@
+"""The simulated pipeline of a step: a row for each stage, a bar for each forward and backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+
+from autodeploy.figures.labels import WORDS, Language
+from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.palette import SLOT_COLOURS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.timeline import PipelineTimeline, Slot
+
+MOST_BARS = 4000
+
+
+def shown_slots(timeline: PipelineTimeline, most: int = MOST_BARS) -> tuple[Slot, ...]:
+    """At most `most` slots: of a longer step the first and the last ones of every stage."""
+    share = max(2, most // timeline.pp)
+    stages: dict[int, list[Slot]] = {}
+    for slot in timeline.slots:
+        stages.setdefault(slot.stage, []).append(slot)
+    kept = [
+        slots if len(slots) <= share else slots[: share // 2] + slots[len(slots) - share // 2 :]
+        for slots in stages.values()
+    ]
+    return tuple(slot for slots in kept for slot in slots)
+
+
+def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most: int = MOST_BARS) -> go.Figure:
+    """Seconds from the step's first forward; what follows the pipeline is the last bar of every stage."""
+    words = WORDS[lang]
+    slots = shown_slots(timeline, most)
+    traces = [
+        _bars([s for s in slots if s.kind == kind], kind, words[kind], colour)
+        for kind, colour in SLOT_COLOURS.items()
+        if any(slot.kind == kind for slot in slots)
+    ]
+    tail_s = timeline.step_time_s - timeline.makespan_s
+    if tail_s > 0:
+        traces.append(
+            go.Bar(
+                name=words["after"],
+                meta="after",
+                orientation="h",
+                base=[timeline.makespan_s] * timeline.pp,
+                x=[tail_s] * timeline.pp,
+                y=list(range(timeline.pp)),
+                marker={"color": SLOT_COLOURS["after"]},
+                hovertemplate=f"{words['after']}: {tail_s:.3f} s<extra></extra>",
+            )
+        )
+    return quiet_figure(
+        traces,
+        x_title=words["seconds"],
+        y_title=words["stage"],
+        height_px=140 + 22 * max(3, timeline.pp),
+        barmode="overlay",
+        bargap=0.12,
+        dragmode="zoom",
+        yaxis={"autorange": "reversed", "dtick": 1, "fixedrange": True},
+        xaxis={"range": [0, timeline.step_time_s]},
+        showlegend=True,
+    )
+
+
+def _bars(slots: Sequence[Slot], kind: str, name: str, colour: str) -> go.Bar:
+    return go.Bar(
+        name=name,
+        meta=kind,
+        orientation="h",
+        base=[round(slot.start_s, 5) for slot in slots],
+        x=[round(slot.end_s - slot.start_s, 5) for slot in slots],
+        y=[slot.stage for slot in slots],
+        customdata=[_name(slot) for slot in slots],
+        marker={"color": colour, "line": {"width": 0.4, "color": "rgba(255, 255, 255, 0.7)"}},
+        hovertemplate="%{customdata}: %{base:.3f} s + %{x:.3f} s<extra></extra>",
+    )
+
+
+def _name(slot: Slot) -> str:
+    """`F3.0+B1.1`: way, micro batch and chunk."""
+    parts = []
+    if slot.forward_micro_batch is not None:
+        parts.append(f"F{slot.forward_micro_batch}.{slot.forward_chunk}")
+    if slot.backward_micro_batch is not None:
+        parts.append(f"B{slot.backward_micro_batch}.{slot.backward_chunk}")
+    return "+".join(parts)

@@ -1,0 +1,181 @@
+"""The report of a check: sentences, text of at most 100 columns, Markdown and JUnit XML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from autodeploy.reports.best_plan import header
+from autodeploy.reports.check_texts import remedy_name, tell
+from autodeploy.reports.markdown import UNWRAPPED, escape
+from autodeploy.reports.texts import Language, say
+from autodeploy.reports.wording import degrees, percent, seconds, wrap
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.check import CheckReport, Compared, Gate, Remedy
+
+GIB = 2**30
+# A hidden mark: what updates one comment of a pull request finds it by this.
+MARK = "<!-- autodeploy-check -->"
+
+
+def render_check(report: CheckReport, lang: Language = "en") -> str:
+    """The report as text: the verdict first, then each gate, then what to do."""
+    spec = Spec.model_validate(report.spec)
+    lines = [
+        f"{_verdict(report.passed, lang)}  {line}" if not i else line
+        for i, line in enumerate(_title(spec, report, lang))
+    ]
+    for gate in report.gates:
+        mark = "ok  " if gate.passed else "FAIL"
+        lines += wrap(f"{mark} {tell(lang, gate.name)}: {gate_words(gate, lang)}", indent="  ", hanging="     ")
+    for fact in [*facts(report, lang), *advice(report, lang)]:
+        lines += wrap(fact, indent="  ", hanging="  ")
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def render_check_markdown(report: CheckReport, lang: Language = "en") -> str:
+    """The report as Markdown, begun by the mark that a pull request's comment is found by."""
+    spec = Spec.model_validate(report.spec)
+    title = " ".join(header(spec, report.plan, lang, columns=UNWRAPPED))
+    lines = [MARK, f"## {tell(lang, 'title')}: {_verdict(report.passed, lang)}", "", escape(title), ""]
+    columns = ("gate", "value", "limit", "verdict")
+    lines += ["| " + " | ".join(tell(lang, name) for name in columns) + " |", "|---|--:|--:|---|"]
+    for gate in report.gates:
+        limit = "–" if gate.limit is None else f"{percent(gate.limit)} %"
+        cells = [tell(lang, gate.name), f"{percent(gate.value)} %", limit, _verdict(gate.passed, lang)]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", *(f"- {escape(fact)}" for fact in facts(report, lang))]
+    lines += [f"- **{escape(line)}**" if not report.passed else f"- {escape(line)}" for line in advice(report, lang)]
+    identity = f"AutoDeploy {report.engine_version}, spec `{report.spec_hash[:12]}`, plan `{report.plan.plan_id}`"
+    lines += ["", f"<sub>{identity}; {say(lang, 'generated')}</sub>"]
+    return "\n".join(lines) + "\n"
+
+
+def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str = "launch") -> str:
+    """The gates as test cases of one suite, as CI systems show them."""
+    failed = [gate for gate in report.gates if not gate.passed]
+    counts = {"tests": str(len(report.gates)), "failures": str(len(failed)), "errors": "0", "skipped": "0", "time": "0"}
+    suites = ElementTree.Element("testsuites", {"name": "autodeploy check", **counts})
+    del counts["skipped"]
+    suite = ElementTree.SubElement(suites, "testsuite", {"name": _printable(name), "skipped": "0", **counts})
+    for gate in report.gates:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            {"classname": f"autodeploy.{_printable(name)}", "name": tell(lang, gate.name), "time": "0"},
+        )
+        if not gate.passed:
+            words = gate_words(gate, lang)
+            failure = ElementTree.SubElement(case, "failure", {"message": words, "type": gate.name})
+            details = advice(report, lang) if gate.name == "memory" else facts(report, lang)
+            failure.text = _printable("\n".join([words, *details]))
+    output = ElementTree.SubElement(suite, "system-out")
+    output.text = _printable("\n".join([*facts(report, lang), *advice(report, lang)]))
+    ElementTree.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+def gate_words(gate: Gate, lang: Language) -> str:
+    """The value of a gate and its limit."""
+    if gate.limit is None:
+        return f"{percent(gate.value)} %, {tell(lang, 'told')}"
+    sign = (">=" if gate.passed else "<") if gate.name == "mfu" else ("<=" if gate.passed else ">")
+    return f"{percent(gate.value)} % {sign} {percent(gate.limit)} %"
+
+
+def facts(report: CheckReport, lang: Language) -> list[str]:
+    """Memory with the imbalance it survives, time with its interval, the best plan and the baseline."""
+    plan = report.plan
+    stage = max(range(len(plan.stages)), key=lambda index: plan.stages[index].total_gib)
+    peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
+    survives = tell(lang, "survives_any")
+    if plan.oom_imbalance is not None:
+        sized = report.spec["training"]["routing_imbalance_peak"]
+        survives = tell(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
+    low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
+    lines = [
+        tell(lang, "memory_line", stage=stage, peak=peak, limit=limit, survives=survives),
+        tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
+    ]
+    lines.append(tell(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
+    if report.baseline is not None:
+        lines.append(_compared("baseline_line", report.baseline, lang))
+    return lines
+
+
+def advice(report: CheckReport, lang: Language) -> list[str]:
+    """Where memory runs out and the cheapest fix, rules that a framework may hold against it, what was not read."""
+    lines = []
+    if report.shortage is not None:
+        short = report.shortage
+        lines.append(
+            tell(
+                lang,
+                "shortage",
+                stage=short.stage,
+                needed=f"{short.needed_bytes:,}",
+                limit=f"{short.limit_bytes:,}",
+                excess=f"{short.excess_bytes:,}",
+                gib=f"{short.excess_bytes / GIB:.1f}",
+                part=tell(lang, f"part_{short.largest_part}"),
+                bytes=f"{short.largest_part_bytes:,}",
+            )
+        )
+        lines += [
+            tell(lang, "other_fix" if index else "cheapest", fix=_remedy(remedy, lang))
+            for index, remedy in enumerate(report.remedies)
+        ]
+        if not report.remedies:
+            better = report.best is not None and report.best.plan.peak_memory_gib * GIB <= short.limit_bytes
+            lines.append(tell(lang, "no_fix") + (f"; {tell(lang, 'take_best')}" if better else ""))
+    lines += [tell(lang, "broken_rule", rule=rule) for rule in report.broken_rules]
+    lines += [tell(lang, "contradiction", text=text) for text in report.contradictions]
+    if report.unknown_flags:
+        lines.append(tell(lang, "unknown_flags", flags=", ".join(report.unknown_flags)))
+    return lines
+
+
+def _title(spec: Spec, report: CheckReport, lang: Language) -> list[str]:
+    return [*header(spec, report.plan, lang, columns=90), f"  {degrees(report.plan.strategy, with_dp=True)}"]
+
+
+def _verdict(passed: bool, lang: Language) -> str:
+    return tell(lang, "passed" if passed else "failed")
+
+
+def _compared(key: str, compared: Compared, lang: Language) -> str:
+    plan = compared.plan
+    return tell(
+        lang,
+        key,
+        plan=plan.plan_id,
+        layout=degrees(plan.strategy, with_dp=True),
+        step=seconds(plan.step_time_s),
+        peak=f"{plan.peak_memory_gib:.1f}",
+        slower=_slower(compared.slowdown, lang),
+    )
+
+
+def _slower(slowdown: float, lang: Language) -> str:
+    if abs(slowdown) < 0.0005:
+        return tell(lang, "same")
+    return tell(lang, "slower" if slowdown > 0 else "faster", pct=percent(abs(slowdown)))
+
+
+def _remedy(remedy: Remedy, lang: Language) -> str:
+    names = " + ".join(remedy_name(lang, name) for name in remedy.names)
+    return tell(
+        lang,
+        "fix_cost",
+        names=names,
+        peak=f"{remedy.peak_memory_gib:.1f}",
+        step=seconds(remedy.step_time_s),
+        cost=f"{100 * remedy.slowdown:+.1f} %",
+    )
+
+
+def _printable(text: str) -> str:
+    """Text that XML 1.0 can hold."""
+    return "".join(sign for sign in text if sign in "\n\t" or sign.isprintable())

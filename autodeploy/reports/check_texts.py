@@ -1,0 +1,139 @@
+"""Every sentence of the reports of a check and of a comparison, in English and Chinese."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
+
+_TEXTS: dict[str, tuple[str, str]] = {
+    "passed": ("PASS", "通过"),
+    "failed": ("FAIL", "未通过"),
+    "title": ("AutoDeploy check", "AutoDeploy 检查"),
+    "gate": ("gate", "检查项"),
+    "value": ("value", "数值"),
+    "limit": ("limit", "上限/下限"),
+    "verdict": ("verdict", "结论"),
+    "told": ("no limit given", "未设限"),
+    "memory": ("memory on the card", "卡上内存"),
+    "slowdown": ("slower than the best plan", "比最优方案慢"),
+    "baseline": ("slower than the baseline", "比基线慢"),
+    "mfu": ("MFU", "MFU"),
+    "no_best": ("the search found no plan that fits", "搜索未找到放得下的方案"),
+    "memory_line": (
+        "stage {stage} needs {peak} of {limit} GiB usable; {survives}",
+        "阶段 {stage} 需要 {peak} GiB，可用 {limit} GiB；{survives}",
+    ),
+    "survives": (
+        "runs out of memory above expert imbalance {oom} (sized for {peak})",
+        "专家不均衡超过 {oom} 即内存不足（按 {peak} 估算）",
+    ),
+    "survives_any": ("no imbalance of the experts changes that", "与专家不均衡无关"),
+    "time_line": (
+        "step {step} s, 80 % interval {low}-{high} s, MFU {mfu} %",
+        "单步 {step} s，80 % 区间 {low}-{high} s，MFU {mfu} %",
+    ),
+    "best_line": (
+        "best plan of a short search: {layout}, step {step} s, {peak} GiB: the launch is {slower}",
+        "短搜索的最优方案：{layout}，单步 {step} s，{peak} GiB；此启动{slower}",
+    ),
+    "baseline_line": (
+        "baseline {plan}: {layout}, step {step} s, {peak} GiB: the launch is {slower}",
+        "基线 {plan}：{layout}，单步 {step} s，{peak} GiB；此启动{slower}",
+    ),
+    "slower": ("{pct} % slower a card", "每卡慢 {pct} %"),
+    "faster": ("{pct} % faster a card", "每卡快 {pct} %"),
+    "same": ("as fast", "一样快"),
+    "shortage": (
+        "stage {stage} needs {needed} bytes, allowed are {limit}: {excess} too many ({gib} GiB); "
+        "most is {part}, {bytes} bytes",
+        "阶段 {stage} 需要 {needed} 字节，允许 {limit} 字节，超出 {excess} 字节（{gib} GiB）；"
+        "最大的是{part}，{bytes} 字节",
+    ),
+    "cheapest": ("cheapest fix: {fix}", "代价最小的修改：{fix}"),
+    "other_fix": ("or: {fix}", "或：{fix}"),
+    "fix_cost": ("{names}: {peak} GiB, step {step} s ({cost})", "{names}：{peak} GiB，单步 {step} s（{cost}）"),
+    "no_fix": (
+        "no recompute, swap, optimizer or micro batch choice makes this layout fit",
+        "重计算、换出、优化器与微批的任何选择都不能使此布局放下",
+    ),
+    "take_best": ("take the best plan's layout instead", "请改用最优方案的布局"),
+    "broken_rule": ("the framework may refuse it: {rule}", "框架可能拒绝启动：{rule}"),
+    "contradiction": ("contradiction in the file: {text}", "文件自相矛盾：{text}"),
+    "unknown_flags": ("flags not understood and not used: {flags}", "未识别、未使用的参数：{flags}"),
+    "part_weights": ("weights", "权重"),
+    "part_gradients": ("gradients", "梯度"),
+    "part_optimizer": ("optimizer states", "优化器状态"),
+    "part_activations": ("activations", "激活值"),
+    "part_workspace": ("workspace", "工作空间"),
+    "part_communication_buffers": ("communication buffers", "通信缓冲"),
+    "part_runtime": ("runtime", "运行时"),
+    # remedies
+    "distributed_optimizer": ("distributed optimizer", "分布式优化器"),
+    "sequence_parallel": ("sequence parallelism", "序列并行"),
+    "reuse_fp32_param": ("reuse the FP32 parameters", "复用 FP32 参数"),
+    "swap_optimizer": ("swap the optimizer states", "换出优化器状态"),
+    "virtual_optimizer": ("virtual optimizer", "虚拟优化器"),
+    "swap_attention": ("swap attention activations", "换出注意力激活值"),
+    "recompute": ("recompute {detail}", "重计算 {detail}"),
+    "recompute_full": ("recompute {detail} layers of each stage", "每阶段完整重计算 {detail} 层"),
+    "recompute_full_all": ("recompute every layer", "完整重计算所有层"),
+    "micro_batch_size": ("micro batch {detail}", "微批 {detail}"),
+    # comparison
+    "compare_title": ("Plans compared", "方案对比"),
+    "field": ("field", "字段"),
+    "all_equal": ("the plans do not differ", "各方案没有差别"),
+    "group_search": ("what was asked", "输入"),
+    "group_strategy": ("strategy", "策略"),
+    "group_time": ("time and memory", "时间与内存"),
+    "group_breakdown": ("a step (s)", "一步构成 (s)"),
+    "group_stages": ("worst stage (GiB)", "最满阶段 (GiB)"),
+}
+
+# Fields of a comparison whose bare name says too little.
+_FIELDS: dict[str, tuple[str, str]] = {
+    "model.name": ("model", "模型"),
+    "cluster.profile": ("cluster", "集群"),
+    "cluster.device": ("chip grade", "芯片型号"),
+    "cluster.num_npus": ("cards", "卡数"),
+    "training.seq_length": ("sequence length", "序列长度"),
+    "training.global_batch_size.value": ("global batch", "全局批大小"),
+    "training.precision": ("precision", "精度"),
+    "search.target": ("target", "目标框架"),
+    "micro_batch_size": ("micro batch", "微批"),
+    "schedule": ("schedule", "流水调度"),
+    "layers_per_stage": ("layers per stage", "每阶段层数"),
+    "recompute": ("recompute", "重计算"),
+    "swap": ("swap", "换出"),
+    "features": ("features", "特性"),
+    "step_time_s": ("step time (s)", "单步时间 (s)"),
+    "tokens_per_s": ("tokens/s", "tokens/s"),
+    "tokens_per_s_per_npu": ("tokens/s/card", "tokens/s/卡"),
+    "mfu": ("MFU", "MFU"),
+    "peak_memory_gib": ("peak memory (GiB)", "峰值内存 (GiB)"),
+    "memory_limit_gib": ("usable memory (GiB)", "可用内存 (GiB)"),
+    "oom_imbalance": ("imbalance it survives", "可承受的不均衡"),
+    "num_npus_used": ("cards used", "所用卡数"),
+    "micro_batches": ("micro batches", "微批数"),
+    "days": ("days", "天数"),
+    "npu_hours": ("card-hours", "卡时"),
+}
+
+
+def field_name(lang: Language, field: str) -> str:
+    """A field of a comparison in words; one without words keeps its name."""
+    return _FIELDS[field][1 if lang == "zh" else 0] if field in _FIELDS else field.replace("_", " ")
+
+
+def tell(lang: Language, key: str, **values: object) -> str:
+    """The sentence in that language with its blanks filled in."""
+    return _TEXTS[key][1 if lang == "zh" else 0].format(**values)
+
+
+def remedy_name(lang: Language, name: str) -> str:
+    """A remedy such as `recompute:norm` or `micro_batch_size:1` in words."""
+    kind, _, detail = name.partition(":")
+    if name == "recompute_full:all":
+        kind = "recompute_full_all"
+    return tell(lang, kind, detail=detail)

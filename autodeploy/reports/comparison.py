@@ -1,0 +1,146 @@
+"""What differs between plans: the strategy as a launch says it, what was asked, time, memory and their parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.reports.check_texts import field_name, tell
+from autodeploy.reports.markdown import escape
+from autodeploy.reports.texts import part_name
+from autodeploy.reports.wording import degrees, recompute_names, swap_names
+from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
+from autodeploy.specs.planset import PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.reports.texts import Language
+    from autodeploy.specs.planset import Plan, PlanSet
+
+Pair = tuple["PlanSet", "Plan"]
+# field, unit, whether more is better (None: neither)
+_FIGURES: tuple[tuple[str, str, bool | None], ...] = (
+    ("step_time_s", "s", False),
+    ("tokens_per_s", "tokens/s", True),
+    ("tokens_per_s_per_npu", "tokens/s/card", True),
+    ("mfu", "", True),
+    ("peak_memory_gib", "GiB", False),
+    ("memory_limit_gib", "GiB", None),
+    ("oom_imbalance", "", True),
+    ("num_npus_used", "", None),
+    ("micro_batches", "", None),
+    ("days", "days", False),
+    ("npu_hours", "card-hours", False),
+)
+_PLAIN = (
+    *("tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"),
+    *("sequence_parallel", "distributed_optimizer", "fsdp", "swap_optimizer", "reuse_fp32_param"),
+)
+_ASKED = (
+    *("model.name", "cluster.profile", "cluster.device", "cluster.num_npus", "training.seq_length"),
+    *("training.global_batch_size.value", "training.precision", "training.routing_imbalance"),
+    *("training.routing_imbalance_peak", "search.target", "search.numerics", "search.objective"),
+)
+
+
+def compare_plans(pairs: Sequence[Pair]) -> Comparison:
+    """The fields in which the plans differ, in reading order."""
+    plans = [plan for _, plan in pairs]
+    rows: list[Difference] = []
+
+    def row(group: Group, field: str, of: Callable[[Pair], Cell], unit: str = "", more: bool | None = None) -> None:
+        values = tuple(of(pair) for pair in pairs)
+        if any(value != values[0] for value in values):
+            rows.append(Difference(group=group, field=field, unit=unit, values=values, best=_best(values, more)))
+
+    for path in _ASKED:
+        row("search", path, lambda pair, path=path: _at(pair[0].search.spec, path))  # type: ignore[misc]
+    row("search", "engine_version", lambda pair: pair[0].search.engine_version)
+    row("search", "profile_hash", lambda pair: pair[0].search.profile_hash[:12])
+    for name in _PLAIN:
+        row("strategy", name, lambda pair, name=name: getattr(pair[1].strategy, name))  # type: ignore[misc]
+    row("strategy", "layers_per_stage", lambda pair: " ".join(_layers(pair[1])))
+    row("strategy", "recompute", lambda pair: " + ".join(recompute_names(pair[1].strategy.recompute)) or "none")
+    row("strategy", "swap", lambda pair: " + ".join(swap_names(pair[1].strategy)) or "none")
+    shared = set.intersection(*(set(plan.strategy.features) for plan in plans)) if plans else set()
+    row(
+        "strategy", "features", lambda pair: " ".join(n for n in pair[1].strategy.features if n not in shared) or "none"
+    )
+    for name, unit, more in _FIGURES:
+        row("time", name, lambda pair, name=name: getattr(pair[1], name), unit, more)  # type: ignore[misc]
+    for name in PARTS:
+        row("breakdown", name, lambda pair, name=name: getattr(pair[1].breakdown, name), "s", False)  # type: ignore[misc]
+    for name in ("weights", "gradients", "optimizer", "activations", "workspace", "communication_buffers", "runtime"):
+        row("stages", name, lambda pair, name=name: _worst_stage(pair[1])[name], "GiB")  # type: ignore[misc]
+    return Comparison(plans=tuple(map(_column, pairs)), differences=tuple(rows))
+
+
+def render_comparison_markdown(comparison: Comparison, lang: Language = "en") -> str:
+    """A table with a column for each plan."""
+    titles = [tell(lang, "field"), *(f"`{plan.plan_id}` {escape(plan.layout)}" for plan in comparison.plans)]
+    lines = [f"## {tell(lang, 'compare_title')}", "", "| " + " | ".join(titles) + " |"]
+    lines.append("|---|" + "--:|" * len(comparison.plans))
+    for row in comparison.differences:
+        cells = [f"**{text}**" if i == row.best else text for i, text in enumerate(map(escape, cell_texts(row)))]
+        lines.append("| " + " | ".join([escape(row_title(row, lang)), *cells]) + " |")
+    if not comparison.differences:
+        lines += ["", tell(lang, "all_equal")]
+    return "\n".join(lines) + "\n"
+
+
+def row_title(row: Difference, lang: Language = "en") -> str:
+    """A field in words; parts of a step and of the memory have theirs from the plan's reports."""
+    if row.group == "breakdown":
+        return part_name(lang, row.field)
+    return tell(lang, f"part_{row.field}") if row.group == "stages" else field_name(lang, row.field)
+
+
+def cell_texts(row: Difference) -> list[str]:
+    """The values of a row as text; figures with four significant digits."""
+    return [_text(row.field, value) for value in row.values]
+
+
+def _text(field: str, value: Cell) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if field == "mfu":
+            return f"{100 * value:.1f} %"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _at(document: Any, path: str) -> Cell:
+    for step in path.split("."):
+        document = document.get(step) if isinstance(document, dict) else None
+    return document if isinstance(document, str | int | float | bool) else None
+
+
+def _layers(plan: Plan) -> list[str]:
+    return ["+".join(map(str, stage.layers)) for stage in plan.stages]
+
+
+def _worst_stage(plan: Plan) -> dict[str, float]:
+    worst = max(plan.stages, key=lambda stage: stage.total_gib)
+    return worst.memory_gib.model_dump()
+
+
+def _best(values: tuple[Cell, ...], more: bool | None) -> int | None:
+    """The column whose value is best, where all have one and the best is alone."""
+    if more is None or not all(isinstance(value, int | float) for value in values):
+        return None
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    best = max(numbers) if more else min(numbers)
+    return numbers.index(best) if numbers.count(best) == 1 else None
+
+
+def _column(pair: Pair) -> ComparedPlan:
+    plan_set, plan = pair
+    return ComparedPlan(
+        plan_id=plan.plan_id,
+        search_id=plan_set.search.id,
+        model=str(_at(plan_set.search.spec, "model.name") or ""),
+        layout=degrees(plan.strategy, with_dp=True),
+    )

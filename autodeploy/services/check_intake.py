@@ -1,0 +1,111 @@
+"""The request of a check: a spec or a launch file, limits and perhaps a baseline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from autodeploy.checks.launch import Launch, launch_of
+from autodeploy.errors import SpecError
+from autodeploy.importers.import_document import import_document
+from autodeploy.services.intake import read_network_spec, refuse_profile
+from autodeploy.specs.base import Document
+from autodeploy.specs.check import CheckLimits, CheckReport
+from autodeploy.specs.planset import Plan, PlanSet
+from autodeploy.specs.validation import field_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.jobs.planning import Planner
+
+Text = Annotated[str, Field(max_length=200)]
+
+
+class CheckRequest(Document):
+    """What to check: `spec`, or `file` with the text of a launch script, a framework's YAML or a spec."""
+
+    spec: Annotated[dict[str, Any] | None, Field(description="a spec with a strategy")] = None
+    file: Annotated[str | None, Field(max_length=1_000_000)] = None
+    filename: Annotated[Text | None, Field(description="helps where the text alone does not tell")] = None
+    variables: Annotated[dict[Text, str] | None, Field(description="variables that a launch script expects")] = None
+    cluster: Annotated[Text | None, Field(description="hardware profile, where the file names no chip")] = None
+    device: Text | None = None
+    num_npus: Annotated[int | None, Field(ge=1, le=200_000)] = None
+    limits: CheckLimits = CheckLimits()
+    baseline: Annotated[
+        str | dict[str, Any] | None, Field(description="a plan id, a plan, a PlanSet (its best plan) or a CheckReport")
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.spec is None) == (self.file is None):
+            raise ValueError("give either spec or file")
+        return self
+
+
+def read_check_request(document: Any) -> CheckRequest:
+    """The request in a body.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    try:
+        return CheckRequest.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=CheckRequest)) from error
+
+
+def network_launch(request: CheckRequest, planner: Planner) -> Launch:
+    """The launch of a request from the network: it names no file and only profiles that come with the product.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or with every bad field.
+    """
+    if request.spec is not None:
+        imported = import_document(_json(request.spec), "spec.json")
+    else:
+        assert request.file is not None
+        imported = import_document(request.file, request.filename, variables=request.variables)
+    own = imported.document.get("cluster")
+    refuse_profile(request.cluster or (own.get("profile") if isinstance(own, dict) else None))
+    document = imported.spec_document(request.cluster, request.device, request.num_npus)
+    read_network_spec(document, planner)
+    return launch_of(imported, request.cluster, request.device, request.num_npus)
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(document)
+
+
+def baseline_plan(document: Any) -> Plan:
+    """The plan in a document: a plan, the best one of a PlanSet, or the one that an earlier check predicted.
+
+    Raises
+    ------
+    SpecError
+        when there is no plan in it.
+    """
+    try:
+        if isinstance(document, dict) and "gates" in document:
+            return CheckReport.model_validate(document).plan
+        if isinstance(document, dict) and "plans" in document:
+            plans = PlanSet.model_validate(document).plans
+            if not plans:
+                raise SpecError("the PlanSet has no plan", path="/baseline", hint="a search that found one")
+            return plans[0]
+        known = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
+        return Plan.model_validate(known)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
+
+
+def _without(document: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}

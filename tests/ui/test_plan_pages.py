@@ -1,0 +1,204 @@
+"""A plan's page, the comparison, tags and notes, and pasted files, walked in Chromium with the real planner."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from api.app import create_app
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.settings import Settings
+from tests.ui.conftest import Site, serving, visiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+    from autodeploy.services import Services
+
+FILES = Path(__file__).parents[1] / "launch_files"
+SPEC = {
+    "model": "llama2-7b",
+    "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
+    "training": {"seq_length": 4096, "global_batch_size": 64},
+    "search": {"effort": "fast", "top_k": 3, "fix": {"tp": 2, "micro_batch_size": 1}, "allow": {"pp": [2, 4]}},
+}
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server whose one search was planned by the real planner."""
+    settings = Settings(database_url=f"sqlite:///{tmp_path_factory.mktemp('plans') / 'pages.db'}", poll_s=0.1)
+    app = create_app(settings)
+    with serving(app) as url:
+        services: Services = app.state.services
+        plan_set = services.searches.plan_and_store(read_spec_document(SPEC))
+        ids = {f"plan{plan.rank}": plan.plan_id for plan in plan_set.plans}
+        yield Site(url, services, {"search": plan_set.search.id, **ids})
+
+
+@pytest.mark.parametrize(("lang", "scheme"), [("en", "light"), ("zh", "dark")])
+def test_a_plan_shows_its_pipeline_and_its_groups(
+    chromium_browser: Browser, planned: Site, lang: str, scheme: str
+) -> None:
+    with visiting(chromium_browser, planned.url, color_scheme=scheme) as visitor:
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang={lang}")
+        page.locator("section.best a.button").click()
+        page.wait_for_url(re.compile(rf"/plans/p_\w+\?lang={lang}"))
+        visitor.wait_for_charts()
+        for name in ("chart-timeline", "chart-groups"):
+            box = page.locator(f"#{name} svg.main-svg").first.bounding_box()
+            assert box is not None
+            assert box["width"] > 300
+        assert page.locator("#chart-timeline .trace.bars path").count() > 50
+        expect(page.locator("section", has=page.locator("#groups")).locator("tbody tr").first).to_contain_text("TP")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_pipeline_can_be_zoomed(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
+        page.locator("#chart-timeline").scroll_into_view_if_needed()
+        box = page.locator("#chart-timeline .nsewdrag").first.bounding_box()
+        assert box is not None
+        whole = page.evaluate("document.getElementById('chart-timeline')._fullLayout.xaxis.range.slice()")
+        y = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + 0.3 * box["width"], y)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.6 * box["width"], y, steps=5)
+        page.mouse.up()
+        page.wait_for_function(
+            f"() => document.getElementById('chart-timeline')._fullLayout.xaxis.range[0] > {whole[0] + 0.01}"
+        )
+
+
+def test_turning_a_knob_asks_for_a_new_estimate(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
+        expect(page.get_by_role("button", name="Estimate")).to_be_hidden()
+        page.get_by_label("Micro batch").select_option("2")
+        page.wait_for_selector("#what-if-answer[data-answered='1']")
+        step = page.locator("[data-key='step_time_s']")
+        expect(step).to_have_text(re.compile(r"^\d+\.\d+$"))
+        with_scripts = step.inner_text()
+        memory = page.locator("[data-key='peak_memory_gib']").inner_text()
+    answer = httpx.post(
+        f"{planned.url}/plans/{planned.stored['plan1']}/what-if?lang=en", data={"micro_batch_size": "2"}
+    )
+    assert answer.status_code == 200
+    assert f'data-key="step_time_s">{with_scripts}<' in answer.text, "the form says what the script says"
+    assert f'data-key="peak_memory_gib">{memory}<' in answer.text
+
+
+def test_a_knob_that_cannot_be_turned_says_why(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
+        page.get_by_label("Pipeline stages").select_option("32")
+        expect(page.locator("#what-if-errors")).to_contain_text("ranks")
+        assert "422" in visitor.faults.pop()
+
+
+def test_why_not_and_ablation_answer_without_scripts(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url, java_script_enabled=False) as visitor:
+        page = visitor.page
+        page.goto(f"{planned.url}/searches/{planned.stored['search']}?lang=en")
+        page.get_by_label("Changes").fill("tp=8, pp=2")
+        page.get_by_role("button", name="Ask").click()
+        expect(page.locator("section", has=page.locator("#why-not")).get_by_role("status")).not_to_be_empty()
+        page.get_by_label("Changes").fill("nonsense")
+        page.get_by_role("button", name="Ask").click()
+        expect(page.get_by_role("alert")).to_contain_text("AXIS=VALUE")
+        assert "422" in visitor.faults.pop()
+        page.goto(f"{planned.url}/plans/{planned.stored['plan1']}?lang=en")
+        page.get_by_role("button", name="Work it out").click()
+        rows = page.locator("section", has=page.locator("#ablation")).locator("tbody tr")
+        expect(rows.first).to_contain_text("all off")
+        assert rows.count() > 4
+
+
+def test_chosen_plans_are_compared(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en")
+        page.get_by_role("button", name="Compare the chosen plans").click()
+        page.wait_for_url(re.compile(r"/compare\?"))
+        assert page.locator("thead th").count() == 3
+        assert page.locator("tbody").first.locator("tr").count() > 1
+        expect(page.get_by_text("sequence length", exact=True)).to_have_count(0)
+    with httpx.Client(base_url=planned.url) as reader:
+        first = planned.stored["plan1"]
+        assert "Choose two to five" in reader.get(f"/compare?plans={first}&lang=en").text
+        assert reader.get(f"/compare?plans={first},p_aaaaaaaa").status_code == 404
+        both = reader.get(f"/compare?plans={first},{planned.stored['plan2']}&lang=zh")
+        assert "方案对比" in both.text
+        assert "★" in both.text
+
+
+def test_tags_and_notes_are_kept_and_found(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en")
+        page.get_by_label("Tags, separated by commas").fill("baseline, v3")
+        page.get_by_label("Note", exact=True).fill("<b>before the move</b>")
+        page.get_by_role("button", name="Save").click()
+        page.wait_for_load_state()
+        page = visitor.open("/?lang=en")
+        page.locator("a.chip", has_text="v3").click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody")).to_contain_text("<b>before the move</b>")
+    with httpx.Client(base_url=planned.url) as reader:
+        assert "No search matches" in reader.get("/?tag=nothing&lang=en").text
+        refused = reader.post(f"/searches/{planned.stored['search']}/notes", data={"tags": "x" * 100})
+        assert refused.status_code == 422
+        foreign = {"origin": "http://elsewhere.example"}
+        for path in ("notes", "cancel"):
+            assert reader.post(f"/searches/{planned.stored['search']}/{path}", headers=foreign).status_code == 403
+
+
+def test_the_list_is_sorted_by_its_titles(chromium_browser: Browser, site: Site) -> None:
+    with visiting(chromium_browser, site.url) as visitor:
+        page = visitor.open("/?lang=en")
+        page.get_by_role("button", name="Cards").press("Enter")
+        title = page.get_by_role("columnheader", name="Cards")
+        expect(title).to_have_attribute("aria-sort", "ascending")
+        column = "rows => rows.map(row => Number(row.cells[2].dataset.value))"
+        cards = page.locator("tbody tr").evaluate_all(column)
+        assert cards == sorted(cards)
+        page.get_by_role("button", name="Cards").click()
+        assert page.locator("tbody tr").evaluate_all(column) == sorted(cards, reverse=True)
+
+
+def test_a_pasted_script_is_read_as_it_stands(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open("/new?lang=en")
+        status = page.locator("#paste-status")
+        page.locator("#spec-text").fill((FILES / "mindspeed_moe.sh").read_text())
+        expect(status).to_contain_text("does not name the chips")
+        page.get_by_label("Cluster of the run").select_option("cloudmatrix-384")
+        expect(status).to_contain_text("launch script")
+        expect(status).to_contain_text("--some-flag-of-ours")
+        page.locator("#spec-text").fill('torchrun x.py --num-layers "')
+        expect(status).to_contain_text("line 1")
+        page.locator("#spec-text").fill('{"architectures": ["LlamaForCausalLM"], "hidden_size": 64}')
+        expect(status).to_contain_text("/")
+
+
+def test_a_pasted_configuration_begins_a_search(site: Site) -> None:
+    config = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+      "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 11008,
+      "vocab_size": 32000, "hidden_act": "silu"}"""
+    beside = {"cluster": "cloudmatrix-384", "num_npus": "16", "seq_length": "4096", "global_batch_size": "64"}
+    with httpx.Client(base_url=site.url, timeout=30.0) as reader:
+        answer = reader.post("/new", data={"form": "paste", "spec": config, **beside})
+        assert answer.status_code == 303, answer.text
+        missing = reader.post("/new", data={"form": "paste", "spec": config, **beside, "global_batch_size": ""})
+        assert missing.status_code == 422
+        assert "global_batch_size" in missing.text
+        path = reader.post("/new", data={"form": "paste", "spec": config, **beside, "cluster": "/etc/passwd"})
+        assert path.status_code == 422
+    found = site.services.searches.get(answer.headers["location"].removeprefix("/searches/")).plan_set
+    assert found.search.spec["model"]["hidden_size"] == 4096

@@ -1,0 +1,256 @@
+"""The gate of CI: limits, shortage, remedies, reports and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from ruamel.yaml import YAML
+
+from autodeploy import planner
+from autodeploy.checks import Launch, check, launch_of
+from autodeploy.cli import main
+from autodeploy.cli.check import share
+from autodeploy.errors import SpecError
+from autodeploy.importers.import_document import import_file
+from autodeploy.reports.check_report import MARK, render_check, render_check_junit, render_check_markdown
+from autodeploy.reports.wording import width
+from autodeploy.services.check_intake import baseline_plan
+from autodeploy.specs.check import CheckLimits, CheckReport
+from autodeploy.specs.spec import Spec
+from tests import factories
+
+FILES = Path(__file__).parents[1] / "launch_files"
+CI = Path(__file__).parents[2] / "examples" / "ci"
+SCRIPT = FILES / "megatron_dense.sh"
+
+
+@pytest.fixture(scope="module")
+def launch() -> Launch:
+    return launch_of(import_file(SCRIPT), "nvidia-h100")
+
+
+@pytest.fixture(scope="module")
+def good(launch: Launch) -> CheckReport:
+    return check(launch, planner=planner)
+
+
+@pytest.fixture(scope="module")
+def tight(launch: Launch, good: CheckReport) -> CheckReport:
+    """Held to nine tenths of what it needs."""
+    share_used = good.plan.peak_memory_gib / good.plan.memory_limit_gib
+    return check(launch, CheckLimits(max_memory=0.9 * share_used), planner=planner)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["autodeploy", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main.run()
+        captured = capsys.readouterr()
+        return caught.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_a_good_launch_passes_and_tells_how_far_it_is_from_the_best(good: CheckReport) -> None:
+    assert good.passed
+    assert good.best is not None
+    assert good.best.slowdown == pytest.approx(good.plan.step_time_s / good.best.plan.step_time_s - 1.0, rel=1e-9)
+    assert good.shortage is None
+    assert good.remedies == ()
+
+
+def test_a_launch_without_memory_names_stage_bytes_and_fixes_that_fit(tight: CheckReport) -> None:
+    assert not tight.passed
+    short = tight.shortage
+    assert short is not None
+    stages = tight.plan.stages
+    assert stages[short.stage].total_gib == max(stage.total_gib for stage in stages)
+    assert short.needed_bytes - short.limit_bytes == short.excess_bytes > 0
+    assert short.largest_part_bytes <= short.needed_bytes
+    assert tight.remedies
+    allowed = tight.limits.max_memory * tight.plan.memory_limit_gib
+    assert all(remedy.peak_memory_gib <= allowed for remedy in tight.remedies)
+    times = [remedy.step_time_s for remedy in tight.remedies]
+    assert times == sorted(times)
+
+
+def test_a_remedy_is_what_an_estimate_of_the_changed_strategy_says(launch: Launch, tight: CheckReport) -> None:
+    remedy = tight.remedies[0]
+    document = launch.spec.model_dump(mode="json")
+    document["strategy"] |= remedy.changes
+    changed = planner.estimate(Spec.model_validate(document), features=launch.features)
+    assert changed.step_time_s == remedy.step_time_s
+    assert changed.peak_memory_gib == remedy.peak_memory_gib
+
+
+def test_changes_are_combined_where_none_is_enough(launch: Launch, good: CheckReport) -> None:
+    used = good.plan.peak_memory_gib / good.plan.memory_limit_gib
+    report = check(launch, CheckLimits(max_memory=0.4 * used), planner=planner)
+    assert [len(remedy.names) > 1 for remedy in report.remedies] == [True]
+    nothing = check(launch, CheckLimits(max_memory=0.01), planner=planner)
+    assert nothing.remedies == ()
+    assert "no recompute, swap, optimizer or micro batch choice" in render_check(nothing)
+    assert "take the best" not in render_check(nothing), "that needs more, too"
+
+
+def test_limits_fail_their_own_gate(launch: Launch, good: CheckReport) -> None:
+    limits = CheckLimits(min_mfu=0.99, max_slowdown=0.01)
+    report = check(launch, limits, planner=planner)
+    assert {gate.name for gate in report.gates if not gate.passed} == {"mfu", "slowdown"}
+    against_itself = check(launch, limits, planner=planner, baseline=good.plan)
+    by_name = {gate.name: gate for gate in against_itself.gates}
+    assert by_name["baseline"].passed
+    assert by_name["baseline"].value == 0.0
+    assert by_name["slowdown"].limit is None, "the baseline takes the limit"
+    faster = good.plan.model_copy(update={"tokens_per_s_per_npu": 1.06 * good.plan.tokens_per_s_per_npu})
+    regressed = check(launch, planner=planner, baseline=faster)
+    assert [gate.name for gate in regressed.gates if not gate.passed] == ["baseline"]
+
+
+def test_a_script_has_only_the_features_it_names(launch: Launch) -> None:
+    assert launch.features is not None
+    assert "swap_optimizer" not in launch.features
+    moe = launch_of(import_file(FILES / "mindspeed_moe.sh"), "cloudmatrix-384")
+    assert moe.spec.strategy is not None
+    assert moe.features == frozenset(moe.spec.strategy.features)
+    assert moe.unknown_flags == ("--some-flag-of-ours (line 87)",)
+
+
+def test_what_has_no_strategy_cannot_be_checked(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(json.dumps(factories.spec_document()))
+    with pytest.raises(SpecError, match="needs the strategy"):
+        launch_of(import_file(path))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_reports_fit_and_say_the_same(good: CheckReport, tight: CheckReport, lang: str) -> None:
+    for report in (good, tight):
+        text = render_check(report, lang)  # type: ignore[arg-type]
+        assert max(width(line) for line in text.splitlines()) <= 100
+        markdown = render_check_markdown(report, lang)  # type: ignore[arg-type]
+        assert markdown.startswith(MARK)
+        suite = ElementTree.fromstring(render_check_junit(report, lang).partition("\n")[2])  # type: ignore[arg-type]
+        assert suite.get("tests") == str(len(report.gates)) == str(len(suite.findall("./testsuite/testcase")))
+        assert suite.get("failures") == str(sum(not gate.passed for gate in report.gates))
+    assert f"{tight.shortage.needed_bytes:,}" in render_check(tight, lang)  # type: ignore[arg-type, union-attr]
+
+
+def test_junit_holds_any_file_name(good: CheckReport) -> None:
+    text = render_check_junit(good, name='a"<&\x00>.sh')
+    assert ElementTree.fromstring(text.partition("\n")[2]).find("testsuite").get("name") == 'a"<&>.sh'  # type: ignore[union-attr]
+
+
+def test_baselines_are_plans_plan_sets_and_checks(good: CheckReport) -> None:
+    plan_set = factories.plan_set()
+    assert baseline_plan(plan_set.model_dump(mode="json")) == plan_set.plans[0]
+    assert baseline_plan(good.plan.model_dump(mode="json") | {"search_id": "srch_1"}) == good.plan
+    assert baseline_plan(good.model_dump(mode="json")) == good.plan
+    with pytest.raises(SpecError):
+        baseline_plan({"plans": []})
+
+
+@pytest.mark.parametrize(("text", "value"), [("95%", 0.95), ("0.95", 0.95), (" 5 %", 0.05), ("0%", 0.0)])
+def test_shares(text: str, value: float) -> None:
+    assert share(text, "--max-slowdown", most=1.0) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1%", "101%", "nan", "%"])
+def test_what_is_no_share(text: str) -> None:
+    with pytest.raises(SpecError):
+        share(text, "--max-memory", most=1.0)
+
+
+def test_exit_codes_and_files(command, tmp_path: Path) -> None:
+    junit, markdown = tmp_path / "check.xml", tmp_path / "check.md"
+    code, out, _ = command("check", SCRIPT, "--cluster", "nvidia-h100", "--junit", junit, "--markdown", markdown)
+    assert code == 0
+    assert out.startswith("PASS")
+    assert markdown.read_text().startswith(MARK)
+    assert ElementTree.parse(junit).getroot().get("failures") == "0"
+    code, out, _ = command("check", SCRIPT, "--cluster", "nvidia-h100", "--max-memory", "20%", "-f", "json")
+    assert code == 1
+    assert not CheckReport.model_validate_json(out).passed
+    code, out, err = command("check", SCRIPT)
+    assert (code, out) == (2, "")
+    assert "--cluster PROFILE" in err
+    broken = tmp_path / "broken.sh"
+    broken.write_text('torchrun pretrain.py --num-layers "2\n')
+    code, _, err = command("check", broken, "--cluster", "nvidia-h100")
+    assert code == 2
+    assert "line 1, column" in err
+    broken.with_suffix(".yaml").write_text("model: [1, 2\ncluster: {")
+    code, _, err = command("check", broken.with_suffix(".yaml"))
+    assert code == 2
+    assert "line" in err
+
+
+def test_plans_are_compared_by_their_differences(command, tmp_path: Path) -> None:
+    first, second = factories.plan_set(), factories.plan_set()
+    swapped = second.model_copy(update={"plans": second.plans[1:]})
+    paths = [tmp_path / name for name in ("a.json", "b.json")]
+    for path, plan_set in zip(paths, (first, swapped), strict=True):
+        path.write_text(plan_set.model_dump_json())
+    code, out, _ = command("compare", *paths)
+    assert code == 0
+    assert first.plans[0].plan_id in out
+    assert "ep" in out
+    assert "seq_length" not in out, "what is equal is not shown"
+    code, out, _ = command("compare", *paths, "-f", "json")
+    rows = {row["field"]: row for row in json.loads(out)["differences"]}
+    assert rows["step_time_s"]["best"] == 0
+    assert rows["tp"]["values"] == [2, 1]
+    assert command("compare", paths[0], paths[0], "--lang", "zh", "-f", "markdown")[1].count("没有差别") == 1
+    assert command("compare", paths[0])[0] == 2
+
+
+def test_the_action_is_a_composite_one_and_its_scripts_are_sound() -> None:
+    yaml = YAML(typ="safe")
+    action = yaml.load((CI / "github-action" / "action.yml").read_text())
+    assert action["runs"]["using"] == "composite"
+    names = set(action["inputs"])
+    for step in action["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        assert "${{" not in step["run"], "what a pull request says never becomes part of a script"
+        subprocess.run(["bash", "-n"], input=step["run"], text=True, check=True)
+        for value in step.get("env", {}).values():
+            if "inputs." in value:
+                assert value.removeprefix("${{ inputs.").removesuffix(" }}") in names
+    assert all(MARK in step["run"] for step in action["runs"]["steps"][:2])
+    workflow = yaml.load((CI / "github-workflow.yml").read_text())
+    assert set(workflow["jobs"]["check"]["steps"][-1]["with"]) <= names
+    job = yaml.load((CI / "gitlab-ci.yml").read_text())["check-launch"]
+    assert job["artifacts"]["reports"]["junit"] == "check.xml"
+
+
+def test_the_action_runs_the_check(tmp_path: Path) -> None:
+    yaml = YAML(typ="safe")
+    step = yaml.load((CI / "github-action" / "action.yml").read_text())["runs"]["steps"][0]
+    program = tmp_path / "autodeploy"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m autodeploy.cli.main "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "broken.sh").write_text('torchrun x.py "\n')
+    summary, outputs = tmp_path / "summary", tmp_path / "outputs"
+    environment = {
+        **os.environ,
+        **dict.fromkeys(step["env"], ""),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_OUTPUT": str(outputs),
+        "FILE": str(tmp_path / "broken.sh"),
+        "MAX_MEMORY": "100%",
+    }
+    subprocess.run(["bash", "-e", "-c", step["run"]], env=environment, check=True, capture_output=True)
+    assert "passed=false" in outputs.read_text()
+    assert "code=2" in outputs.read_text()
+    assert summary.read_text().startswith(MARK)
+    assert "line 1" in summary.read_text()
