@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from api.ui.forms import FormValues
+from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
 from api.ui.languages import language_of
 from api.ui.origin import is_foreign
 from api.ui.plan_page import changed_strategy, changes_of, plan_context

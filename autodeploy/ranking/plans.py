@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
 from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
@@ -49,14 +50,19 @@ def plan_id(identity: Identity, strategy: Strategy) -> str:
     return "p_" + base64.b32encode(hashlib.sha256(text.encode()).digest())[:8].decode().lower()
 
 
-def layout_of_solution(problem: InnerProblem, layout: Ints, applied: Ints) -> Layout:
-    """The solver's counts as a layout; counts are named by class only where filling in order would not give them."""
+def layout_of_solution(problem: InnerProblem, layout: Ints, applied: Ints, read: InnerProblem) -> Layout:
+    """The solver's counts as a layout; counts are named by class only where filling in order would not give them.
+
+    Parameters
+    ----------
+    read : the problem as an estimate of this layout builds it; it may know options that the solver did without.
+    """
     plain: dict[str, Ints] = {}
     for number, option in enumerate(problem.options):
         if applied[:, number].any():
             plain[option.name] = plain.get(option.name, np.zeros(problem.pp, dtype=np.int64)) + applied[:, number]
     guess = Layout(layout, plain)
-    if np.array_equal(applied_array(problem, guess)[0], applied):
+    if _counts(read, applied_array(read, guess)[0]) == _counts(problem, applied):
         return guess
     exact = {
         f"{option.name}@{problem.classes[option.layer_class].name}": applied[:, number]
@@ -64,6 +70,15 @@ def layout_of_solution(problem: InnerProblem, layout: Ints, applied: Ints) -> La
         if applied[:, number].any()
     }
     return Layout(layout, exact)
+
+
+def _counts(problem: InnerProblem, applied: Ints) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Layers of each stage that use an option, for the options in use."""
+    return {
+        (option.name, option.layer_class): tuple(int(count) for count in applied[:, number])
+        for number, option in enumerate(problem.options)
+        if applied[:, number].any()
+    }
 
 
 def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Strategy:
@@ -184,7 +199,10 @@ def plan_of_solved(solved: Solved, spec: Spec, identity: Identity) -> Plan:
     """The plan of a solved candidate."""
     assert solved.solution.layout is not None
     assert solved.solution.applied is not None
-    layout = layout_of_solution(solved.problem, solved.solution.layout, solved.solution.applied)
+    problem, applied = solved.problem, solved.solution.applied
+    used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
+    read = build_problem(solved.classes, solved.candidate, solved.context, 0, choices=used, menu=False)
+    layout = layout_of_solution(problem, solved.solution.layout, applied, read)
     return plan_of(solved.candidate, solved.classes, solved.context, layout, spec, identity)
 
 
