@@ -11,10 +11,8 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Progress, describe_hashes, estimate, plan, why_not
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.planset import PARTS, Plan, PlanSet
 from autodeploy.specs.strategy import Strategy
-from autodeploy.strategies.feature_choice import MODELLED
 
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
@@ -161,13 +159,6 @@ def test_a_cancelled_search_says_so() -> None:
     assert found.status == "cancelled"
     assert not found.reproducible
     assert found.infeasible is None
-
-
-@pytest.mark.parametrize("name", sorted(set(FEATURES) - MODELLED))
-def test_a_feature_that_is_not_modelled_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=name) as caught:
-        plan(spec_of(target="any", numerics="lossy", features={name: "on"}))
-    assert caught.value.errors[0].path == f"/search/features/{name}"
 
 
 def test_a_feature_that_nobody_knows_is_refused_by_name() -> None:

@@ -43,14 +43,8 @@ def test_off_is_off(name: str) -> None:
     assert choice.off_reasons[name] == "switched off"
 
 
-@pytest.mark.parametrize("name", sorted(set(FEATURES) - MODELLED))
-def test_a_feature_that_is_not_modelled_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        choose(target="any", numerics="lossy", features={name: "on"})
-    (problem,) = caught.value.errors
-    assert problem.path == f"/search/features/{name}"
-    assert name in problem.message
-    assert problem.hint
+def test_every_feature_of_the_vocabulary_is_modelled() -> None:
+    assert set(FEATURES) == MODELLED
 
 
 def test_every_refusal_is_told_at_once() -> None:
