@@ -8,6 +8,7 @@ import numpy as np
 
 from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, all_reduce_s
 from cost_models.hbm import FULL, OptimizerFormat, Switch, optimizer_moved_bytes
+from cost_models.swap import exposed_swap_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +94,4 @@ def host_optimizer_s(params: Number, on_host_bytes: Number, link_bytes_per_s: fl
 
     Both directions of the host link run at the same time. Source: MindSpeed swap-optimizer, virtual-optimizer.
     """
-    transfer = np.asarray(params) * np.asarray(on_host_bytes) / link_bytes_per_s
-    return np.asarray(np.maximum(0.0, transfer - update_s))
+    return exposed_swap_s(np.asarray(params) * np.asarray(on_host_bytes), link_bytes_per_s, np.asarray(update_s))
