@@ -28,10 +28,11 @@ def synchronisation(
     gradient_bytes: float,
     weight_bytes: float = 2.0,
 ) -> Synchronisation:
-    """Reduction of the gradients of `params` parameters held on every rank of a data parallel group.
+    """Seconds to reduce the gradients of `params` parameters on every rank of a data parallel group, and to gather.
 
     With a distributed optimizer gradients are reduce-scattered and updated weights all-gathered; without, gradients
     are all-reduced and every rank updates everything. Buckets are large: no fixed cost per operator.
+    Source: ZeRO, arXiv:1910.02054, section 7; Megatron-LM docs, distributed optimizer.
     """
     gradients = np.asarray(params) * gradient_bytes
     if distributed_optimizer:
@@ -53,6 +54,8 @@ def exposed_s(
     window_s : computation of the pass that buckets may run beside [s].
     contention : a collective beside computation takes this much longer.
     last_share : share of the bytes in the bucket that is complete only when the pass ends.
+
+    Source: Megatron-LM --overlap-grad-reduce, --overlap-param-gather.
     """
     communication_s = np.asarray(communication_s)
     if not overlapped:
@@ -70,7 +73,10 @@ def optimizer_s(
     virtual_optimizer: Switch = False,
     fused: bool = True,
 ) -> Floats:
-    """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory."""
+    """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory.
+
+    hbm_bytes_per_s : what streaming operators reach [B/s]. Bytes and their source: `hbm.optimizer_moved_bytes`.
+    """
     moved = optimizer_moved_bytes(shards, optimizer=optimizer, virtual_optimizer=virtual_optimizer, fused=fused)
     return np.asarray(np.asarray(params) * moved / hbm_bytes_per_s)
 
@@ -82,7 +88,10 @@ def states_on_host_bytes(
     virtual_optimizer: Switch = False,
     optimizer: OptimizerFormat = FULL,
 ) -> Floats:
-    """Bytes per parameter that a step reads from the host and writes back: all states, or the moments alone."""
+    """Bytes per parameter that a step reads from the host and writes back: all states, or the moments alone.
+
+    12 / D and 8 / D. Source: MindSpeed swap-optimizer, virtual-optimizer.
+    """
     held = np.where(
         swap_optimizer, optimizer.master + optimizer.moments, np.where(virtual_optimizer, optimizer.moments, 0.0)
     )

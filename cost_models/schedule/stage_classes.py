@@ -150,7 +150,8 @@ def in_step_s(kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, mic
 
         M (x + excess) + (P - 1) x / V    x: F + B of a stage that is as long as its neighbours
 
-    On the first and on the last stage the forward and the backward of such a chunk meet in the same slots.
+    On the first and on the last stage the forward and the backward of such a chunk meet in the same slots. Own
+    derivation; without excess it is interleaving's M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2).
     """
     reference = np.where(pp > 2, MIDDLE, FIRST)[:, None]
 
