@@ -14,9 +14,10 @@ from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, t
 
 
 def distinct_targets(choices: Number, places: Number) -> Floats:
-    """Expected number of distinct places that k independent uniform choices hit.
+    """Expected number of distinct places that k independent uniform choices hit [n], between 1 and min(k, O).
 
-    E = O (1 - (1 - 1 / O)^k): copies of a token that leave once per place instead of once per expert.
+    E = O (1 - (1 - 1 / O)^k), the classical occupancy problem: copies of a token that leave once per place instead of
+    once per expert.
     """
     places = np.asarray(places, dtype=np.float64)
     return np.asarray(places * (1.0 - (1.0 - 1.0 / places) ** choices))
@@ -148,7 +149,8 @@ def all_gather_dispatch_s(token_bytes: Number, group: Group, tiers: tuple[Tier, 
     group : all ranks that hold the experts of a layer, tensor parallel ranks of an expert included: (e t - 1) times
         the rank's tokens arrive.
 
-    Every rank receives the same bytes, so routing imbalance does not lengthen it.
+    Every rank receives the same bytes, so routing imbalance does not lengthen it. Source: Megatron-LM
+    MoEAllGatherTokenDispatcher.
     """
     return all_gather_s(np.asarray(token_bytes) * np.asarray(group.size), group, tiers, fixed_s)
 

@@ -96,7 +96,8 @@ def gemm_s(
 ) -> Floats:
     """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost.
 
-    Where waves are counted (`gemm_units`), whole tiles are, and edges don't count again.
+    Where waves are counted (`gemm_units`), whole tiles are, and edges don't count again. Operands are read and the
+    result is written once. Source: the roofline model, Williams, Waterman, Patterson, 2009.
 
     groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
     """
@@ -116,6 +117,7 @@ def grouped_gemm_s(
 
     Fused, they are one operator with one fixed cost, at the grouped rate; apart, each is an operator of its own.
     The weights of all groups are read whatever m is: few tokens per expert make the operator memory-bound.
+    Source: the roofline model, as `gemm_s`; grouped rates: SimuMax's system files, in the hardware profiles.
     """
     m = np.maximum(m, 1e-9)
     together = np.where(fused, groups, 1.0)
@@ -126,10 +128,12 @@ def grouped_gemm_s(
 
 
 def attention_saturation(head_dim: Number, seq: Number, rates: ComputeRates) -> Floats:
-    """How much of the long-sequence rate at head dimension 128 flash attention keeps at this shape.
+    """How much of the long-sequence rate at head dimension 128 flash attention keeps at this shape (fraction).
 
     The softmax runs on vector units per score, whatever the head dimension: d / (d + d_half) relative to d = 128.
     Short sequences leave blocks of the causal triangle partly filled: s / (s + s_half).
+    Source: the shape of the curves of FlashAttention-2, arXiv:2307.08691, figures 4 to 7 (head dimension 64 and 128,
+    512 to 16k tokens); d_half and s_half are of the hardware profile.
     """
     reference = 128.0 / (128.0 + np.asarray(rates.attention_head_dim_half))
     return np.asarray(
@@ -139,7 +143,10 @@ def attention_saturation(head_dim: Number, seq: Number, rates: ComputeRates) -> 
 
 
 def attention_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number, v_dim: Number) -> Floats:
-    """FLOPs of Q K^T and P V of the forward pass over rows x columns scores that are really computed."""
+    """FLOPs of Q K^T and P V of the forward pass over rows x columns scores that are really computed.
+
+    4 s^2 d a without a mask, half of it under a causal one: FlashAttention-2, arXiv:2307.08691, section 4.1.
+    """
     return np.asarray(2.0 * rows * columns * heads * (np.asarray(qk_dim) + v_dim))
 
 
@@ -154,7 +161,10 @@ def attention_backward_flops(rows: Number, columns: Number, heads: Number, qk_di
 
 
 def attention_s(flops: Number, head_dim: Number, seq: Number, rates: ComputeRates, *, backward: bool) -> Floats:
-    """Seconds of a flash attention pass that computes `flops`; `head_dim` is the mean width of its products."""
+    """Seconds of a flash attention pass that computes `flops`; `head_dim` is the mean width of its products [elements].
+
+    Bound by the matrix units: scores never leave the core (FlashAttention, arXiv:2205.14135).
+    """
     fraction = rates.attention_backward if backward else rates.attention_forward
     return np.asarray(
         flops / (rates.peak_flops * fraction * attention_saturation(head_dim, seq, rates)) + rates.cube_op_s
@@ -162,10 +172,16 @@ def attention_s(flops: Number, head_dim: Number, seq: Number, rates: ComputeRate
 
 
 def vector_s(moved_bytes: Number, operators: Number, rates: ComputeRates) -> Floats:
-    """Seconds of streaming vector operators that read and write `moved_bytes` of device memory in all."""
+    """Seconds of streaming vector operators that read and write `moved_bytes` of device memory in all.
+
+    The memory side of the roofline model, as `gemm_s`: a few operations a byte never reach the vector units' peak.
+    """
     return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * rates.hbm_fraction) + operators * rates.vector_op_s)
 
 
 def movement_s(moved_bytes: Number, operators: Number, rates: ComputeRates) -> Floats:
-    """Seconds of gather and scatter: rows move by index, so device memory streams below its streaming rate."""
+    """Seconds of gather and scatter: rows move by index, so device memory streams below its streaming rate.
+
+    The share of the bandwidth is of the hardware profile: 0.188 on A100 in SimuMax's system files.
+    """
     return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * rates.movement_fraction) + operators * rates.vector_op_s)

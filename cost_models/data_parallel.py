@@ -8,6 +8,7 @@ import numpy as np
 
 from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, all_reduce_s
 from cost_models.hbm import FULL, OptimizerFormat, Switch, optimizer_moved_bytes
+from cost_models.swap import exposed_swap_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,11 @@ def synchronisation(
     gradient_bytes: float,
     weight_bytes: float = 2.0,
 ) -> Synchronisation:
-    """Reduction of the gradients of `params` parameters held on every rank of a data parallel group.
+    """Seconds to reduce the gradients of `params` parameters on every rank of a data parallel group, and to gather.
 
     With a distributed optimizer gradients are reduce-scattered and updated weights all-gathered; without, gradients
     are all-reduced and every rank updates everything. Buckets are large: no fixed cost per operator.
+    Source: ZeRO, arXiv:1910.02054, section 7; Megatron-LM docs, distributed optimizer.
     """
     gradients = np.asarray(params) * gradient_bytes
     if distributed_optimizer:
@@ -52,6 +54,8 @@ def exposed_s(
     window_s : computation of the pass that buckets may run beside [s].
     contention : a collective beside computation takes this much longer.
     last_share : share of the bytes in the bucket that is complete only when the pass ends.
+
+    Source: Megatron-LM --overlap-grad-reduce, --overlap-param-gather.
     """
     communication_s = np.asarray(communication_s)
     if not overlapped:
@@ -69,7 +73,10 @@ def optimizer_s(
     virtual_optimizer: Switch = False,
     fused: bool = True,
 ) -> Floats:
-    """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory."""
+    """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory.
+
+    hbm_bytes_per_s : what streaming operators reach [B/s]. Bytes and their source: `hbm.optimizer_moved_bytes`.
+    """
     moved = optimizer_moved_bytes(shards, optimizer=optimizer, virtual_optimizer=virtual_optimizer, fused=fused)
     return np.asarray(np.asarray(params) * moved / hbm_bytes_per_s)
 
@@ -81,7 +88,10 @@ def states_on_host_bytes(
     virtual_optimizer: Switch = False,
     optimizer: OptimizerFormat = FULL,
 ) -> Floats:
-    """Bytes per parameter that a step reads from the host and writes back: all states, or the moments alone."""
+    """Bytes per parameter that a step reads from the host and writes back: all states, or the moments alone.
+
+    12 / D and 8 / D. Source: MindSpeed swap-optimizer, virtual-optimizer.
+    """
     held = np.where(
         swap_optimizer, optimizer.master + optimizer.moments, np.where(virtual_optimizer, optimizer.moments, 0.0)
     )
@@ -93,5 +103,4 @@ def host_optimizer_s(params: Number, on_host_bytes: Number, link_bytes_per_s: fl
 
     Both directions of the host link run at the same time. Source: MindSpeed swap-optimizer, virtual-optimizer.
     """
-    transfer = np.asarray(params) * np.asarray(on_host_bytes) / link_bytes_per_s
-    return np.asarray(np.maximum(0.0, transfer - update_s))
+    return exposed_swap_s(np.asarray(params) * np.asarray(on_host_bytes), link_bytes_per_s, np.asarray(update_s))

@@ -30,7 +30,7 @@ class StateBytes:
 
     @property
     def total(self) -> Floats:
-        """Weights, gradients and optimizer states together."""
+        """Weights, gradients and optimizer states together, bytes per parameter."""
         return np.asarray(self.weights + self.gradients + self.optimizer)
 
 
@@ -125,9 +125,10 @@ def optimizer_moved_bytes(
 
 
 def first_step_peak_bytes(static_bytes: Number, adam_bytes: Number, activation_bytes: Number) -> Floats:
-    """Allocator peak of a run's first step: Adam's moments appear only at its end.
+    """Bytes at the allocator's peak in a run's first step: Adam's moments appear only at its end [n].
 
-    max(static, static - moments + activations): what a short run's log shows.
+    max(static, static - moments + activations): what a short run's log shows. Source: torch.optim.Adam makes its state
+    in the first step().
     """
     static = np.asarray(static_bytes, dtype=np.float64)
     return np.asarray(np.maximum(static, static - adam_bytes + activation_bytes))

@@ -36,10 +36,10 @@ class LoadSeries:
 
 
 def rank_imbalance(group_imbalance: Number, ranks: Number) -> Floats:
-    """max / mean load over the ranks of an expert parallel group, never above what the group allows.
+    """max / mean load over the ranks of an expert parallel group [n], never above what the group allows.
 
-    One rank can at most receive everything: the factor is at most the number of ranks; a group of one rank is
-    balanced by definition.
+    The maximum of g loads with sum g is at most g, when one rank receives everything; a group of one rank is balanced
+    by definition.
     """
     return np.asarray(np.where(np.asarray(ranks) > 1, np.minimum(group_imbalance, ranks), 1.0))
 
@@ -59,12 +59,15 @@ def loads_of_ranks(loads: Floats, placement: Ints, ranks: int) -> Floats:
 
 
 def imbalance_of(rank_loads: Floats) -> Floats:
-    """max / mean over the last axis."""
+    """max / mean over the last axis (ratio, at least 1)."""
     return np.asarray(rank_loads.max(axis=-1) / np.maximum(rank_loads.mean(axis=-1), 1e-300))
 
 
 def variation_of(rank_loads: Floats) -> Floats:
-    """Coefficient of variation over the last axis: standard deviation / mean."""
+    """Coefficient of variation over the last axis: standard deviation / mean (ratio).
+
+    What MindSpeed's expert migration compares with its threshold (--fine-grained-expert-placement-thre).
+    """
     return np.asarray(rank_loads.std(axis=-1) / np.maximum(rank_loads.mean(axis=-1), 1e-300))
 
 
@@ -109,7 +112,7 @@ def hot_share(loads: Floats, hottest: int) -> Floats:
 
 
 def without_hottest(loads: Floats, hottest: int) -> Floats:
-    """The loads with those of each layer's `hottest` experts taken out."""
+    """The loads with those of each layer's `hottest` experts taken out [rows, layers, experts]."""
     cold = loads.copy()
     if hottest > 0:
         index = np.argpartition(-loads, hottest - 1, axis=-1)[..., :hottest]
@@ -118,5 +121,8 @@ def without_hottest(loads: Floats, hottest: int) -> Floats:
 
 
 def capped(loads: Floats, capacity: float) -> Floats:
-    """The loads when an expert drops its tokens above `capacity` times the mean expert's."""
+    """The loads when an expert drops its tokens above `capacity` times the mean expert's [rows, layers, experts].
+
+    Source: capacity factor of the Switch Transformer, arXiv:2101.03961, section 2.2.
+    """
     return np.asarray(np.minimum(loads, capacity * loads.mean(axis=-1, keepdims=True)))

@@ -47,7 +47,10 @@ def pack_squares(weights: Mapping[int, float], seq_length: int, packs: int) -> F
 
 
 def mean_keys(squares: Floats, seq_length: int) -> float:
-    """Mean keys that a query attends to under a causal mask inside documents: sum(l^2) / (2 sum(l))."""
+    """Mean keys that a query attends to under a causal mask inside documents [tokens]: sum(l^2) / (2 sum(l)).
+
+    Each document is a causal triangle of l^2 / 2 scores; every pack has `seq_length` tokens.
+    """
     return float(squares.mean()) / (2.0 * seq_length)
 
 

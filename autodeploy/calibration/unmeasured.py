@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import p2p_bytes
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.exchanges import EXPERT, Groups
 from autodeploy.evaluation.options import ALL_GATHER
+from autodeploy.evaluation.stage_sends import p2p_bytes
 from autodeploy.evaluation.step_parts import ParameterGroups
 from autodeploy.evaluation.unit_costs import sharding_of
 from autodeploy.specs.base import Document
@@ -197,7 +197,7 @@ def _pipeline_uses(candidate: Candidates, context: Context) -> Iterator[Use]:
     pp = int(axes["pp"])
     if pp > 1:
         name = context.machine.tier_of(context.world // pp).name
-        size = (("ranks", 2), ("bytes", round(p2p_bytes(candidate, context, 0))))
+        size = (("ranks", 2), ("bytes", round(float(p2p_bytes(candidate, context)[0]))))
         yield Use(f"send_receive on {name}", size, (f"{name}.efficiency",))
 
 

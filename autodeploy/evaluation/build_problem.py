@@ -9,8 +9,8 @@ import numpy as np
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inner_problem import FixedPiece, Floats, InnerProblem, LayerClass, LayerPairs, MemoryOption
 from autodeploy.evaluation.stage_memory import stage_buffers
+from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.workload.memory_choices import CHOICES, compete
-from cost_models.collectives import point_to_point_s
 from cost_models.schedule import ScheduleKind, in_flight_moments, model_parts
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def build_problem(
     schedule: ScheduleKind = axes["schedule"]  # type: ignore[assignment]
     micro_batches = int(axes["micro_batches"])
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
-    p2p = p2p_s(candidates, context, index)
+    p2p = at(p2p_s(candidates.take(np.array([index])), context), 0)
     blocking = schedule == "1f1b"
     return InnerProblem(
         schedule=schedule,
@@ -74,23 +74,6 @@ def build_problem(
         or (context.target == "mindspeed-llm" and schedule == "dualpipev"),
         min_layers_per_chunk=1 if context.model.num_hidden_layers >= pp * vpp else 0,
     )
-
-
-def p2p_s(candidates: Candidates, context: Context, index: int) -> float:
-    """Seconds to send one micro batch's activations to the next stage: the ranks world / pp apart."""
-    pp = int(candidates.axes_at(index)["pp"])
-    if pp == 1:
-        return 0.0
-    tier = context.machine.tier_of(context.world // pp)
-    return float(np.max(point_to_point_s(p2p_bytes(candidates, context, index), tier, context.machine.comm_op_s)))
-
-
-def p2p_bytes(candidates: Candidates, context: Context, index: int) -> float:
-    """Bytes of one micro batch's activations that a rank sends to the next stage."""
-    axes = candidates.axes_at(index)
-    tokens = int(axes["micro_batch_size"]) * context.seq_length / int(axes["cp"])
-    parts = int(axes["tp"]) if axes["sequence_parallel"] or context.cuts_sends else 1
-    return 2.0 * tokens * context.model.hidden_size / parts
 
 
 def _optimizer_on_host(classes: StepClasses, index: int, pp: int) -> float:

@@ -16,6 +16,7 @@ from cost_models.load_balance import (
     contiguous,
     hot_share,
     loads_of_ranks,
+    rank_imbalance,
     series_of_factor,
     without_hottest,
 )
@@ -124,13 +125,12 @@ def _placed(loads: Loads, ranks: int) -> tuple[float, float, float]:
     """(sustained, of nodes, peak) imbalance over contiguous ranks; without a series nodes are as uneven as ranks."""
     if ranks <= 1:
         return 1.0, 1.0, 1.0
-    if loads.series is None and loads.capacity is None:
-        factor = min(loads.factor, float(ranks))
-        return factor, factor, min(loads.peak_factor, float(ranks))
     if loads.series is None:
-        assert loads.capacity is not None
-        sustained = _capped_factor(loads.experts, min(loads.factor, float(ranks)), ranks, loads.capacity)
-        peak = _capped_factor(loads.experts, min(loads.peak_factor, float(ranks)), ranks, loads.capacity)
+        factor, peak_factor = (float(rank_imbalance(f, ranks)) for f in (loads.factor, loads.peak_factor))
+        if loads.capacity is None:
+            return factor, factor, peak_factor
+        sustained = _capped_factor(loads.experts, factor, ranks, loads.capacity)
+        peak = _capped_factor(loads.experts, peak_factor, ranks, loads.capacity)
         return sustained, sustained, max(sustained, peak)
     # A log of fewer ranks says nothing about how its ranks' experts share their load: they are at least as uneven.
     groups = ranks if loads.series.experts % ranks == 0 or not loads.of_ranks else loads.series.experts

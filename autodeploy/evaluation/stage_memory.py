@@ -43,12 +43,22 @@ class StageBuffers:
     @property
     def limit_bytes(self) -> float:
         """Bytes that weights, gradients, optimizer, activations and workspace may take together."""
-        room = self.card_limit_bytes - self.communication_bytes - self.runtime_bytes
-        return room / (1.0 + self.fragmentation)
+        outside = self.communication_bytes + self.runtime_bytes
+        return float(allocator_limit_bytes(self.card_limit_bytes, outside, self.fragmentation))
 
     def card_bytes(self, allocator_bytes: Floats) -> Floats:
         """Bytes on the card when the allocator holds `allocator_bytes` at its peak."""
-        return np.asarray(allocator_bytes * (1.0 + self.fragmentation) + self.communication_bytes + self.runtime_bytes)
+        return on_card_bytes(allocator_bytes, self.communication_bytes + self.runtime_bytes, self.fragmentation)
+
+
+def on_card_bytes(allocator_bytes: Floats, outside_bytes: Floats | float, fragmentation: float) -> Floats:
+    """Bytes on the card [n]: the allocator's with its fragmentation, and what is outside of it."""
+    return np.asarray(allocator_bytes * (1.0 + fragmentation) + outside_bytes)
+
+
+def allocator_limit_bytes(limit_bytes: float, outside_bytes: Floats | float, fragmentation: float) -> Floats:
+    """Bytes that the allocator may hold so that no more than `limit_bytes` are on the card [n]."""
+    return np.asarray((limit_bytes - outside_bytes) / (1.0 + fragmentation))
 
 
 def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools, Floats | float | None]]:
@@ -98,10 +108,10 @@ def saves_buffers(candidates: Candidates, context: Context) -> bool:
     return bool(communication_bytes(candidates, context)[0] < communication_bytes(candidates, plain)[0])
 
 
-def workspace_bytes(classes: StepClasses, index: int, *, recomputes_layers: bool) -> float:
-    """Allocator bytes beyond what is kept: gradients in flight, and one whole layer where layers are recomputed."""
-    widest = max(at(c.cost.activation_bytes, index) for c in classes.layers)
-    return widest * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0))
+def workspace_bytes(classes: StepClasses, candidates: int, *, recomputes_layers: bool) -> Floats:
+    """Allocator bytes beyond what is kept [n]: gradients in flight, and a whole layer where layers are recomputed."""
+    kept = [np.broadcast_to(np.asarray(c.cost.activation_bytes), (candidates,)) for c in classes.layers]
+    return np.asarray(np.max(kept, axis=0) * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0)))
 
 
 def stage_buffers(
@@ -110,7 +120,7 @@ def stage_buffers(
     """Buffers of candidate `index` on each of its stages."""
     machine = context.machine
     pp = int(candidates.pp[index])
-    workspace = workspace_bytes(classes, index, recomputes_layers=recomputes_layers)
+    workspace = at(workspace_bytes(classes, len(candidates), recomputes_layers=recomputes_layers), index)
     return StageBuffers(
         workspace_bytes=np.full(pp, workspace),
         communication_bytes=float(communication_bytes(candidates, context)[index]),

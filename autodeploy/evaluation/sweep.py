@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.stage_classes import StepClasses, step_classes
-from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes
+from autodeploy.evaluation.stage_memory import (
+    allocator_limit_bytes,
+    communication_bytes,
+    on_card_bytes,
+    workspace_bytes,
+)
+from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.evaluation.step_parts import TAIL_PARTS
 from autodeploy.evaluation.sweep_template import (
     FIRST,
@@ -27,7 +33,6 @@ from autodeploy.evaluation.sweep_template import (
 )
 from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates, Ints
-from cost_models.collectives import point_to_point_s
 from cost_models.schedule import (
     ScheduleKind,
     StageClasses,
@@ -105,26 +110,13 @@ def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
     repaired = np.where(recomputed > room, UNLIKELY * repaired, repaired)
     repaired = np.where(least > room, np.inf, repaired)
     bound = _bound(classes, candidates, edge + blocking)
-    on_card = recomputed * (1.0 + context.machine.fragmentation) + _beside_allocator(candidates, context)
+    on_card = on_card_bytes(recomputed, _beside_allocator(candidates, context), context.machine.fragmentation)
     return Sweep(step, bound, memory, least, on_card, repaired, parts)
 
 
 def _p2p(candidates: Candidates, context: Context) -> tuple[Floats, Floats]:
     """Seconds to the next stage: blocking under 1f1b, an edge's latency where sends overlap [n]."""
-    tokens = candidates.micro_batch_size * (context.seq_length / candidates.cp)
-    sent = (
-        2.0
-        * tokens
-        * context.model.hidden_size
-        / np.where(candidates.sequence_parallel | context.cuts_sends, candidates.tp, 1)
-    )
-    stride = context.world // candidates.pp
-    seconds = np.zeros(len(candidates))
-    outermost = context.machine.topology.place(stride, np.full(len(candidates), 2)).outermost_tier
-    for number, tier in enumerate(context.machine.tiers):
-        here = outermost == number
-        seconds = np.where(here, point_to_point_s(sent, tier, context.machine.comm_op_s), seconds)
-    seconds = np.where(candidates.pp > 1, seconds, 0.0)
+    seconds = p2p_s(candidates, context)
     blocks = candidates.schedule == SCHEDULES.index("1f1b")
     return np.where(blocks, seconds, 0.0), np.where(blocks, 0.0, seconds)
 
@@ -298,16 +290,16 @@ def _memory(
             for stage_class, place in enumerate(places):
                 args = (place[here], candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here])
                 in_flight[here, stage_class] = in_flight_closed(kind, *args) / candidates.vpp[here]
-    widest = np.max([column(step.cost.activation_bytes, n) for step in classes.layers], axis=0)
-    workspace = GRADIENT_SHARE * widest
+    workspace, recomputing = (workspace_bytes(classes, n, recomputes_layers=again) for again in (False, True))
     # The last chunk of the model is held by one micro batch at a time; its pieces do not pile up.
     pieces = ends * np.where((np.arange(3) == 2) & ~one[:, None], 1.0, in_flight)
     stage = static + kept * in_flight + pieces + workspace[:, None]
-    least_stage = static + (kept - freed) * in_flight + pieces + workspace[:, None] + widest[:, None]
+    least_stage = static + (kept - freed) * in_flight + pieces + recomputing[:, None]
     for bytes_ in (stage, least_stage):
         bytes_[candidates.pp <= 2, 1] = 0.0
         bytes_[one, 0] = 0.0
-    room = (context.limit_bytes - _beside_allocator(candidates, context)) / (1.0 + context.machine.fragmentation)
+    outside, fragmentation = _beside_allocator(candidates, context), context.machine.fragmentation
+    room = allocator_limit_bytes(context.limit_bytes, outside, fragmentation)
     return stage.max(axis=1), everything / candidates.pp + workspace, room, in_flight, least_stage.max(axis=1)
 
 

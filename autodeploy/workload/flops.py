@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.workload.attention import score_columns
+from cost_models.compute import attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -24,11 +25,10 @@ def forward_flops_per_token(model: ModelSpec, seq_length: int, *, causal: bool =
     weights = model.num_dense_layers * (model.dense_layer_params - norms)
     weights += model.num_moe_layers * (model.active_moe_layer_params - norms)
     weights += (1 + model.num_nextn_predict_layers) * model.vocab_size * model.hidden_size
-    heads = model.num_attention_heads * (model.qk_head_dim + model.value_head_dim)
 
     def score_flops(layer: int) -> float:
         seen = score_columns(seq_length, model.attention_window(layer)) if causal else float(seq_length)
-        return 2.0 * heads * seen
+        return float(attention_flops(1.0, seen, model.num_attention_heads, model.qk_head_dim, model.value_head_dim))
 
     scores = sum(score_flops(layer) for layer in range(model.num_hidden_layers))
     last = model.num_hidden_layers - 1

@@ -61,7 +61,6 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         exchanges=tuple(exchanges + part[2]),
         dense_params=dense_params,
         expert_params=expert_params,
-        model_flops_per_token=2.0 * (model.active_moe_layer_params if moe else model.dense_layer_params),
         choices_per_token=float(model.num_experts_per_tok or 0) if moe else 0.0,
         synchronisations=1.0 if moe and on.capacity_factor is None else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
@@ -200,7 +199,7 @@ def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
     multiple = np.where(shard.tp > 1, 1.0, 0.0)
     kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
     ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens))
-    return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params), 0.0)
+    return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params))
 
 
 def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
@@ -252,9 +251,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     )
     loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), np.where(shard.tp > 1, 1.0, 0.0), 0.0)
     params = np.asarray(model.head_params / shard.tp + h)
-    return LayerTable(
-        "head", operators, tensors, (gather, returned, loss), params, np.zeros_like(params), 2.0 * model.vocab_size * h
-    )
+    return LayerTable("head", operators, tensors, (gather, returned, loss), params, np.zeros_like(params))
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
@@ -275,7 +272,6 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerT
         exchanges=(*layer.exchanges, *head.exchanges),
         dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h),
         expert_params=layer.expert_params,
-        model_flops_per_token=layer.model_flops_per_token + head.model_flops_per_token + 4.0 * h * h,
         choices_per_token=layer.choices_per_token,
         synchronisations=layer.synchronisations,
         after_synchronisation=layer.after_synchronisation,

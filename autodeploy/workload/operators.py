@@ -89,7 +89,6 @@ class LayerTable:
     exchanges: tuple[Exchange, ...]
     dense_params: Floats  # parameters on the rank that data parallel x context parallel ranks share
     expert_params: Floats  # parameters on the rank that expert data parallel ranks share
-    model_flops_per_token: float  # forward, without attention scores
     choices_per_token: float = 0.0  # experts a token is sent to
     synchronisations: float = 0.0  # device-host synchronisations of the forward pass
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order

@@ -5,6 +5,8 @@ They state what the graph gives for equal stages; tests hold the two together.
 
 from __future__ import annotations
 
+from cost_models.schedule.orders import forwards_ahead
+
 
 def bubble_fraction(pp: int, vpp: int, micro_batches: int) -> float:
     """Idle share of a pipeline of equal stages: (P - 1) / (M V + P - 1).
@@ -36,8 +38,8 @@ def dualpipev_bubble_s(pp: int, forward_s: float, backward_s: float, weight_s: f
 def paired_share(pp: int, vpp: int, micro_batches: int, *, stage: int = 0) -> float:
     """Share of a stage's forwards that Adaptive Pipe runs against a backward: 1 - w / (M V).
 
-    w = 2 (P - p - 1) + (V - 1) P + 1 forwards come before the first pair: one more than Megatron's warm-up.
+    w = 2 (P - p - 1) + (V - 1) N + 1 forwards come before the first pair (`orders.forwards_ahead`; N = P where M is a
+    multiple of P): one more than Megatron's warm-up. Source: MindSpeed fb_overlap `vpp_schedules.py`.
     """
-    warm_up = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1
     total = micro_batches * vpp
-    return max(0, total - warm_up) / total
+    return max(0, total - int(forwards_ahead(stage, pp, vpp, micro_batches))) / total

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.orders import ScheduleKind, operation_order
+from cost_models.schedule.orders import ScheduleKind, forwards_ahead, group_size, operation_order
 from cost_models.schedule.sends import Sends, as_sends
 from cost_models.schedule.simulation import pair_counts
 
@@ -136,9 +136,9 @@ def _excursions(
         end = (reach - missed * own.backward_s[:, None]).max(axis=1)
         # With M <= P - p all forwards come before all backwards: there is one way down, not two.
         return np.asarray(np.where(micro_batches > pp - stage, start + end, np.maximum(start, end)))
-    size = group_sizes(pp, micro_batches)
+    size = group_size(pp, micro_batches)
     total, first_return = micro_batches * vpp, (vpp - 1) * size + 1
-    ahead = 2 * (pp - stage - 1) + (vpp - 1) * size + 1  # forwards before the first backward, in both kinds
+    ahead = forwards_ahead(stage, pp, vpp, micro_batches)
     missed = np.minimum(ahead, total) - first_return
     missed = np.where((kind == "interleaved") & (micro_batches <= pp) & (vpp > 1), 0, missed)
     late = np.minimum(missed, size - 1)
@@ -156,18 +156,6 @@ def waiting(
     all_warm_up = (kind == "interleaved") & (vpp > 1) & (micro_batches <= pp)
     both = np.where(all_warm_up, forward_s + backward_s, np.maximum(forward_s, backward_s))
     return np.asarray((micro_batches - 1) * both)
-
-
-def group_sizes(pp: Ints, micro_batches: Ints) -> Ints:
-    """`orders.group_size` for arrays."""
-    pp, micro_batches = np.broadcast_arrays(pp, micro_batches)
-    size = np.minimum(pp, micro_batches)
-    while True:
-        rest = micro_batches % np.maximum(size, 1)
-        bad = (size < micro_batches) & (rest != 0) & (rest < pp)
-        if not bad.any():
-            return np.asarray(size)
-        size = np.where(bad, size + 1, size)
 
 
 def _dual_terms(

@@ -11,8 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.closed_forms import group_sizes
-from cost_models.schedule.orders import OperationOrder, ScheduleKind, operation_order
+from cost_models.schedule.orders import OperationOrder, ScheduleKind, forwards_ahead, operation_order
 
 Ints = npt.NDArray[np.int64]
 
@@ -83,8 +82,8 @@ def in_flight_closed(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro
         if kind == "dualpipe":
             stage, pp, m = np.minimum(stage, pp - 1 - stage), pp // 2, m // 2
         return _dual_closed(stage, pp, m)
-    extra = 2 if kind == "adaptive_pipe" else 1
-    most = np.minimum(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * group_sizes(pp, m) + extra)
+    # A pair holds one more: its new forward is there together with its old backward.
+    most = np.minimum(m * vpp, forwards_ahead(stage, pp, vpp, m) + (1 if kind == "adaptive_pipe" else 0))
     if kind == "interleaved":
         most = np.where((m <= pp) & (vpp > 1), m * vpp, most)
     return np.asarray(most)

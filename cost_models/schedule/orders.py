@@ -6,10 +6,12 @@ another. Warm-up and cool-down slots are never fused: F and B carry what a pass 
 
 The warm-up counts of the frameworks. Megatron-core's interleaved schedule runs 2 (P - p - 1) + (V - 1) N forwards
 first, with groups of N micro batches, N = P unless `microbatch_group_size_per_vp_stage` says more; MindSpeed runs the
-same schedule for plain interleaving. Under MindSpeed's moe-fb-overlap there is one forward more (`vpp_schedules.py`),
-so that the forward and the backward of every steady slot are independent; Megatron-core does the same under
-`overlap_moe_expert_parallel_comm`. MindSpeed refuses micro batches that do not divide by P there; Megatron-core takes
-any M >= N with a last group of at least P.
+same schedule for plain interleaving. With no more micro batches than stages all forwards come first, as in
+Megatron-core before 0.10 (4295be1a) and MindSpeed on it; later releases start the backwards of the later stages
+sooner, which takes as long where stages are equal. Under MindSpeed's moe-fb-overlap there is one forward more
+(`vpp_schedules.py`), so that the forward and the backward of every steady slot are independent; Megatron-core does
+the same under `overlap_moe_expert_parallel_comm`. MindSpeed refuses micro batches that do not divide by P there;
+Megatron-core takes any M >= N with a last group of at least P.
 
 References
 ----------
@@ -71,18 +73,29 @@ class OperationOrder:
         return np.asarray((self.forward_micro_batch != NONE) & (self.backward_micro_batch != NONE))
 
 
-def group_size(pp: int, micro_batches: int) -> int:
-    """Micro batches that run through one chunk before the next chunk has its turn (interleaved schedules).
+def group_size(pp: Ints | int, micro_batches: Ints | int) -> Ints:
+    """Micro batches that run through one chunk before the next chunk has its turn (interleaved schedules) [n].
 
     P when M is a multiple of P. Megatron-core refuses a last group smaller than P, so otherwise the smallest N > P with
     M mod N = 0 or M mod N >= P (its `microbatch_group_size_per_vp_stage`); all of them when M < P.
     """
-    if micro_batches <= pp:
-        return micro_batches
-    for size in range(pp, micro_batches):
-        if micro_batches % size == 0 or micro_batches % size >= pp:
-            return size
-    return micro_batches
+    pp, micro_batches = np.broadcast_arrays(pp, micro_batches)
+    size = np.minimum(pp, micro_batches)
+    while True:
+        rest = micro_batches % np.maximum(size, 1)
+        refused = (size < micro_batches) & (rest != 0) & (rest < pp)
+        if not refused.any():
+            return np.asarray(size)
+        size = np.where(refused, size + 1, size)
+
+
+def forwards_ahead(stage: Ints | int, pp: Ints | int, vpp: Ints | int, micro_batches: Ints | int) -> Ints:
+    """Forwards before a stage's first backward in the interleaved orders, were there enough of them [n].
+
+    2 (P - p - 1) + (V - 1) N + 1 with group size N. Interleaved, the last of them is in the first steady slot; under
+    adaptive_pipe it is the additional warm-up forward.
+    """
+    return np.asarray(2 * (np.asarray(pp) - stage - 1) + (np.asarray(vpp) - 1) * group_size(pp, micro_batches) + 1)
 
 
 def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:
@@ -95,12 +108,12 @@ def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> 
     total = micro_batches * vpp
     if kind == "1f1b":
         return np.minimum(pp - stage - 1, total)
-    ahead = 2 * (pp - stage - 1) + (vpp - 1) * group_size(pp, micro_batches)
+    ahead = forwards_ahead(stage, pp, vpp, micro_batches)
     if kind == "adaptive_pipe":
-        return np.minimum(ahead + 1, total)
+        return np.minimum(ahead, total)
     if micro_batches <= pp and vpp > 1:
         return np.full(pp, total)
-    return np.minimum(ahead, total)
+    return np.minimum(ahead - 1, total)
 
 
 def schedule_problem(kind: str, pp: int, vpp: int, micro_batches: int) -> str | None:
@@ -150,7 +163,7 @@ def _interleaved_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int
 
 def _chunk_turns(pp: int, vpp: int, micro_batches: int) -> tuple[Ints, Ints]:
     """The sequence of (micro batch, chunk) of the forwards; backwards take the chunks in reverse."""
-    size = group_size(pp, micro_batches) if vpp > 1 else micro_batches
+    size = int(group_size(pp, micro_batches)) if vpp > 1 else micro_batches
     micro_batch, chunk = [], []
     for first in range(0, micro_batches, size):
         group = np.arange(first, min(first + size, micro_batches))

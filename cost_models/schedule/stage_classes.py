@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.closed_forms import ClosedForm, PathTerms, _excursions, _Own, group_sizes, waiting
+from cost_models.schedule.closed_forms import ClosedForm, PathTerms, _excursions, _Own, waiting
+from cost_models.schedule.orders import forwards_ahead
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import ScheduleKind
@@ -149,7 +150,8 @@ def in_step_s(kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, mic
 
         M (x + excess) + (P - 1) x / V    x: F + B of a stage that is as long as its neighbours
 
-    On the first and on the last stage the forward and the backward of such a chunk meet in the same slots.
+    On the first and on the last stage the forward and the backward of such a chunk meet in the same slots. Own
+    derivation; without excess it is interleaving's M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2).
     """
     reference = np.where(pp > 2, MIDDLE, FIRST)[:, None]
 
@@ -174,8 +176,7 @@ def fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batc
     dualpipe: as dualpipev on half of the devices with half of the micro batches, counted from the nearer end.
     """
     if kind == "adaptive_pipe":
-        ahead = 2 * (pp - stage - 1) + (vpp - 1) * group_sizes(pp, micro_batches) + 1
-        return np.asarray(np.maximum(micro_batches * vpp - ahead, 0))
+        return np.asarray(np.maximum(micro_batches * vpp - forwards_ahead(stage, pp, vpp, micro_batches), 0))
     if kind not in ("dualpipev", "dualpipe"):
         return np.zeros_like(stage)
     if kind == "dualpipe":

@@ -36,7 +36,7 @@ def test_reuse_fp32_param_saves_two_bytes_of_the_copy(distributed: bool, expecte
 
 
 def test_parameter_copy_compression_of_70b_at_tp8_saves_17_5_gb() -> None:
-    # Published: 17.5 GB a card for a 70B model at TP8; holds without a distributed optimizer and with pp 1.
+    # MindSpeed reuse-fp32-param: 17.5 GB a card for a 70B model at TP8, without a distributed optimizer and with pp 1.
     params = 70e9 / 8
     plain = state_bytes(1, distributed_optimizer=False).total
     shared = state_bytes(1, distributed_optimizer=False, reuse_fp32_param=True).total
@@ -74,19 +74,12 @@ def test_moments_in_host_memory_save_eight_bytes_of_the_shard() -> None:
 
 
 def test_lossy_optimizer_formats() -> None:
-    # memory.md: o2-optimizer -4/D, o2-gradient -2; quant-states fp8 moments 8/D -> 2/D, quant-grads 4 -> 2.
+    # MindSpeed-LLM o2-optimizer -4/D, o2-gradient -2; MindSpeed quant-states moments 8/D -> 2/D, quant-grads 4 -> 2.
     formats = {name: OptimizerFormat.of(frozenset({name})) for name in ("o2_optimizer", "quantized_optimizer")}
     o2 = state_bytes(8, distributed_optimizer=True, optimizer=formats["o2_optimizer"])
     quantized = state_bytes(8, distributed_optimizer=True, optimizer=formats["quantized_optimizer"])
     assert float(o2.total) == pytest.approx(4 + 8 / 8)
     assert float(quantized.total) == pytest.approx(4 + 6 / 8)
-
-
-def test_parameter_copy_compression_saves_17_5_gb_at_70b_and_tp8() -> None:
-    # MindSpeed reuse-fp32-param: 2 bytes a parameter without a distributed optimizer, 70e9 / 8 parameters on a card.
-    plain = state_bytes(1, distributed_optimizer=False).total
-    shared = state_bytes(1, distributed_optimizer=False, reuse_fp32_param=True).total
-    assert float(plain - shared) * 70e9 / 8 == pytest.approx(17.5e9)
 
 
 def test_switches_may_differ_by_candidate() -> None:

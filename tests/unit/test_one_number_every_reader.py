@@ -16,8 +16,8 @@ from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate import report_text, unmeasured_text
 from autodeploy.cli.validate_html import report_html
-from autodeploy.evaluation.build_problem import p2p_s
 from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.evaluation.strategy_layout import candidate_of
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.evaluation.unit_costs import unit_costs
@@ -98,7 +98,7 @@ def readings(profile: str) -> dict[str, float]:
     assert row.predicted is not None, row.skipped
     return {
         "estimate": estimate(spec).step_time_s,
-        "solver": p2p_s(candidate, context, 0)
+        "solver": float(p2p_s(candidate, context)[0])
         + float(sum(np.sum(c.cost.forward.total_s) + np.sum(c.tail.total_s) for c in classes.layers)),
         "sweep": float(np.min(sweep(candidate, context).step_time_s)),
         "validate": row.predicted.step_time_s,

@@ -16,6 +16,7 @@ from cost_models.schedule import (
     makespan_s,
     operation_order,
     pair_counts,
+    paired_share,
     simulate,
 )
 
@@ -84,6 +85,12 @@ def test_adaptive_pipe_hides_in_the_steady_phase_only() -> None:
     assert time.paired_hidden_s[0] == pytest.approx((m * vpp - ahead) * hidden)
     graph, closed = equal("adaptive_pipe", pp, vpp, m, hidden)
     assert closed == pytest.approx(graph)
+
+
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(4, 2, 16), (4, 2, 6), (4, 3, 9), (8, 2, 8), (16, 2, 64), (2, 4, 5)])
+def test_paired_share_is_that_of_the_graph(pp: int, vpp: int, m: int) -> None:
+    pairs = pair_counts(operation_order("adaptive_pipe", pp, vpp, m)).sum(axis=(1, 2))
+    assert [paired_share(pp, vpp, m, stage=p) for p in range(pp)] == pytest.approx(pairs / (m * vpp))
 
 
 @pytest.mark.parametrize(

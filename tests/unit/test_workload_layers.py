@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.attention import score_columns
@@ -142,6 +143,23 @@ def test_mfu_of_the_published_mindspeed_row() -> None:
     causal = mfu(model, 4096, 4733, 353.9e12)
     scores = 3 * 2 * 32 * 256 * 2048 * 32 * 4733 / 353.9e12
     assert causal + scores == pytest.approx(0.617, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("size", "published"), [("22B", 0.415), ("175B", 0.514), ("530B", 0.560), ("1T", 0.563), ("530B_dp8", 0.542)]
+)
+def test_mfu_of_the_published_megatron_rows(size: str, published: float) -> None:
+    # Korthikanti et al., arXiv:2205.05198, table 5 and section 6.3: iteration seconds and MFU of GPT on A100 (312
+    # TFLOPS), attention in full: 72 B L s h^2 (1 + s / (6 h) + v / (12 L h)) FLOPs an iteration.
+    name = f"korth_{size}" if size.endswith("dp8") else f"korth_t5_{size}_seqsel"
+    row = next(r for r in shipped_records() if r.id == name)
+    seconds, gpus, seq = float(row.measured.step_time_s or 0.0), int(row.cluster.num_npus or 0), row.training.seq_length
+    tokens = row.training.global_batch_size.value * seq
+    assert mfu(row.model, seq, tokens / seconds / gpus, 312e12, causal=False) == pytest.approx(published, rel=0.005)
+    m = row.model
+    h, layers = m.hidden_size, m.num_hidden_layers
+    iteration = 72.0 * tokens * layers * h**2 * (1.0 + seq / (6.0 * h) + m.vocab_size / (12.0 * layers * h))
+    assert 3.0 * tokens * forward_flops_per_token(m, seq, causal=False) == pytest.approx(iteration, rel=1e-12)
 
 
 def test_activation_traffic_reads_two_inputs_and_writes_one() -> None:
