@@ -8,13 +8,13 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.specs.cluster import MAX_NPUS
-from autodeploy.specs.spec import Spec
 from autodeploy.specs.what_if import CardCount, Recommendation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
     from autodeploy.what_if.planning import WhatIfPlanner
 
 SEARCH: dict[str, Any] = {"effort": "fast", "top_k": 1, "time_limit_s": 20.0}
