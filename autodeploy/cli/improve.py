@@ -11,7 +11,7 @@ from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noq
 from autodeploy.cli.options import ListFormat, Output, Server, SimpleFormat
 
 if TYPE_CHECKING:
-    from autodeploy.specs.what_if import ImproveReport, Improvement
+    from autodeploy.specs.what_if import Improvement, ImproveReport
 
 app = typer.Typer()
 

@@ -75,11 +75,11 @@ def token_count(text: str) -> float:
 def recommendation_text(found: Recommendation) -> str:
     """The answer, the plan's degrees, and throughput by number of cards."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.wording import layout_text
+    from autodeploy.reports.wording import degrees
 
     lines = [found.message]
     if found.plan is not None:
-        lines.append(f"  {layout_text(found.plan.strategy)}")
+        lines.append(f"  {degrees(found.plan.strategy, with_dp=True)}")
     rows = [
         [
             f"{row.num_npus:,}",
