@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -15,13 +16,17 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.ranking.infeasible import HOPELESS_S
+from autodeploy.ranking.legality import nearest_changes
+from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity, plan_of_estimate
 from autodeploy.ranking.search_result import finish
-from autodeploy.ranking.why_not import WhyNot, explain_rejection
+from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
 from autodeploy.solver.effort import EFFORTS
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.spec import Spec, spec_hash
+from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rules import broken_rules
@@ -49,7 +54,9 @@ __all__ = [
     "check_space",
     "describe_hashes",
     "estimate",
+    "fastest_s",
     "launch_rules",
+    "place",
     "plan",
     "predict",
     "profile_hash",
@@ -334,6 +341,35 @@ def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Pred
     return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
 
 
+def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
+    """The spec's strategy with its layers, recomputation and swap chosen anew; None where nothing fits.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.strategy is None:
+        raise SpecError("only a strategy's layers can be placed", path="/strategy", hint="give tp, pp, ep ...")
+    prepared = prepare(spec)
+    context = _context_for(prepared, spec.strategy, features)
+    return place_candidate(_candidate_for(context, spec.strategy), context, spec, prepared.identity)
+
+
+def fastest_s(spec: Spec) -> float | None:
+    """Step time of the spec's fastest strategy as the sweep estimates it, before any is solved; None where none fits.
+
+    Raises
+    ------
+    SpecError
+        as `plan`.
+    """
+    prepared = prepare(spec)
+    found = search_space(spec, prepared.profile, prepared.choice, prepared.context).swept.repaired_s
+    fastest = float(found.min()) if len(found) else math.inf
+    return fastest if fastest < HOPELESS_S else None
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchRules:
     """What the launch target says of a strategy: rules it breaks, memory choices and features it could have."""
@@ -414,5 +450,12 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     context = prepared.context
     candidate = _candidate_for(context, strategy)
     return explain_rejection(
-        candidate, context, spec, estimated=lambda: predict(prepared, strategy).plan, best=lambda: best or plan(spec)
+        candidate,
+        context,
+        spec,
+        nearest=lambda: nearest_changes(
+            candidate, strategy, context, spec, prepared.profile, prepared.choice, prepared.identity
+        ),
+        estimated=lambda: predict(prepared, strategy).plan,
+        best=lambda: best or plan(spec),
     )

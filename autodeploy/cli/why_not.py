@@ -25,9 +25,7 @@ def why_not(
     output_format: SimpleFormat = ListFormat.TABLE,
 ) -> None:
     """Name the rule or bound that rejects a strategy, and what it would cost."""
-    from dataclasses import asdict
-
-    from autodeploy.cli.output import json_text, write_report
+    from autodeploy.cli.output import write_report
     from autodeploy.planner import why_not as explain
 
     spec, chosen = _question(subject, strategy)
@@ -35,7 +33,7 @@ def why_not(
     if output_format is ListFormat.TABLE:
         write_report(answer_text(answer), None)
         return
-    write_report(json_text(asdict(answer) | {"nearest": [near.model_dump() for near in answer.nearest]}), None)
+    write_report(answer.model_dump_json(indent=2), None)
 
 
 def answer_text(answer: Any) -> str:

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.sweep import sweep
+from autodeploy.ranking.legality import pins_to_lift, why_nothing_is_legal
 from autodeploy.solver.search_space import Searched, legal_candidates, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
 from autodeploy.strategies.feature_choice import choose_features
-from autodeploy.strategies.rules import load_rules
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
+    from autodeploy.strategies.feature_choice import FeatureChoice
     from hardware_profiles.profile import Profile
 
 HOPELESS_S = 1e4  # a step this long means that the template does not fit even with every layer recomputed
@@ -27,8 +28,10 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
     """Binding rules, and changes of the spec that the sweep says would fit, the smallest first."""
     legal = searched.counts.enumerated - sum(searched.counts.rejected.values())
     if legal == 0:
+        choice = choose_features(spec.search, spec.model, profile.name)
         return Infeasible(
-            binding_rules=_rules(searched) or _pins(spec.search), nearest=tuple(_rule_changes(spec, profile))
+            binding_rules=why_nothing_is_legal(spec.search, context, profile, choice),
+            nearest=tuple(_rule_changes(spec, profile, context, choice)),
         )
     least = _least_gib(spec, profile, context)
     rule = (
@@ -36,21 +39,6 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
         f"a card has {context.limit_bytes / GIB:.1f} GiB"
     )
     return Infeasible(binding_rules=(rule,), nearest=tuple(_memory_changes(spec, profile, context)))
-
-
-def _rules(searched: Searched) -> tuple[str, ...]:
-    """The rules that rejected most candidates, in words."""
-    texts = {rule.name: rule.text for rule in load_rules()}
-    return tuple(
-        f"{name}: {texts[name]} ({count:,} candidates)" for name, count in list(searched.counts.rejected.items())[:3]
-    )
-
-
-def _pins(search: SearchSpec) -> tuple[str, ...]:
-    """Where nothing could be enumerated: the axis values that no strategy of this cluster has."""
-    wanted = [f"{axis}: {value}" for axis, value in search.fix.items()]
-    wanted += [f"{axis}: {', '.join(map(str, values))}" for axis, values in search.allow.items()]
-    return ("no strategy of this cluster has " + " and ".join(wanted),)
 
 
 def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:
@@ -112,7 +100,7 @@ def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
     return options
 
 
-def _rule_changes(spec: Spec, profile: Profile) -> list[NearestChange]:
+def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: FeatureChoice) -> list[NearestChange]:
     """Where no candidate is legal: pins that can be lifted, and the nearest batch that divides."""
     cards = spec.cluster.num_npus or sum(b.nodes for b in spec.cluster.blocks or ()) * profile.npus_per_node
     cards -= spec.cluster.spare_npus
@@ -120,6 +108,17 @@ def _rule_changes(spec: Spec, profile: Profile) -> list[NearestChange]:
     found = []
     for change, search in _looser(spec.search):
         if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
+            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
+    lifted = pins_to_lift(spec.search, context, profile, choice)
+    if not found and lifted:
+        search = spec.search.model_copy(
+            update={
+                field: {axis: v for axis, v in getattr(spec.search, field).items() if axis not in lifted}
+                for field in ("fix", "allow", "forbid")
+            }
+        )
+        if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
+            change = f"search without what it says of {' and '.join(lifted)}"
             found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
     for value in sorted({-(-batch // unit) * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256)} - {batch}):
         if (seconds := _fits(spec, profile, cards, value)) is not None:

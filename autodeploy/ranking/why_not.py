@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.ranking.explain import explanation
 from autodeploy.specs.planset import NearestChange, Plan, PlanSet
+from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.rules import broken_rules
 
 if TYPE_CHECKING:
@@ -17,31 +17,29 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 
-@dataclass(frozen=True, slots=True)
-class WhyNot:
-    """The rule or the memory that rules a strategy out, or what it costs against the best plan."""
-
-    rule: str | None
-    message: str
-    step_time_s: float | None = None
-    against_best_pct: float | None = None
-    nearest: tuple[NearestChange, ...] = ()
-
-
 def explain_rejection(
     candidate: Candidates,
     context: Context,
     spec: Spec,
     *,
+    nearest: Callable[[], tuple[NearestChange, ...]],
     estimated: Callable[[], Plan],
     best: Callable[[], PlanSet],
 ) -> WhyNot:
-    """Legality first, then memory, then time against the best plan."""
+    """Legality first, then memory, then time against the best plan.
+
+    nearest, estimated, best : asked only where the answer needs them.
+    """
     broken = broken_rules(candidate, context.facts, spec.search.target)[0]
     if broken:
         first = broken[0]
         text = "; ".join(rule.text for rule in broken)
-        return WhyNot(rule=first.name, message=f"not legal for {spec.search.target}: {text} ({first.source})")
+        return WhyNot(
+            rule=first.name,
+            message=f"not legal for {spec.search.target}: {text} ({first.source})",
+            broken_rules=tuple(rule.name for rule in broken),
+            nearest=nearest(),
+        )
     plan = estimated()
     if not plan.fits:
         stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)

@@ -15,6 +15,7 @@ SCHEDULES: tuple[str, ...] = ("1f1b", "interleaved", "dualpipev", "dualpipe", "a
 PAIRED: tuple[int, ...] = (2, 3, 4)  # schedules that run a forward against a backward pass
 CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
 DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")
+HYBRID_DEGREES: tuple[int, ...] = (2, 4, 8)  # of the Ulysses part of hybrid context parallelism
 CHOICES: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}
 
 

@@ -47,6 +47,15 @@ def names(text: str) -> frozenset[str]:
     return frozenset(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))
 
 
+@lru_cache(maxsize=1024)
+def conjuncts(text: str) -> tuple[str, ...]:
+    """Conditions that must all hold for the expression to hold: it, cut at its outermost `and`."""
+    tree = _parse(text)
+    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
+        return tuple(part for value in tree.values for part in conjuncts(ast.unparse(value)))
+    return (text,)
+
+
 def evaluate(text: str, values: Values) -> Any:
     """Value of an expression, elementwise over arrays.
 

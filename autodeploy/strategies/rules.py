@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Bools, Candidates
-from autodeploy.strategies.expression import evaluate
+from autodeploy.strategies.expression import conjuncts, evaluate, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +45,14 @@ class Rule:
         if self.when:
             obeyed = obeyed | ~np.asarray(evaluate(self.when, values), dtype=bool)
         return obeyed
+
+    def names(self) -> frozenset[str]:
+        """Axes and facts that the rule reads."""
+        return names(self.require) | (names(self.when) if self.when else frozenset())
+
+    def parts(self) -> tuple[Rule, ...]:
+        """Rules of fewer names each, which all hold where this one does."""
+        return tuple(replace(self, require=text) for text in conjuncts(self.require))
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LEAST_TOKENS = 4096  # of a sequence on a context-parallel rank; MindSpeed auto-settings prunes below 4K (A3) or 8K (A2)
 
+RESTRICTED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "cp_algo", "schedule", "moe_dispatcher")
 OPTIMIZER_MEMORY = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")  # at most one of them
 
 
@@ -89,20 +90,25 @@ def default_space(
 
 def restrict(space: Space, search: SearchSpec) -> Space:
     """The space under the spec's `fix`, `allow` and `forbid`."""
-    changed: dict[str, Any] = {}
-    for axis in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "cp_algo", "schedule", "moe_dispatcher"):
-        values: list[int] = list(getattr(space, axis))
-        encode = _encoder(axis)
-        if axis in search.fix:
-            values = [encode(search.fix[axis])]
-        if axis in search.allow:
-            allowed = {encode(v) for v in search.allow[axis]}
-            values = [v for v in values if v in allowed] or sorted(allowed)
-        if axis in search.forbid:
-            forbidden = {encode(v) for v in search.forbid[axis]}
-            values = [v for v in values if v not in forbidden]
-        changed[axis] = values
+    changed = {axis: values_left(search, axis, getattr(space, axis)) for axis in RESTRICTED}
+    if not all(changed.values()):
+        return Space(**{**space.__dict__, "tp": []})  # an axis without a value leaves no strategy
     return Space(**{**space.__dict__, **changed})
+
+
+def values_left(search: SearchSpec, axis: str, values: Sequence[int]) -> list[int]:
+    """The values of an axis under the spec; a value that is asked for is looked at wherever it lies."""
+    encode = _encoder(axis)
+    left = list(values)
+    if axis in search.fix:
+        left = [encode(search.fix[axis])]
+    if axis in search.allow:
+        allowed = {encode(v) for v in search.allow[axis]}
+        left = [v for v in left if v in allowed] or sorted(allowed)
+    if axis in search.forbid:
+        forbidden = {encode(v) for v in search.forbid[axis]}
+        left = [v for v in left if v not in forbidden]
+    return left
 
 
 def _encoder(axis: str) -> Any:

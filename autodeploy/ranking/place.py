@@ -1,0 +1,22 @@
+"""The best placement and memory choices of one outer strategy, as a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.ranking.plans import Identity, plan_of_solved
+from autodeploy.solver.best_first import solve_candidate
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from autodeploy.strategies.candidates import Candidates
+
+
+def place(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan | None:
+    """The plan of one candidate with its layers, recomputation and swap solved quickly; None where nothing fits."""
+    solved = solve_candidate(candidate, context, 0, None)
+    if solved.solution.layout is None:
+        return None
+    return plan_of_solved(solved, spec, identity).model_copy(update={"rank": 1})

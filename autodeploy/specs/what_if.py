@@ -1,0 +1,86 @@
+"""Answers to "what if": why not another strategy, what would improve a launch, how many cards a deadline takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from autodeploy.specs.base import Document
+from autodeploy.specs.planset import NearestChange, Plan
+
+
+class WhyNot(Document):
+    """The rule or the memory that rules a strategy out, or what it costs against the best plan.
+
+    `broken_rules`: every rule it breaks, `rule` first. `nearest`: for an illegal strategy the nearest legal one (fewest
+    axes changed, then the least sum of |log2 ratio|).
+    """
+
+    rule: str | None = None
+    message: str
+    broken_rules: tuple[str, ...] = ()
+    step_time_s: float | None = None
+    against_best_pct: float | None = None
+    nearest: tuple[NearestChange, ...] = ()
+
+
+class Improvement(Document):
+    """One change of a launch and what it would take then.
+
+    `changes`: the strategy's fields that differ. `gain_pct`: more tokens a second and card, in percent.
+    `keeps_checkpoint_layout`: shards stay where they are: no degree, and no layer's place, changes.
+    """
+
+    name: str
+    changes: dict[str, Any]
+    gain_pct: float
+    step_time_s: float
+    peak_memory_gib: float
+    keeps_checkpoint_layout: bool
+    plan: Plan
+
+
+class ImproveReport(Document):
+    """The launch as it is, and the best single changes, the largest gain first."""
+
+    plan: Plan
+    improvements: tuple[Improvement, ...]
+    keeping_layout: Annotated[
+        tuple[Improvement, ...], Field(description="the best of those after which checkpoints load as they are")
+    ] = ()
+    tried: Annotated[int, Field(description="changes that were predicted")]
+    best_gain_pct: Annotated[
+        float | None, Field(description="of the best plan of a search with everything free; null: none fits")
+    ] = None
+    broken_rules: tuple[str, ...] = ()
+    spec: dict[str, Any]
+    spec_hash: str
+    engine_version: str
+
+
+class CardCount(Document):
+    """What so many cards would do: the best plan found for them, or the estimate of the sweep."""
+
+    num_npus: int
+    tokens_per_s: float
+    days: float | None = None
+    npu_hours: float | None = None
+    efficiency: Annotated[float, Field(description="tokens a second and card against the fewest cards of the table")]
+    estimated: Annotated[bool, Field(description="estimated by the sweep; false: a solved plan")] = True
+
+
+class Recommendation(Document):
+    """The fewest cards that train so many tokens in so many days.
+
+    `num_npus` is null where no number of cards that was looked at meets the deadline.
+    """
+
+    tokens: float
+    days: float
+    num_npus: int | None = None
+    plan: Plan | None = None
+    scaling: tuple[CardCount, ...] = ()
+    message: str
+    spec: dict[str, Any]
+    engine_version: str

@@ -1,0 +1,187 @@
+"""recommend(spec, tokens, days): the fewest cards that meet a deadline, and how throughput grows with cards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.engine import ENGINE_VERSION
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.build_context import profile_of
+from autodeploy.specs.cluster import MAX_NPUS
+from autodeploy.specs.what_if import CardCount, Recommendation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from autodeploy.what_if.planning import WhatIfPlanner
+
+SEARCH: dict[str, Any] = {"effort": "fast", "top_k": 1, "time_limit_s": 20.0}
+PRIMES = (2, 3, 5, 7)
+FARTHEST = 16  # times the cards of the spec, where no limit is given
+NEAR = 0.97  # an estimate of so much of what is needed is worth a search
+MOST_SEARCHES = 6
+DAY_S = 86_400.0
+
+
+def recommend(
+    spec: Spec, *, planner: WhatIfPlanner, days: float, tokens: float | None = None, max_npus: int | None = None
+) -> Recommendation:
+    """The fewest cards that train `tokens` in `days`, with the plan that does.
+
+    Looked at are whole nodes in numbers without a prime factor above 7: others leave cards or batch undivided. The
+    sweep's estimate brackets the answer by bisection, searches of small effort settle it.
+
+    Parameters
+    ----------
+    tokens : default: the spec's. max_npus : default: 16 times the spec's cards.
+
+    Raises
+    ------
+    SpecError
+        if there is no number of tokens, or the spec can't be planned.
+    """
+    tokens = spec.training.tokens if tokens is None else tokens
+    if tokens is None:
+        raise SpecError("how many tokens are to be trained?", path="/training/tokens", hint="tokens: 13e12")
+    spec = spec.model_copy(update={"training": spec.training.model_copy(update={"tokens": tokens}), "strategy": None})
+    table = _Table(spec, planner, tokens / (days * DAY_S))
+    limit = min(MAX_NPUS, FARTHEST * _cards(spec)) if max_npus is None else max_npus
+    counts = list(card_counts(_node(spec), limit))
+    if not counts:
+        raise SpecError(f"{limit} cards are less than a node", path="/max_npus", hint=f"at least {_node(spec)}")
+    chosen = _settle(table, counts)
+    if chosen is None:
+        most = counts[-1]
+        message = f"no more than {most:,} cards were looked at, and none of the counts meets {days:g} days"
+    else:
+        message = f"{chosen:,} cards train {tokens:.4g} tokens in {table.days_of(chosen, tokens):.1f} of {days:g} days"
+    return Recommendation(
+        tokens=tokens,
+        days=days,
+        num_npus=chosen,
+        plan=None if chosen is None else table.plans[chosen],
+        scaling=table.rows(tokens),
+        message=message,
+        spec=spec.model_dump(mode="json"),
+        engine_version=ENGINE_VERSION,
+    )
+
+
+def card_counts(per_node: int, limit: int) -> Iterator[int]:
+    """Cards in whole nodes, the nodes without a prime factor above 7, ascending."""
+    for nodes in range(1, limit // per_node + 1):
+        rest = nodes
+        for prime in PRIMES:
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            yield nodes * per_node
+
+
+class _Table:
+    """Tokens a second of card counts, each computed once."""
+
+    def __init__(self, spec: Spec, planner: WhatIfPlanner, needed: float) -> None:
+        self._spec, self._planner, self.needed = spec, planner, needed
+        self._batch = spec.training.global_batch_size.value * spec.training.seq_length
+        self._estimates: dict[int, float] = {}
+        self.plans: dict[int, Plan | None] = {}
+
+    def estimate(self, num_npus: int) -> float:
+        """As the sweep estimates it; 0 where nothing fits."""
+        if num_npus not in self._estimates:
+            fastest = self._planner.fastest_s(_on(self._spec, num_npus))
+            self._estimates[num_npus] = 0.0 if fastest is None else self._batch / fastest
+        return self._estimates[num_npus]
+
+    def meets(self, num_npus: int) -> bool:
+        """Whether a plan that a search finds is fast enough."""
+        if num_npus not in self.plans:
+            search = self._spec.search.model_copy(update=SEARCH)
+            found = self._planner.plan(_on(self._spec, num_npus).model_copy(update={"search": search})).plans
+            self.plans[num_npus] = found[0] if found else None
+        plan = self.plans[num_npus]
+        return plan is not None and plan.tokens_per_s >= self.needed
+
+    def plan_against_estimate(self, num_npus: int) -> float:
+        """Throughput of the plan that was found against its estimate; 1 where there is none."""
+        plan, estimate = self.plans.get(num_npus), self.estimate(num_npus)
+        return 1.0 if plan is None or estimate <= 0.0 else plan.tokens_per_s / estimate
+
+    def days_of(self, num_npus: int, tokens: float) -> float:
+        plan = self.plans[num_npus]
+        assert plan is not None
+        return tokens / plan.tokens_per_s / DAY_S
+
+    def rows(self, tokens: float) -> tuple[CardCount, ...]:
+        """Everything looked at, by number of cards; efficiency is against the first."""
+        found: list[CardCount] = []
+        for count in sorted({*self._estimates, *self.plans}):
+            plan = self.plans.get(count)
+            rate = self.estimate(count) if plan is None else plan.tokens_per_s
+            if rate <= 0.0:
+                continue
+            days = tokens / rate / DAY_S
+            a_card = rate / count
+            found.append(
+                CardCount(
+                    num_npus=count,
+                    tokens_per_s=rate,
+                    days=days,
+                    npu_hours=24.0 * days * count,
+                    efficiency=1.0 if not found else a_card / (found[0].tokens_per_s / found[0].num_npus),
+                    estimated=plan is None,
+                )
+            )
+        return tuple(found)
+
+
+def _first_enough(table: _Table, counts: list[int], share: float, low: int, high: int) -> int:
+    """Index in [low, high] of the first count whose estimate is `share` of what is needed, by bisection."""
+    while low < high:
+        middle = (low + high) // 2
+        if table.estimate(counts[middle]) >= share * table.needed:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _settle(table: _Table, counts: list[int]) -> int | None:
+    """The fewest cards whose plan meets the deadline.
+
+    Each search says how far plans are from estimates, which tells where to search next: the first count that should do,
+    and as long as the next smaller one is not hopeless, that one too.
+    """
+    failed, passed = -1, len(counts)
+    index = _first_enough(table, counts, 1.0, 0, len(counts) - 1)
+    for _ in range(MOST_SEARCHES):
+        count = counts[index]
+        if table.meets(count):
+            passed = index
+        else:
+            failed = index
+        if passed - failed == 1:
+            break
+        share = 1.0 / table.plan_against_estimate(count)
+        index = _first_enough(table, counts, share, failed + 1, passed - 1)
+        if passed < len(counts) and table.estimate(counts[index]) < NEAR * share * table.needed:
+            break
+    return counts[passed] if passed < len(counts) else None
+
+
+def _on(spec: Spec, num_npus: int) -> Spec:
+    cluster = spec.cluster.model_copy(update={"num_npus": num_npus, "blocks": None, "spare_npus": 0})
+    return spec.model_copy(update={"cluster": cluster})
+
+
+def _cards(spec: Spec) -> int:
+    if spec.cluster.num_npus is not None:
+        return spec.cluster.num_npus
+    return sum(block.nodes for block in spec.cluster.blocks or ()) * _node(spec)
+
+
+def _node(spec: Spec) -> int:
+    return profile_of(spec.cluster).npus_per_node
