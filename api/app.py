@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,6 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import openapi, problems
 from api.access import RecognisedRequests
+from api.following import Following
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
 from api.routes import ablations, catalogue, checks, events, health, plans, runs, searches, what_if
@@ -49,7 +51,11 @@ def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> F
         opened = open_services(settings, with_runner=True, planner=planner)
         services = await run_in_threadpool(opened.__enter__)
         app.state.services = services
+        app.state.following = Following(services.searches, app.state.stopping)
         app.state.metrics = Metrics(services.searches.count_by_status)
+        # What is there now stays; collecting it again and again would hold everybody up for a tenth of a second.
+        gc.collect()
+        gc.freeze()
         try:
             yield
         finally:

@@ -8,13 +8,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.presets import PresetInfo
+from autodeploy.store.base import to_json
 from autodeploy.store.clock import iso
 
 if TYPE_CHECKING:
-    from autodeploy.services import SearchPage, SearchSummary, SearchView
+    from collections.abc import Iterable, Mapping
+
+    from autodeploy.services import PlanText, SearchPage, SearchSummary, SearchView
 
 
 STALE = "computed with an older profile than a search today would take"
+
+
+def _joined(document: str, more: Mapping[str, Any]) -> bytes:
+    """A JSON object, which has at least one key, with further keys."""
+    return (f"{document[:-1]},{to_json(more)[1:]}" if more else document).encode()
 
 
 def _absent(value: Any) -> bool:
@@ -36,18 +44,18 @@ class SearchDocument(PlanSet):
     note: Annotated[str, Field(exclude_if=_absent)] = ""
     stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
 
-    @classmethod
-    def of(cls, view: SearchView) -> SearchDocument:
-        """The document of a search; the PlanSet in it is valid already."""
-        return cls.model_construct(
-            **dict(view.plan_set),
-            progress=view.progress,
-            cached=view.cached,
-            cancel_requested=view.cancel_requested,
-            tags=view.tags,
-            note=view.note,
-            stale=view.stale,
-        )
+    @staticmethod
+    def json_of(view: SearchView) -> bytes:
+        """The document of a search, put together as text: the PlanSet in it is valid already."""
+        said = {
+            "progress": view.progress,
+            "cached": view.cached,
+            "cancel_requested": view.cancel_requested,
+            "tags": view.tags,
+            "note": view.note,
+            "stale": view.stale,
+        }
+        return _joined(view.stored.json(), {name: value for name, value in said.items() if value})
 
 
 class SearchItem(BaseModel):
@@ -98,6 +106,11 @@ class PlanList(BaseModel):
 
     items: tuple[Plan, ...]
 
+    @staticmethod
+    def json_of(plans: Iterable[str]) -> bytes:
+        """The document of these plans, which are JSON already."""
+        return f'{{"items":[{",".join(plans)}]}}'.encode()
+
 
 class PlanDocument(Plan):
     """A plan and the newest search that found it."""
@@ -105,9 +118,11 @@ class PlanDocument(Plan):
     search_id: str
     stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
 
-    @classmethod
-    def of(cls, plan: Plan, search_id: str, *, stale: bool = False) -> PlanDocument:
-        return cls.model_construct(**dict(plan), search_id=search_id, stale=stale)
+    @staticmethod
+    def json_of(view: PlanText) -> bytes:
+        """The document of a stored plan, put together as text."""
+        said = {"search_id": view.stored.search_id} | ({"stale": True} if view.stale else {})
+        return _joined(view.stored.json(), said)
 
 
 class Annotations(BaseModel):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _DATA = files("hardware_profiles") / "data"
 
 
+@cache
 def list_profiles() -> tuple[str, ...]:
     """Names of the shipped profiles, sorted."""
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in _DATA.iterdir() if entry.name.endswith(".yaml")))

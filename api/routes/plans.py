@@ -16,11 +16,16 @@ from autodeploy.specs.planset import Plan
 router = APIRouter(prefix="/v1", tags=["plans"])
 
 
-@router.get("/plans/{plan_id}", operation_id="get_plan", summary="One plan", responses=responses(404, 422, 503))
-def get_plan(searches: SearchesDep, plan_id: PlanId) -> PlanDocument:
+@router.get(
+    "/plans/{plan_id}",
+    operation_id="get_plan",
+    summary="One plan",
+    response_model=PlanDocument,
+    responses=responses(404, 422, 503),
+)
+def get_plan(searches: SearchesDep, plan_id: PlanId) -> Response:
     """Equal searches find plans of equal ids; this is the newest one."""
-    view = searches.plan(plan_id)
-    return PlanDocument.of(view.plan, view.plan_set.search.id, stale=view.stale)
+    return Response(PlanDocument.json_of(searches.plan_text(plan_id)), media_type="application/json")
 
 
 @router.get(

@@ -5,25 +5,25 @@ from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-import anyio
 from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_document
 from api.dependencies import PrincipalDep, SearchesDep, SearchId, ServicesDep, WaitDep
 from api.documents import Annotations, PlanList, SearchDocument, SearchList
+from api.following import following_of
 from api.openapi import spec_request_body
 from api.problems import responses
 from api.threads import run_submission
 from autodeploy.errors import SpecError
 from autodeploy.services import SearchService, SearchView
-from autodeploy.services.intake import read_network_spec
-from autodeploy.specs.planset import FINISHED, Status
+from autodeploy.services.intake import read_spec
+from autodeploy.specs.planset import Status
 from autodeploy.store.clock import SEARCH_ID_PATTERN
 from autodeploy.store.searches import SearchFilter
 
-FIRST_LOOK_S = 0.02
-LAST_LOOK_S = 0.25
+# Who waits is asked that often whether he is still there.
+CLIENT_LOOK_S = 1.0
 
 router = APIRouter(prefix="/v1/searches", tags=["searches"])
 
@@ -45,45 +45,51 @@ async def create_search(
     services: ServicesDep,
     principal: PrincipalDep,
     request: Request,
-    response: Response,
     document: Annotated[Any, Depends(read_document)],
     wait_s: WaitDep,
     idempotency_key: Annotated[
         str | None, Header(min_length=1, max_length=255, description="the same key and spec give the same search")
     ] = None,
     cache_control: Annotated[str | None, Header(max_length=200, description="`no-cache`: plan anew")] = None,
-) -> SearchDocument:
+) -> Response:
     """An infeasible spec is a result too: its `infeasible` names the binding rules and the nearest change that fits."""
     reuse = "no-cache" not in (cache_control or "").lower()
 
     def submit() -> SearchView:
-        spec = read_network_spec(document, services.planner)
+        spec = read_spec(document)
         return services.searches.submit(spec, idempotency_key=idempotency_key, principal=principal, reuse=reuse).search
 
+    headers = {}
     view = await run_submission(request, submit)
     if not view.is_finished and wait_s > 0:
-        response.headers["Preference-Applied"] = "wait"
+        headers["Preference-Applied"] = "wait"
         view = await wait_until_finished(services.searches, view.id, wait_s, request)
-    response.headers["Location"] = f"/v1/searches/{view.id}"
-    response.status_code = 200 if view.is_finished else 202
-    return SearchDocument.of(view)
+    headers["Location"] = f"/v1/searches/{view.id}"
+    return _answer(view, 200 if view.is_finished else 202, headers)
 
 
 async def wait_until_finished(searches: SearchService, search_id: str, wait_s: float, request: Request) -> SearchView:
     """The search when it is finished, or when the time is over, the client gone or the server stopping."""
-    deadline_s = time.monotonic() + wait_s
-    pause_s = FIRST_LOOK_S
-    while (left_s := deadline_s - time.monotonic()) > 0:
-        if await run_in_threadpool(searches.status, search_id) in FINISHED:
-            break
-        if request.app.state.stopping.is_set() or await request.is_disconnected():
-            break
-        await anyio.sleep(min(pause_s, left_s))
-        pause_s = min(2 * pause_s, LAST_LOOK_S)
+    end_s = time.monotonic() + wait_s
+    with following_of(request).follow(search_id) as follower:
+        while (left_s := end_s - time.monotonic()) > 0 and not follower.is_over:
+            await follower.news(min(left_s, CLIENT_LOOK_S))
+            if await request.is_disconnected():
+                break
     return await run_in_threadpool(searches.get, search_id)
 
 
-@router.get("", operation_id="list_searches", summary="List searches, newest first", responses=responses(422, 503))
+def _answer(view: SearchView, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(SearchDocument.json_of(view), status, headers, media_type="application/json")
+
+
+@router.get(
+    "",
+    operation_id="list_searches",
+    summary="List searches, newest first",
+    response_model=SearchList,
+    responses=responses(422, 503),
+)
 def list_searches(
     request: Request,
     searches: SearchesDep,
@@ -95,7 +101,7 @@ def list_searches(
     created_before: Annotated[datetime | None, Query(description="before; RFC 3339 with a time zone")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=SEARCH_ID_PATTERN, description="the last id of the page before")] = None,
-) -> SearchList:
+) -> Response:
     """Pages are stable while searches are added: `next` continues after the last one shown."""
     for name, text in (("model", model), ("profile", profile), ("tag", tag)):
         if text is not None and "\0" in text:
@@ -109,7 +115,7 @@ def list_searches(
     if page.next_after is not None:
         kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
         next_url = f"{request.url.path}?{urlencode([*kept, ('after', page.next_after)])}"
-    return SearchList.of(page, next_url)
+    return Response(SearchList.of(page, next_url).model_dump_json(), media_type="application/json")
 
 
 @router.get(
@@ -122,23 +128,33 @@ def list_searches(
 async def get_search(
     services: ServicesDep,
     request: Request,
-    response: Response,
     search_id: SearchId,
     wait_s: WaitDep,
     if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
-) -> SearchDocument | Response:
+) -> Response:
     """With `Prefer: wait` the answer comes when the search is finished."""
-    view = await run_in_threadpool(services.searches.get, search_id)
+
+    def look() -> tuple[SearchView, Response]:
+        view = services.searches.get(search_id)
+        return view, _unless_known(view, if_none_match)
+
+    view, response = await run_in_threadpool(look)
     if not view.is_finished and wait_s > 0:
-        response.headers["Preference-Applied"] = "wait"
         view = await wait_until_finished(services.searches, search_id, wait_s, request)
-    if view.is_finished:
-        etag = f'"{search_id}.{view.updated_at.timestamp():.6f}"'
-        headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-        if if_none_match is not None and etag in {tag.strip() for tag in if_none_match.split(",")}:
-            return Response(status_code=304, headers=headers)
-        response.headers.update(headers)
-    return SearchDocument.of(view)
+        response = _unless_known(view, if_none_match)
+        response.headers["Preference-Applied"] = "wait"
+    return response
+
+
+def _unless_known(view: SearchView, if_none_match: str | None) -> Response:
+    """The search; 304 for a finished one that the caller has as it is."""
+    if not view.is_finished:
+        return _answer(view)
+    etag = f'"{view.id}.{view.updated_at.timestamp():.6f}{".stale" if view.stale else ""}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    if if_none_match is not None and etag in {tag.strip() for tag in if_none_match.split(",")}:
+        return Response(status_code=304, headers=headers)
+    return _answer(view, headers=headers)
 
 
 @router.patch(
@@ -150,9 +166,9 @@ async def get_search(
 )
 def annotate_search(
     searches: SearchesDep, search_id: SearchId, annotations: Annotated[Annotations, Body()]
-) -> SearchDocument:
+) -> Response:
     """Tags replace the ones before."""
-    return SearchDocument.of(searches.annotate(search_id, tags=annotations.tags, note=annotations.note))
+    return _answer(searches.annotate(search_id, tags=annotations.tags, note=annotations.note))
 
 
 @router.post(
@@ -163,9 +179,9 @@ def annotate_search(
     response_model=SearchDocument,
     responses=responses(404, 409, 422, 503),
 )
-def cancel_search(searches: SearchesDep, search_id: SearchId) -> SearchDocument:
+def cancel_search(searches: SearchesDep, search_id: SearchId) -> Response:
     """A queued search stops at once, a running one soon; cancelling twice is no error."""
-    return SearchDocument.of(searches.cancel(search_id))
+    return _answer(searches.cancel(search_id), 202)
 
 
 @router.delete(
@@ -184,8 +200,9 @@ def delete_search(searches: SearchesDep, principal: PrincipalDep, search_id: Sea
     "/{search_id}/plans",
     operation_id="list_plans",
     summary="The ranked plans of a search",
+    response_model=PlanList,
     responses=responses(404, 422, 503),
 )
-def list_plans(searches: SearchesDep, search_id: SearchId) -> PlanList:
+def list_plans(searches: SearchesDep, search_id: SearchId) -> Response:
     """Empty while the search is not finished, and when nothing fits."""
-    return PlanList.model_construct(items=searches.plans(search_id))
+    return Response(PlanList.json_of(searches.plan_texts(search_id)), media_type="application/json")

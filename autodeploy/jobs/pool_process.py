@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
 import signal
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SearchCancelled
@@ -31,6 +33,8 @@ SINGLE_THREADED = {
         "NUMEXPR_NUM_THREADS",
     )
 }
+# A search takes every core it gets; whoever answers requests on this machine comes first.
+NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +47,17 @@ class Job:
     heartbeat_s: float
 
 
+def come_after_servers() -> None:
+    """Niceness for a whole worker, whose session Linux would otherwise weigh against other sessions as a whole."""
+    with contextlib.suppress(OSError):  # other systems have no such thing, and some containers forbid it
+        Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
+
+
 def prepare(planner: str) -> None:
     """Runs once in each new process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then stops this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.nice(NICENESS)
     threading.Thread(target=_die_with_parent, name="die-with-parent", daemon=True).start()
     load_planner(planner)
 

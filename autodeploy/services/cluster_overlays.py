@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.spec import canonical_json
 from autodeploy.store.runs import Runs
+from autodeploy.store.searches import Searches
+from hardware_profiles import list_profiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from autodeploy.jobs.planning import Planner
     from autodeploy.specs.spec import Spec
     from autodeploy.store.database import Session
+
+# So many clusters are kept in mind; with more of them the memory begins anew.
+REMEMBERED = 2000
 
 
 def with_overlay(session: Session, spec: Spec) -> Spec:
@@ -37,27 +42,66 @@ def is_ledgers(cluster: ClusterSpec) -> bool:
     return isinstance(report, dict) and report.get("cluster") == cluster.ledger_name
 
 
+class Resting(NamedTuple):
+    """A search, the spec that it was planned from and the profile that its plans rest on."""
+
+    search_id: str
+    spec_hash: str
+    profile_hash: str
+
+
 class Freshness:
-    """Tells stale plans in one session: each cluster's profile is hashed once."""
+    """Tells stale plans. What it worked out it keeps: lists ask the same of the same clusters again and again."""
 
-    def __init__(self, session: Session, planner: Planner) -> None:
-        self._session = session
+    def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._hashes: dict[str, str | None] = {}
+        # By the hash of a spec: its cluster, an overlay that follows the ledger written as `auto`.
+        self._clusters: dict[str, ClusterSpec] = {}
+        # By cluster and the moments of the ledger's overlays.
+        self._hashes: dict[tuple[str, object], str | None] = {}
 
-    def is_stale(self, cluster_document: Mapping[str, Any], profile_hash: str) -> bool:
-        """Whether a plan of this cluster and profile hash would rest on another profile today."""
-        key = canonical_json(dict(cluster_document))
-        if key not in self._hashes:
-            self._hashes[key] = self._hash_today(ClusterSpec.model_validate(cluster_document))
-        return self._hashes[key] not in {None, profile_hash}
+    def is_stale(self, session: Session, resting: Resting) -> bool:
+        """Whether these plans would rest on another profile today."""
+        return bool(self.stale_ids(session, [resting]))
 
-    def _hash_today(self, cluster: ClusterSpec) -> str | None:
+    def stale_ids(self, session: Session, searches: Sequence[Resting]) -> set[str]:
+        """Which of these searches have stale plans."""
+        self._read_clusters(session, searches)
+        today: dict[str, str | None] = {}
+        for spec_hash in {search.spec_hash for search in searches}:
+            today[spec_hash] = self._hash_today(session, self._clusters[spec_hash])
+        return {search.search_id for search in searches if today[search.spec_hash] not in {None, search.profile_hash}}
+
+    def _read_clusters(self, session: Session, searches: Sequence[Resting]) -> None:
+        unknown = {search.spec_hash: search.search_id for search in searches if search.spec_hash not in self._clusters}
+        if not unknown:
+            return None
+        if len(self._clusters) + len(unknown) > REMEMBERED:
+            self._clusters = {}
+            return self._read_clusters(session, searches)
+        documents = Searches(session).clusters(list(unknown.values()))
+        for spec_hash, search_id in unknown.items():
+            cluster = ClusterSpec.model_validate(documents[search_id])
+            self._clusters[spec_hash] = (
+                cluster.model_copy(update={"overlay": "auto"}) if is_ledgers(cluster) else cluster
+            )
+        return None
+
+    def _hash_today(self, session: Session, cluster: ClusterSpec) -> str | None:
         """None where the profile is a file that is gone, or an override no longer fits: nothing can be said."""
-        if is_ledgers(cluster):
-            cluster = cluster.model_copy(update={"overlay": "auto"})
+        if cluster.profile not in list_profiles():  # a file may change at any time
+            return self._hash_of(_resolved(session, cluster))
+        moments = Runs(session).overlay_moments(cluster.ledger_name) if cluster.overlay == "auto" else ()
+        key = canonical_json(cluster.model_dump(mode="json")), moments
+        if key not in self._hashes:
+            if len(self._hashes) > REMEMBERED:
+                self._hashes = {}
+            self._hashes[key] = self._hash_of(_resolved(session, cluster))
+        return self._hashes[key]
+
+    def _hash_of(self, cluster: ClusterSpec) -> str | None:
         try:
-            return self._planner.profile_hash(_resolved(self._session, cluster))
+            return self._planner.profile_hash(cluster)
         except SpecError:
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, SpecError
@@ -11,6 +12,8 @@ from autodeploy.specs.validation import did_you_mean
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autodeploy.jobs.planning import Planner
     from autodeploy.specs.spec import Spec
 
@@ -21,7 +24,31 @@ NO_FILE_HINT = "the command line reads files"
 
 
 def read_network_spec(document: Any, planner: Planner) -> Spec:
-    """The validated spec of a request's body.
+    """The validated spec of a request's body, which can be planned with.
+
+    Raises
+    ------
+    SpecError
+        with every bad field: JSON pointer, message and hint.
+    """
+    spec = read_spec(document)
+    with placed_in_spec():
+        planner.prepare(spec)
+    return spec
+
+
+@contextmanager
+def placed_in_spec() -> Iterator[None]:
+    """What is wrong with a profile is said at its place in the spec."""
+    try:
+        yield
+    except ProfileError as error:
+        errors = tuple(FieldError("/cluster" + p.path, p.message, p.hint) for p in error.problems)
+        raise SpecError(errors=errors) from error
+
+
+def read_spec(document: Any) -> Spec:
+    """The validated spec of a request's body; whether it can be planned with is another question.
 
     Raises
     ------
@@ -32,13 +59,10 @@ def read_network_spec(document: Any, planner: Planner) -> Spec:
     try:
         spec = read_spec_document(document)
         if not errors:
-            planner.prepare(spec)
             return spec
     except SpecError as error:
         known = {e.path for e in errors}
         errors = [*(e for e in error.errors if e.path not in known), *errors]
-    except ProfileError as error:
-        errors = [FieldError("/cluster" + p.path, p.message, p.hint) for p in error.problems]
     raise SpecError(errors=tuple(sorted(errors, key=lambda e: e.path)))
 
 

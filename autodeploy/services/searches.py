@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
@@ -12,30 +12,30 @@ from autodeploy.errors import ConflictError, FieldError, LimitError, NotFoundErr
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
 from autodeploy.services.access import ANYONE, Principal
-from autodeploy.services.cluster_overlays import Freshness, with_overlay
-from autodeploy.services.intake import refuse_files
-from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView
-from autodeploy.specs.planset import FINISHED
+from autodeploy.services.cluster_overlays import Freshness, Resting, with_overlay
+from autodeploy.services.intake import placed_in_spec, refuse_files
+from autodeploy.services.views import PlanText, PlanView, SearchPage, SearchSummary, SearchView
+from autodeploy.specs.planset import FINISHED, Plan
 from autodeploy.specs.spec import canonical_json
-from autodeploy.store.clock import iso, new_search_id, utc_now
+from autodeploy.store.clock import new_search_id, utc_now
 from autodeploy.store.events import STATUS, Events
 from autodeploy.store.idempotency import IdempotencyKeys
 from autodeploy.store.keys import ApiKeys
 from autodeploy.store.plans import Plans
-from autodeploy.store.planset_rows import read_plan, read_plan_set
+from autodeploy.store.planset_rows import plan_json
 from autodeploy.store.queue import Queue
 from autodeploy.store.searches import Searches, SearchFilter
 from autodeploy.store.tables import SearchRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from autodeploy.jobs.planning import Planner
     from autodeploy.jobs.runner import JobRunner
     from autodeploy.planner import Progress
     from autodeploy.settings import Settings
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.store.database import Database, Session
     from autodeploy.store.events import Event
@@ -72,6 +72,7 @@ class SearchService:
         self._planner = planner
         self._runner = runner
         self._settings = settings
+        self._freshness = Freshness(planner)
 
     # -- begin -----------------------------------------------------------------------------------------------------
 
@@ -102,8 +103,12 @@ class SearchService:
         refuse_files(spec)
         with self._database.read() as session:
             spec = with_overlay(session, spec)
-        self._planner.check_space(spec)
-        content = _Content(*self._planner.describe_hashes(spec))
+            with placed_in_spec():
+                content = _Content(*self._planner.describe_hashes(spec))
+            is_known = Searches(session).is_planned(*astuple(content))
+        if not is_known:  # what was planned before can be planned
+            with placed_in_spec():
+                self._planner.check_space(spec)
         tags = check_annotations(tags, note)
         try:
             with self._database.write() as session:
@@ -196,24 +201,17 @@ class SearchService:
         now = utc_now()
         row = _new_row(spec, content, note, now)
         row.principal = principal.key_id
-        equal = (
-            Searches(session).reusable(content.spec_hash, content.profile_hash, content.engine_version)
-            if reuse
-            else None
-        )
+        equal = Searches(session).reusable(*astuple(content)) if reuse else None
         if equal is None and enqueue:
             self._refuse_too_many(session, principal)
-        Searches(session).add(row, tags)
         if equal is None:
+            Searches(session).add(row, tags)
             Events(session).append(row.id, STATUS, [{"status": "queued"}], now=now)
             if enqueue and self._runner is not None:
                 self._runner.enqueue(session, row.id)
             return row.id
-        found = read_plan_set(equal, Plans(session).documents(equal.id))
-        search = found.search.model_copy(update={"id": row.id, "created_at": iso(row.created_at)})
-        Searches(session).store_result(row.id, found.model_copy(update={"search": search}), now=now)
-        Searches(session).change(row.id, {"cached_from": equal.cached_from or equal.id})
-        Events(session).append(row.id, STATUS, [{"status": found.status, "cached": True}], now=now)
+        Searches(session).add_copy(row, equal, tags)
+        Events(session).append(row.id, STATUS, [{"status": equal.status, "cached": True}], now=now)
         return row.id
 
     def _refuse_too_many(self, session: Session, principal: Principal) -> None:
@@ -239,28 +237,20 @@ class SearchService:
             when there is none of that id.
         """
         with self._database.read() as session:
-            row = Searches(session).get(search_id)
-            if row is None:
+            found = Searches(session).stored(search_id)
+            if found is None:
                 raise _no_search(search_id)
-            documents = Plans(session).documents(search_id) if row.num_plans else []
-            tags = Searches(session).tags([search_id])[search_id]
+            stored, row = found
             running = row.status == "running"
-            progress = Events(session).latest_progress(search_id) if running else None
             return SearchView(
-                plan_set=read_plan_set(row, documents),
-                updated_at=row.updated_at,
-                progress=progress,
+                stored=stored,
+                progress=Events(session).latest_progress(search_id) if running else None,
                 cached=row.cached_from is not None,
                 cancel_requested=row.cancel_requested,
-                tags=tags,
+                tags=Searches(session).tags([search_id])[search_id],
                 note=row.note,
-                stale=self._is_stale(session, row),
+                stale=bool(row.num_plans) and self._freshness.is_stale(session, _resting(row)),
             )
-
-    def _is_stale(self, session: Session, row: SearchRow) -> bool:
-        if not row.num_plans:
-            return False
-        return Freshness(session, self._planner).is_stale(row.spec["cluster"], row.profile_hash)
 
     def status(self, search_id: str) -> str:
         """The status alone: what somebody who waits asks often."""
@@ -280,11 +270,8 @@ class SearchService:
             rows = Searches(session).page(where, limit=limit + 1, after=after)
             shown = rows[:limit]
             tags = Searches(session).tags([row.id for row in shown]) if shown else {}
-            fresh = Freshness(session, self._planner)
-            stale = {
-                row.id: bool(row.num_plans) and fresh.is_stale(row.cluster_document, row.profile_hash) for row in shown
-            }
-        items = tuple(_summary(row, tags[row.id], stale[row.id]) for row in shown)
+            stale = self._freshness.stale_ids(session, [_resting(row) for row in shown if row.num_plans])
+        items = tuple(_summary(row, tags[row.id], row.id in stale) for row in shown)
         return SearchPage(items, has_more=len(rows) > limit)
 
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
@@ -292,12 +279,34 @@ class SearchService:
         with self._database.read() as session:
             return Events(session).after(search_id, after)
 
+    def news(self, after: Mapping[str, int]) -> dict[str, tuple[Sequence[Event], bool]]:
+        """What happened to each of these searches after that event, and whether it is finished or gone.
+
+        One look for many: the events of those searches only are read that have new ones.
+        """
+        with self._database.read() as session:
+            statuses = Searches(session).statuses(tuple(after))
+            newest = Events(session).newest(tuple(after))
+            return {
+                search_id: (
+                    Events(session).after(search_id, seen) if newest.get(search_id, 0) > seen else (),
+                    statuses.get(search_id) in {*FINISHED, None},
+                )
+                for search_id, seen in after.items()
+            }
+
     def plans(self, search_id: str) -> tuple[Plan, ...]:
         """The ranked plans of a search; none while it is not finished."""
+        return tuple(Plan.model_validate_json(text) for text in self.plan_texts(search_id))
+
+    def plan_texts(self, search_id: str) -> tuple[str, ...]:
+        """The same as JSON text, ready to be sent."""
         with self._database.read() as session:
-            if not Searches(session).exists(search_id):
+            version = Searches(session).engine_version(search_id)
+            if version is None:
                 raise _no_search(search_id)
-            return tuple(read_plan(document) for document in Plans(session).documents(search_id))
+            texts = Plans(session).texts(search_id)
+        return tuple(plan_json(text, version) for text in texts)
 
     def plan(self, plan_id: str) -> PlanView:
         """A plan by its id, with the newest PlanSet that holds it.
@@ -307,16 +316,27 @@ class SearchService:
         NotFoundError
             when there is none of that id.
         """
+        search = self.get(self.plan_text(plan_id).stored.search_id)
+        plan = next(plan for plan in search.plan_set.plans if plan.plan_id == plan_id)
+        return PlanView(plan, search.plan_set, search.stale)
+
+    def plan_text(self, plan_id: str) -> PlanText:
+        """A plan by its id, as JSON text, ready to be sent.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
         with self._database.read() as session:
-            row = Plans(session).newest(plan_id)
-            search = Searches(session).get(row.search_id) if row is not None else None
-            if row is None or search is None:
+            found = Plans(session).newest(plan_id)
+            if found is None:
                 raise NotFoundError(
                     f"there is no plan {plan_id}", hint="GET /v1/searches lists searches and their best plans"
                 )
-            plan_set = read_plan_set(search, Plans(session).documents(row.search_id))
-            stale = self._is_stale(session, search)
-        return PlanView(next(plan for plan in plan_set.plans if plan.plan_id == plan_id), plan_set, stale)
+            return PlanText(
+                found, self._freshness.is_stale(session, Resting(found.search_id, found.spec_hash, found.profile_hash))
+            )
 
     def count_by_status(self) -> dict[str, int]:
         """How many searches have each status."""
@@ -424,7 +444,7 @@ def _new_row(spec: Spec, content: _Content, note: str, now: datetime) -> SearchR
 
 def _summary(row: Any, tags: tuple[str, ...], stale: bool) -> SearchSummary:
     values = dict(row._mapping)
-    inner = {"model_name", "cached_from", "profile_hash", "cluster_document"}
+    inner = {"model_name", "cached_from", "profile_hash", "spec_hash"}
     return SearchSummary(
         **{key: value for key, value in values.items() if key not in inner},
         model=values["model_name"],
@@ -432,6 +452,10 @@ def _summary(row: Any, tags: tuple[str, ...], stale: bool) -> SearchSummary:
         tags=tags,
         stale=stale,
     )
+
+
+def _resting(row: Any) -> Resting:
+    return Resting(row.id, row.spec_hash, row.profile_hash)
 
 
 def _no_search(search_id: str) -> NotFoundError:

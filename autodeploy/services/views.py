@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.specs.planset import FINISHED
@@ -11,9 +12,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.store.planset_rows import StoredPlan, StoredSearch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SearchView:
     """One search: its PlanSet (without plans until it is finished) and what is known besides.
 
@@ -22,8 +24,7 @@ class SearchView:
     `progress` is the latest report of a running search, in the fields of `autodeploy.planner.Progress`.
     """
 
-    plan_set: PlanSet
-    updated_at: datetime
+    stored: StoredSearch
     progress: dict[str, Any] | None = None
     cached: bool = False
     cancel_requested: bool = False
@@ -31,13 +32,22 @@ class SearchView:
     note: str = ""
     stale: bool = False
 
+    @cached_property
+    def plan_set(self) -> PlanSet:
+        """Read when it is asked for: whoever only sends it on needs its text, `stored.json()`."""
+        return self.stored.plan_set()
+
     @property
     def id(self) -> str:
-        return self.plan_set.search.id
+        return self.stored.id
 
     @property
     def status(self) -> str:
-        return self.plan_set.status
+        return self.stored.status
+
+    @property
+    def updated_at(self) -> datetime:
+        return self.stored.updated_at
 
     @property
     def is_finished(self) -> bool:
@@ -87,4 +97,12 @@ class PlanView:
 
     plan: Plan
     plan_set: PlanSet
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """A plan as it is stored."""
+
+    stored: StoredPlan
     stale: bool = False

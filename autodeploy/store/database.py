@@ -6,7 +6,6 @@ as a reader and then writes fails with "database is locked", whatever the busy t
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take it from here
 
 from autodeploy.errors import StorageFullError
+from autodeploy.store.base import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,10 +34,6 @@ POSTGRESQL_DISK_FULL = "53100"
 _BEGIN = "autodeploy_begin"
 
 
-def _to_json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
 class Database:
     """A pool of connections. Make one for each process; sessions are short and never shared.
 
@@ -50,7 +46,7 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = 20) -> None:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": pool_size, "json_serializer": _to_json}
+        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": pool_size, "json_serializer": to_json}
         options["hide_parameters"] = True  # what is written never stands in an error, hence in no log
         if self.is_sqlite:
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,15 @@ class Events:
         ]
         self.session.execute(insert(EventRow), rows)
 
+    def newest(self, search_ids: Sequence[str]) -> dict[str, int]:
+        """The number of the last event of each of these searches."""
+        query = (
+            select(EventRow.search_id, func.max(EventRow.seq))
+            .where(EventRow.search_id.in_(search_ids))
+            .group_by(EventRow.search_id)
+        )
+        return {search_id: seq for search_id, seq in self.session.execute(query)}
+
     def after(self, search_id: str, seq: int, *, limit: int = 500) -> list[Event]:
         """Up to `limit` events that follow number `seq`."""
         query = (

@@ -6,16 +6,19 @@ shortest representation of a float, which reads back as the same float.
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.engine import ENGINE_VERSION
 from autodeploy.specs.planset import Optimality, Plan, PlanSet, SearchInfo
+from autodeploy.store.base import to_json
 from autodeploy.store.clock import iso
 from autodeploy.store.tables import PlanRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from autodeploy.store.tables import SearchRow
+    from datetime import datetime
 
 
 def result_columns(plan_set: PlanSet) -> dict[str, Any]:
@@ -71,27 +74,80 @@ def read_plan(document: dict[str, Any]) -> Plan:
     return Plan.model_validate(document)
 
 
-def read_plan_set(row: SearchRow, plan_documents: Iterable[dict[str, Any]]) -> PlanSet:
-    """The stored PlanSet; of a search without a result, one that says its status."""
-    if row.result is None:
-        return _without_result(row)
-    search = {**row.result["search"], "spec": row.spec}
-    return PlanSet.model_validate({**row.result, "search": search, "plans": list(plan_documents)})
+@dataclass(frozen=True, slots=True)
+class StoredSearch:
+    """A search as it is stored. Its documents are JSON text, which can be sent as it is."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    status: str
+    error: str | None
+    spec_hash: str
+    profile_hash: str
+    engine_version: str
+    spec: str
+    result: str | None
+    plans: tuple[str, ...]
+
+    def json(self) -> str:
+        """The PlanSet; of a search without a result, one that says its status.
+
+        What this version of the engine wrote is put together as text, unread: it was valid when it was stored. What
+        another version wrote may lack fields and is read.
+        """
+        if self.result is None:
+            return self._without_result().model_dump_json()
+        if self.engine_version != ENGINE_VERSION:
+            return PlanSet.model_validate_json(self._joined(self.result)).model_dump_json()
+        return self._joined(self.result)
+
+    def plan_set(self) -> PlanSet:
+        """The PlanSet as an object."""
+        return self._without_result() if self.result is None else PlanSet.model_validate_json(self._joined(self.result))
+
+    def _joined(self, result: str) -> str:
+        document = json.loads(result)
+        search = to_json(document.pop("search"))
+        parts = {name: to_json(value) for name, value in document.items()}
+        parts["search"] = f'{search[:-1]},"spec":{self.spec}}}'
+        parts["plans"] = f"[{','.join(self.plans)}]"
+        return "{" + ",".join(f'"{name}":{parts[name]}' for name in PlanSet.model_fields if name in parts) + "}"
+
+    def _without_result(self) -> PlanSet:
+        spec = json.loads(self.spec)
+        return PlanSet.model_validate(
+            {
+                "search": SearchInfo(
+                    id=self.id,
+                    spec=spec,
+                    spec_hash=self.spec_hash,
+                    profile_hash=self.profile_hash,
+                    engine_version=self.engine_version,
+                    created_at=iso(self.created_at),
+                ),
+                "status": self.status,
+                "optimality": Optimality(objective=spec["search"]["objective"]),
+                "error": self.error,
+            }
+        )
 
 
-def _without_result(row: SearchRow) -> PlanSet:
-    return PlanSet.model_validate(
-        {
-            "search": SearchInfo(
-                id=row.id,
-                spec=row.spec,
-                spec_hash=row.spec_hash,
-                profile_hash=row.profile_hash,
-                engine_version=row.engine_version,
-                created_at=iso(row.created_at),
-            ),
-            "status": row.status,
-            "optimality": Optimality(objective=row.spec["search"]["objective"]),
-            "error": row.error,
-        }
-    )
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan as it is stored, and the search that found it."""
+
+    search_id: str
+    engine_version: str
+    document: str
+    spec_hash: str
+    profile_hash: str
+
+    def json(self) -> str:
+        """The plan."""
+        return plan_json(self.document, self.engine_version)
+
+
+def plan_json(document: str, engine_version: str) -> str:
+    """A stored plan, unread where this version of the engine wrote it."""
+    return document if engine_version == ENGINE_VERSION else Plan.model_validate_json(document).model_dump_json()

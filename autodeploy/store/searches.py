@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import Text, cast, delete, func, insert, select, update
 
-from autodeploy.store.clock import first_id_at
-from autodeploy.store.planset_rows import plan_rows, result_columns
+from autodeploy.store.clock import first_id_at, iso
+from autodeploy.store.plans import Plans
+from autodeploy.store.planset_rows import StoredSearch, plan_rows, result_columns
 from autodeploy.store.tables import PlanRow, SearchRow, TagRow
 
 if TYPE_CHECKING:
@@ -44,7 +45,38 @@ LIST_COLUMNS: tuple[Any, ...] = (
     SearchRow.cached_from,
     SearchRow.note,
     SearchRow.profile_hash,
-    SearchRow.spec["cluster"].label("cluster_document"),
+    SearchRow.spec_hash,
+)
+# A search with its documents as text: first the fields of StoredSearch in their order, then what else is shown.
+STORED_COLUMNS: tuple[Any, ...] = (
+    SearchRow.id,
+    SearchRow.created_at,
+    SearchRow.updated_at,
+    SearchRow.status,
+    SearchRow.error,
+    SearchRow.spec_hash,
+    SearchRow.profile_hash,
+    SearchRow.engine_version,
+    cast(SearchRow.spec, Text).label("spec"),
+    cast(SearchRow.result, Text).label("result"),
+    SearchRow.num_plans,
+    SearchRow.cached_from,
+    SearchRow.cancel_requested,
+    SearchRow.note,
+)
+NUM_STORED = len(STORED_COLUMNS) - 4
+# What a search that is answered from an equal one takes over.
+RESULT_COLUMNS = (
+    "num_npus",
+    "status",
+    "error",
+    "num_plans",
+    "best_plan_id",
+    "best_step_time_s",
+    "best_tokens_per_s_per_npu",
+    "best_mfu",
+    "gap",
+    "reproducible",
 )
 
 
@@ -70,7 +102,7 @@ class Searches:
         """Inserts a search with its tags."""
         self.session.add(row)
         self.session.flush()
-        self.set_tags(row.id, tags)
+        self._add_tags(row.id, tags)
 
     def get(self, search_id: str) -> SearchRow | None:
         """The search with that id."""
@@ -83,6 +115,15 @@ class Searches:
     def status(self, search_id: str) -> str | None:
         """The status alone, without reading the documents."""
         return self.session.scalar(select(SearchRow.status).where(SearchRow.id == search_id))
+
+    def statuses(self, search_ids: Sequence[str]) -> dict[str, str]:
+        """The status of each of these searches that is there."""
+        query = select(SearchRow.id, SearchRow.status).where(SearchRow.id.in_(search_ids))
+        return {search_id: status for search_id, status in self.session.execute(query)}
+
+    def engine_version(self, search_id: str) -> str | None:
+        """Which engine's search it is."""
+        return self.session.scalar(select(SearchRow.engine_version).where(SearchRow.id == search_id))
 
     def lock(self, search_id: str) -> SearchRow | None:
         """The search, and nobody else changes it in this transaction."""
@@ -106,21 +147,39 @@ class Searches:
         query = select(SearchRow.status, func.count()).group_by(SearchRow.status)
         return {status: count for status, count in self.session.execute(query)}
 
+    def clusters(self, search_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The cluster in the spec of each of these searches."""
+        query = select(SearchRow.id, SearchRow.spec["cluster"]).where(SearchRow.id.in_(search_ids))
+        return {search_id: cluster for search_id, cluster in self.session.execute(query)}
+
+    def stored(self, search_id: str) -> tuple[StoredSearch, Any] | None:
+        """The search with its documents as text, and the row of STORED_COLUMNS."""
+        row = self.session.execute(select(*STORED_COLUMNS).where(SearchRow.id == search_id)).one_or_none()
+        if row is None:
+            return None
+        plans = Plans(self.session).texts(search_id) if row.num_plans else ()
+        values: dict[str, Any] = dict(zip(StoredSearch.__dataclass_fields__, (*row[:NUM_STORED], plans), strict=True))
+        return StoredSearch(**values), row
+
+    def is_planned(self, spec_hash: str, profile_hash: str, engine_version: str) -> bool:
+        """Whether there is a `reusable` search."""
+        return self.session.scalar(_reusable(SearchRow.id, spec_hash, profile_hash, engine_version)) is not None
+
     def reusable(self, spec_hash: str, profile_hash: str, engine_version: str) -> SearchRow | None:
         """The newest finished search of the same content, if its result is reproducible."""
-        query = (
-            select(SearchRow)
-            .where(
-                SearchRow.spec_hash == spec_hash,
-                SearchRow.profile_hash == profile_hash,
-                SearchRow.engine_version == engine_version,
-                SearchRow.status.in_(REUSABLE),
-                SearchRow.reproducible.is_(True),
-            )
-            .order_by(SearchRow.id.desc())
-            .limit(1)
-        )
-        return self.session.scalar(query)
+        found: SearchRow | None = self.session.scalar(_reusable(SearchRow, spec_hash, profile_hash, engine_version))
+        return found
+
+    def add_copy(self, row: SearchRow, of: SearchRow, tags: Iterable[str] = ()) -> None:
+        """Inserts a search that has the result of another one; its plans are copied unread."""
+        for name in RESULT_COLUMNS:
+            setattr(row, name, getattr(of, name))
+        assert of.result is not None, "only a search with a result is reusable"
+        row.result = of.result | {"search": of.result["search"] | {"id": row.id, "created_at": iso(row.created_at)}}
+        row.finished_at = row.created_at
+        row.cached_from = of.cached_from or of.id
+        self.add(row, tags)
+        Plans(self.session).copy(of.id, to=row.id)
 
     def store_result(self, search_id: str, plan_set: PlanSet, *, now: datetime) -> None:
         """Writes the result and its plans; the search is then finished."""
@@ -154,9 +213,27 @@ class Searches:
     def set_tags(self, search_id: str, tags: Iterable[str]) -> None:
         """Replaces the tags."""
         self.session.execute(delete(TagRow).where(TagRow.search_id == search_id))
+        self._add_tags(search_id, tags)
+
+    def _add_tags(self, search_id: str, tags: Iterable[str]) -> None:
         rows = [{"search_id": search_id, "tag": tag} for tag in sorted(set(tags))]
         if rows:
             self.session.execute(insert(TagRow), rows)
+
+
+def _reusable(what: Any, spec_hash: str, profile_hash: str, engine_version: str) -> Select[Any]:
+    return (
+        select(what)
+        .where(
+            SearchRow.spec_hash == spec_hash,
+            SearchRow.profile_hash == profile_hash,
+            SearchRow.engine_version == engine_version,
+            SearchRow.status.in_(REUSABLE),
+            SearchRow.reproducible.is_(True),
+        )
+        .order_by(SearchRow.id.desc())
+        .limit(1)
+    )
 
 
 def _filtered(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -12,17 +13,18 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
+from autodeploy.specs.planset import PlanSet
+from autodeploy.store.base import to_json
 from autodeploy.store.clock import iso, new_search_id
 from autodeploy.store.events import PROGRESS, STATUS, Events
 from autodeploy.store.idempotency import IdempotencyKeys
 from autodeploy.store.plans import Plans
-from autodeploy.store.planset_rows import plan_rows, read_plan_set, result_columns
+from autodeploy.store.planset_rows import StoredSearch, plan_rows, result_columns
 from autodeploy.store.searches import Searches, SearchFilter
 from autodeploy.store.tables import EventRow, PlanRow, SearchRow
 from tests import factories
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import PlanSet
     from autodeploy.store.database import Database
 
 pytestmark = pytest.mark.integration
@@ -58,9 +60,10 @@ def stored(database: Database, plan_set: PlanSet) -> PlanSet:
         Searches(session).add(new_row(search_id))
         Searches(session).store_result(search_id, plan_set, now=NOW)
     with database.read() as session:
-        row = Searches(session).get(search_id)
-        assert row is not None
-        return read_plan_set(row, Plans(session).documents(search_id))
+        found = Searches(session).stored(search_id)
+        assert found is not None
+        assert PlanSet.model_validate_json(found[0].json()) == found[0].plan_set()
+        return found[0].plan_set()
 
 
 @pytest.mark.parametrize(
@@ -85,11 +88,23 @@ def test_a_plan_set_comes_back_equal(database, plan_set):
 def test_floats_come_back_bit_for_bit_from_json(tmp_path_factory, step_time_s, part_s):
     plan = factories.plan(step_time_s=step_time_s, breakdown={"compute_s": part_s})
     plan_set = factories.plan_set(plans=(plan,))
-    row = new_row()
-    for name, value in result_columns(plan_set).items():
-        setattr(row, name, value)
-    rows = plan_rows(row.id, plan_set.plans)
-    assert read_plan_set(row, [r.document for r in rows]) == plan_set
+    columns = result_columns(plan_set)
+    info = plan_set.search
+    stored_search = StoredSearch(
+        id=info.id,
+        created_at=NOW,
+        updated_at=NOW,
+        status=plan_set.status,
+        error=None,
+        spec_hash=info.spec_hash,
+        profile_hash=info.profile_hash,
+        engine_version=info.engine_version,
+        spec=to_json(columns["spec"]),
+        result=to_json(columns["result"]),
+        plans=tuple(to_json(row.document) for row in plan_rows(info.id, plan_set.plans)),
+    )
+    assert stored_search.plan_set() == plan_set
+    assert json.loads(stored_search.json()) == json.loads(plan_set.model_dump_json())
 
 
 def test_extreme_floats_survive_the_database(database):
@@ -108,9 +123,9 @@ def test_a_search_without_a_result_is_a_plan_set_that_says_so(database):
     with database.write() as session:
         Searches(session).add(new_row())
     with database.read() as session:
-        row = Searches(session).get(factories.SEARCH_ID)
-        assert row is not None
-        found = read_plan_set(row, [])
+        stored_search = Searches(session).stored(factories.SEARCH_ID)
+        assert stored_search is not None
+        found = stored_search[0].plan_set()
     assert (found.status, found.plans) == ("queued", ())
     assert found.search == factories.search_info(factories.spec(), created_at=iso(NOW))
 
@@ -178,7 +193,7 @@ def test_the_newest_search_answers_for_a_plan(database):
     with database.read() as session:
         row = Plans(session).newest(factories.plan(2).plan_id)
         assert row is not None
-        assert (row.search_id, row.rank) == ("srch_2", 2)
+        assert (row.search_id, json.loads(row.json())["rank"]) == ("srch_2", 2)
         assert Plans(session).newest("p_none") is None
 
 
