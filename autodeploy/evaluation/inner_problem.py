@@ -182,7 +182,8 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
     return ChunkTimes(forward + out, backward + back, out + back, hidden, exchange, _sends(problem, layout))
 
 
-def _layer_pairs(problem: InnerProblem) -> LayerPairs:
+def layer_pairs(problem: InnerProblem) -> LayerPairs:
+    """What pairs of layers hide; without a table a layer hides beside its own class only."""
     if problem.pairs_of is not None:
         return problem.pairs_of
     own = np.diag([layer.hidden_pair_s for layer in problem.classes])
@@ -196,7 +197,7 @@ def _hidden_in_pairs(problem: InnerProblem, layout: Ints) -> tuple[Floats, Float
     first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
     at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
     """
-    pairs = _layer_pairs(problem)
+    pairs = layer_pairs(problem)
     ends, ends_back = np.cumsum(layout, axis=-1), np.cumsum(layout[..., ::-1], axis=-1)[..., ::-1]
     shape = (*layout.shape[:-1], problem.vpp)
     hidden, exchange, first, all_first = (np.zeros(shape) for _ in range(4))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
+from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, migration_of, static_of, tail_of
 from autodeploy.evaluation.unit_costs import MODULE, chosen
@@ -87,25 +88,8 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         else step_class(_with_copy(_scaled(costs.mtp, float(modules)), True, candidates, context), "mtp", 1),
         groups,
         pairs,
-        most_hidden(pairs),
+        tight_shares([[pair.hidden_s for pair in row] for row in pairs], [layer.count for layer in layers]).both_s,
     )
-
-
-def most_hidden(pairs: tuple[tuple[PairCost, ...], ...]) -> tuple[Floats, ...]:
-    """What a layer of each class hides in both passes, at most, whatever it is paired with.
-
-    Half of it in each pass: numbers c with c_i + c_j no less than what a pair of classes i and j hides.
-    """
-    number = range(len(pairs))
-    half = [np.asarray(pairs[i][i].hidden_s / 2.0) for i in number]
-    for i in number:
-        for j in number[:i]:
-            short = np.maximum(pairs[i][j].hidden_s, pairs[j][i].hidden_s) - half[i] - half[j]
-            # The one that hides more among its own kind has the exchange.
-            more = half[i] >= half[j]
-            half[i] = half[i] + np.where(more, np.maximum(short, 0.0), 0.0)
-            half[j] = half[j] + np.where(more, 0.0, np.maximum(short, 0.0))
-    return tuple(np.asarray(2.0 * each) for each in half)
 
 
 def _mean_pair(costs: UnitCosts, forward: list[tuple[int, float]], backward: list[tuple[int, float]]) -> PairCost:

@@ -1,8 +1,8 @@
 """The master problem with several chunks a stage: integer layer counts under schedule cuts, options relaxed.
 
 Times are those without options and memory that with everything saved, so the optimum bounds every plan from below. What
-a pair hides, min(n_f, n_b) layers' worth, is relaxed to their mean. Seconds and bytes become integers here, rounded in
-favour of the plan.
+a pair of chunks hides is a variable of its own, at most what its forward's layers hide and at most what its backward's
+do. Seconds and bytes become integers here, rounded in favour of the plan.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.solver.bounds import most_saved
+from autodeploy.solver.hidden_shares import hidden_shares
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
 from autodeploy.solver.master import UNITS, edges_s, solve_model
 
@@ -53,10 +54,14 @@ def solve_counts(
     scale = UNITS / upper_s
     makespan, tail = model.new_int_var(0, UNITS, ""), model.new_int_var(0, UNITS, "")
     weighted = cp_model.LinearExpr.weighted_sum
+    used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
+    hidden = _hidden_in_pairs(model, problem, counts, used, scale * FINE)
     for cut in cuts:
         layer_s, fixed_s = cut_costs_s(problem, cut)
         costs = np.floor(layer_s.ravel() * scale * FINE).astype(np.int64).tolist()
-        model.add(weighted(flat, costs) + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
+        less = [-int(cut.pairs[place]) for place in hidden]
+        path = weighted([*flat, *hidden.values()], [*costs, *less])
+        model.add(path + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
     tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
     for stage in range(problem.pp):
         own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
@@ -76,13 +81,36 @@ def solve_counts(
     return max(0.0, result.bound - 2.0) / scale, layout, result.deterministic_time
 
 
+def _hidden_in_pairs(
+    model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray, used: np.ndarray, scale: float
+) -> dict[tuple[int, ...], cp_model.IntVar]:
+    """What each pair of chunks [stage, forward, backward] that some cut passes hides, at most, in 1 / scale seconds."""
+    from ortools.sat.python import cp_model
+
+    shares = hidden_shares(problem)
+    if not shares:
+        return {}
+    found: dict[tuple[int, ...], cp_model.IntVar] = {}
+    most = most_layers_per_chunk(problem)
+    for place in zip(*np.nonzero(used), strict=True):
+        stage, forward, backward = map(int, place)
+        ceilings = [(np.ceil(u * scale).astype(np.int64), np.ceil(v * scale).astype(np.int64)) for u, v in shares]
+        top = min(int(most * (u.max() + v.max())) for u, v in ceilings)
+        variable = model.new_int_var(0, top, "")
+        for u, v in ceilings:
+            layers = [*counts[stage, forward], *counts[stage, backward]]
+            model.add(variable <= cp_model.LinearExpr.weighted_sum(layers, [*u.tolist(), *v.tolist()]))
+        found[stage, forward, backward] = variable
+    return found
+
+
 def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float]:
-    """Seconds that one more layer of a class in a chunk adds to a path, at least [pp, vpp, classes], and the rest."""
+    """Seconds that one more layer of a class in a chunk adds to a path [pp, vpp, classes] if no pair hides any, at
+    least, and the rest.
+    """
     forward = np.array([c.forward_s for c in problem.classes])
     backward = np.array([c.backward_s for c in problem.classes])
-    hidden = np.array([c.hidden_pair_s for c in problem.classes])
-    half_pairs = (cut.pairs.sum(axis=2) + cut.pairs.sum(axis=1)) / 2.0
-    layer = cut.forward[..., None] * forward + cut.backward[..., None] * backward - half_pairs[..., None] * hidden
+    layer = cut.forward[..., None] * forward + cut.backward[..., None] * backward
     layer -= cut.split[..., None] * np.array([c.split_s for c in problem.classes])
     fixed = edges_s(problem, cut) + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
     for piece in problem.pieces:
