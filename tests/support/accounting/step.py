@@ -231,6 +231,11 @@ def _again_s(a: Account, name: str) -> float:
     return work - hidden + sum(a.forward_messages.get(m, 0.0) for m in messages)
 
 
+def _waits_again_s(a: Account, name: str) -> float:
+    """What the host holds up a replay of the whole layer: it is issued again, and learns its split sizes again."""
+    return a.forward.host if name == "full" else 0.0
+
+
 def _work(a: Account, operators: tuple[str, ...]) -> float:
     return sum(a.operators[o].busy[0] for o in operators if o in a.operators)
 
@@ -264,7 +269,7 @@ def _chunk_s(run: Run, machine: Numbers, stage: Stage, chunk: int, blocking: flo
     backward = blocking + sum(n * (a.backward.total + (run.slowest - 1) * a.backward.compute) for a, n in held)
     moved = 0.0
     for (_, a), names in zip(stage.layers[chunk], stage.choices[chunk], strict=True):
-        backward += sum(_again_s(a, name) for name in names)
+        backward += sum(_again_s(a, name) + _waits_again_s(a, name) for name in names)
         moved += sum(_freed(a, name) for name in names if name in SWAP)
     transfer = moved / machine.host_link_bytes_per_s
     out, back = max(0.0, transfer - forward), max(0.0, transfer - backward)
@@ -327,6 +332,7 @@ def _parts(
             for (_, a), mine in zip(chunk, names, strict=True):
                 for name in mine:
                     parts["exposed_swap_s" if name in SWAP else "recompute_s"] += _again_s(a, name)
+                    parts["host_bound_s"] += _waits_again_s(a, name)
         parts["exposed_swap_s"] += swap
         parts["exposed_pp_s"] += 2 * blocking
     # A pair hides exchanges: beyond their even length, what uneven experts add to them. The rest is the host's.
