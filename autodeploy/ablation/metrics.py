@@ -166,6 +166,7 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "operator_share_pct": _operator_share_pct,
     "micro_batches": _micro_batches,
     "mfu_pct": _mfu_pct,
+    "baseline_mfu_pct": _baseline(_mfu_pct),
     "mfu_full_attention_pct": _mfu_full_attention_pct,
     "baseline_mfu_full_attention_pct": _baseline(_mfu_full_attention_pct),
     "baseline_million_tokens_per_s": _baseline(_million_tokens_per_s),
