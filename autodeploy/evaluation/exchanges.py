@@ -121,9 +121,6 @@ def exchange_times(
             uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=True)
         if exchange.kind in once:
             once[exchange.kind] = once[exchange.kind] + uneven
-        elif exchange.name == "hot_weights":
-            # Weights of hot experts arrive beside their tokens' dispatch.
-            once["dispatch"] = once["dispatch"] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         seen = []
@@ -242,6 +239,8 @@ def _exposed_once(
     back: bool,
 ) -> Floats:
     """Seconds of one run that stay exposed: chunked with its matrix multiplication, or behind other work."""
+    if exchange.name in HOT:
+        return _behind_layer(exchange, seconds, machine, operators, rows, back=back)
     beside = operators.get(exchange.beside)
     if beside is not None and back and exchange.behind:
         window = beside.input_gradient_s if exchange.behind == "input_gradient" else beside.weight_gradient_s
@@ -293,6 +292,29 @@ def _beside_chunks(
         copies_s=vector_s(4.0 * copied, copies, machine.rates) * machine.software_factor,
     )
     return np.asarray(np.where(features.tp_fusion > 1, together - work, seconds))
+
+
+def _behind_layer(
+    exchange: Exchange,
+    seconds: Floats,
+    machine: Machine,
+    operators: dict[str, OperatorTime],
+    rows: dict[str, Operator],
+    *,
+    back: bool,
+) -> Floats:
+    """Weights of hot experts arrive while the rank's own experts run; their gradients return beside attention's.
+
+    Source: MindSpeed balanced_moe: balanced_moe_grouped_mlp waits for the broadcast after the local experts, and
+    "hot experts gradient reduce comm is overlaped by attention backward".
+    """
+    window = np.zeros(1)
+    for name, time in operators.items():
+        if exchange.name == "hot_gradients":
+            window = window + (time.backward_s if rows[name].window == "attention" else 0.0)
+        elif name.startswith("expert_"):
+            window = window + (time.input_gradient_s if back else time.forward_s)
+    return np.asarray(np.maximum(0.0, seconds * machine.contention - window))
 
 
 def _behind_experts(

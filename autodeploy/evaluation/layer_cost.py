@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
+from autodeploy.evaluation.exchanges import HOT, ExchangeTimes, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
@@ -315,6 +315,8 @@ def _choices(
         work = _replayed_work(choice, times)
         replayed = zero + work - np.minimum(work, waits(choice, work))
         for name, seconds in exchanged.forward_s.items():
+            if name in HOT:
+                continue  # the backward pass has the weights there anyway
             if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                 replayed = replayed + seconds
         host = forward_host_s if EVERYTHING in choice.replays or ROUTES in choice.replays else zero

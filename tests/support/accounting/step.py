@@ -222,7 +222,8 @@ def _again_s(a: Account, name: str) -> float:
     wait = a.backward_wait
     if name == "full":
         work = sum(o.busy[0] for o in a.operators.values())
-        return max(0.0, work - wait) + sum(a.forward_messages.values())
+        # Copied weights come once for all that the backward pass does.
+        return max(0.0, work - wait) + sum(t for name, t in a.forward_messages.items() if name != "hot_weights")
     _, operators, messages = RECOMPUTE[name]
     work = _work(a, operators)
     # Every module that this layer could recompute gets its share of the wait, whether it is recomputed or not.
