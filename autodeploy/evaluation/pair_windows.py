@@ -181,9 +181,7 @@ def _half(exchange: Exchange) -> str:
     return "attention" if exchange.window == "attention" else "shared"
 
 
-def _on_tiers(
-    exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine, zero: Floats
-) -> tuple[Floats, ...]:
+def _on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine, zero: Floats) -> tuple[Floats, ...]:
     """Seconds that one run keeps each tier busy [n]: where its group's outermost members are, or each tier's share."""
     if exchange.name in HOT:
         return tuple(
