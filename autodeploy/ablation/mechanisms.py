@@ -1,4 +1,4 @@
-"""Figures that a plan does not carry, read off the formulas that made it: operators by class, ideal bubbles."""
+"""Figures that a plan does not carry, read off the formulas that made it: operators by class, the host, bubbles."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.layer_cost import operator_time
 from autodeploy.evaluation.unit_costs import sharding_of
 from autodeploy.workload.layers import layer_kinds, layer_table
@@ -35,6 +36,17 @@ def rewritten_share(predicted: Predicted) -> float:
     """Share of the layers' computation in operators that RECT-FA, AscendP-MM and VectorSort rewrite."""
     seconds = operator_seconds(predicted)
     return sum(s for kind, s in seconds.items() if kind in REWRITTEN_KINDS) / sum(seconds.values())
+
+
+def host_event_s(predicted: Predicted) -> float:
+    """Host seconds for one layer and micro batch: issuing its operators, and the round trip where it synchronises.
+
+    Whether the device waits for them or not. Source of the reading: a host-bound event of the articles is what the host
+    does between two points at which it is ahead of the device, once a layer with experts.
+    """
+    report = lane_report(predicted.candidate, predicted.context, 0)
+    waits = float(np.asarray(predicted.context.machine.host.sync_s)) if report.synchronisations else 0.0
+    return report.issue_s + waits
 
 
 def ideal_bubble(predicted: Predicted) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.ablation.mechanisms import ideal_bubble, rewritten_share
+from autodeploy.ablation.mechanisms import host_event_s, ideal_bubble, rewritten_share
 from autodeploy.specs.planset import StageMemory
 from autodeploy.workload.flops import mfu
 
@@ -63,8 +63,13 @@ def _free_share_pct(_: Run, variant: Run) -> float:
     return 100.0 * variant.plan.breakdown.host_bound_s / variant.plan.step_time_s
 
 
-def _host_time_change_pct(baseline: Run, variant: Run) -> float:
-    return 100.0 * (variant.plan.breakdown.host_bound_s / baseline.plan.breakdown.host_bound_s - 1.0)
+def _host_event_ms(_: Run, variant: Run) -> float:
+    return 1e3 * host_event_s(variant.predicted)
+
+
+def _host_event_change_pct(baseline: Run, variant: Run) -> float:
+    """What the host does for one layer and micro batch, variant against baseline."""
+    return 100.0 * (host_event_s(variant.predicted) / host_event_s(baseline.predicted) - 1.0)
 
 
 def _bubble_share_pct(_: Run, variant: Run) -> float:
@@ -160,12 +165,15 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "ep_speedup": _ep_speedup,
     "waiting_share_pct": _waiting_share_pct,
     "free_share_pct": _free_share_pct,
-    "host_time_change_pct": _host_time_change_pct,
+    "host_event_change_pct": _host_event_change_pct,
+    "host_event_ms": _host_event_ms,
+    "baseline_host_event_ms": _baseline(_host_event_ms),
     "bubble_share_pct": _bubble_share_pct,
     "ideal_bubble_pct": _ideal_bubble_pct,
     "operator_share_pct": _operator_share_pct,
     "micro_batches": _micro_batches,
     "mfu_pct": _mfu_pct,
+    "baseline_mfu_pct": _baseline(_mfu_pct),
     "mfu_full_attention_pct": _mfu_full_attention_pct,
     "baseline_mfu_full_attention_pct": _baseline(_mfu_full_attention_pct),
     "baseline_million_tokens_per_s": _baseline(_million_tokens_per_s),

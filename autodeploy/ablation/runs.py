@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.ablation.cases import laid_over
+from autodeploy.ablation.placement import with_balanced_layers
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, predict, prepare
@@ -67,7 +68,7 @@ def _run(
     if search is None:
         spec = read_spec_document(base | {"strategy": strategy})
         assert spec.strategy is not None
-        return Run(spec, features, predict(prepare(spec), spec.strategy, features))
+        return Run(spec, features, with_balanced_layers(prepare(spec), spec.strategy, features))
     switches = {name: "auto" if name in features else "off" for name in FEATURES}
     spec = read_spec_document(laid_over(base, {"search": laid_over({"features": switches, "top_k": 1}, search)}))
     found = plan(spec)

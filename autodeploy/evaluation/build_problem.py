@@ -72,8 +72,20 @@ def build_problem(
         uniform_options=context.target != "any",
         equal_chunks="virtual_pipeline_balance" not in context.features
         or (context.target == "mindspeed-llm" and schedule == "dualpipev"),
-        min_layers_per_chunk=1 if context.model.num_hidden_layers >= pp * vpp else 0,
+        min_layers_per_chunk=_least_layers(context, pp, vpp),
     )
+
+
+def _least_layers(context: Context, pp: int, vpp: int) -> int:
+    """Layers that every chunk holds: one, where there are enough.
+
+    Levelled stages may leave the last chunk to the head and the prediction modules, which take longer than a layer.
+    MindSpeed launches that with no-op layers, its DeepSeek-V3 scripts among others.
+    """
+    if context.model.num_hidden_layers < pp * vpp:
+        return 0
+    heavy_end = vpp > 1 and context.model.num_nextn_predict_layers > 0
+    return 0 if heavy_end and "virtual_pipeline_balance" in context.features else 1
 
 
 def _optimizer_on_host(classes: StepClasses, index: int, pp: int) -> float:
@@ -146,6 +158,7 @@ def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu:
                     saved_bytes=saved,
                     extra_backward_s=at(cost.recompute_s, index),
                     swap_bytes=at(cost.swap_bytes, index),
+                    host_s=at(cost.host_s, index),
                     excludes=tuple(other for other in mine if other != name and compete(name, other)),
                 )
             )

@@ -87,6 +87,7 @@ class Context:
         return ExchangeFeatures(
             dispatcher=candidates.moe_dispatcher,
             tp_fusion=chunks,
+            reorders_rows="coc" in on and "mc2" not in on,
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.

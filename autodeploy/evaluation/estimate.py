@@ -177,7 +177,9 @@ def _breakdown(
             parts["imbalance_s"] += micro_batches * count * slow * at(phase.compute_s, index)
     for number, option in enumerate(problem.options):
         part = "recompute_s" if option.kind == "recompute" else "exposed_swap_s"
-        parts[part] += micro_batches * int(applied[0, stage, number]) * option.extra_backward_s
+        times_run = micro_batches * int(applied[0, stage, number])
+        parts[part] += times_run * (option.extra_backward_s - option.host_s)
+        parts["host_bound_s"] += times_run * option.host_s
     parts["exposed_swap_s"] += micro_batches * float(times.exposed_swap_s[0, stage].sum())
     parts["exposed_pp_s"] += micro_batches * problem.vpp * 2.0 * problem.blocking_p2p_s
     return parts

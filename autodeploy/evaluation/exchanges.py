@@ -9,18 +9,14 @@ import numpy as np
 
 from autodeploy.evaluation.options import ALL_GATHER, HIERARCHICAL, SEQUENTIAL, ExchangeFeatures
 from cost_models import all_to_all
-from cost_models.collectives import (
-    Group,
-    all_gather_s,
-    all_reduce_s,
-    overlapped_s,
-    ring_pass_s,
-)
+from cost_models.chunked_overlap import chunked_s, tile_loss
+from cost_models.collectives import Group, all_gather_s, all_reduce_s, ring_pass_s
+from cost_models.compute import vector_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.evaluation.machine import Machine
-    from autodeploy.workload.operators import Exchange, Floats, LayerTable, Sharding
+    from autodeploy.workload.operators import Exchange, Floats, LayerTable, Operator, Sharding
 
 HOT = frozenset({"hot_weights", "hot_gradients"})
 EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT
@@ -117,6 +113,7 @@ def exchange_times(
     behind: dict[tuple[str, bool], Floats] = {}
     launches = {False: zero, True: zero}
     each = []
+    rows = {op.name: op for op in table.operators}
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         even = uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=False)
@@ -124,16 +121,13 @@ def exchange_times(
             uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=True)
         if exchange.kind in once:
             once[exchange.kind] = once[exchange.kind] + uneven
-        elif exchange.name == "hot_weights":
-            # Weights of hot experts arrive beside their tokens' dispatch.
-            once["dispatch"] = once["dispatch"] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
-            shown = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
+            shown = _exposed_once(exchange, even, machine, features, operators, rows, shard, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
-            shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back)
+            shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, rows, shard, back=back)
             extra[back] = extra[back] + (shown_uneven - shown) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             seen.append(np.asarray(shown_uneven * count))
@@ -239,19 +233,21 @@ def _exposed_once(
     machine: Machine,
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
+    rows: dict[str, Operator],
     shard: Sharding,
     *,
     back: bool,
 ) -> Floats:
     """Seconds of one run that stay exposed: chunked with its matrix multiplication, or behind other work."""
+    if exchange.name in HOT:
+        return _behind_layer(exchange, seconds, machine, operators, rows, back=back)
     beside = operators.get(exchange.beside)
     if beside is not None and back and exchange.behind:
         window = beside.input_gradient_s if exchange.behind == "input_gradient" else beside.weight_gradient_s
         return np.asarray(np.maximum(0.0, seconds * machine.contention - window))
     if beside is not None:
         work = beside.input_gradient_s if back else beside.forward_s
-        fused = overlapped_s(work, seconds, features.tp_fusion) - work
-        return np.asarray(np.where(features.tp_fusion > 1, fused, seconds))
+        return _beside_chunks(exchange, seconds, work, rows[exchange.beside], machine, features, back=back)
     if exchange.kind == "ring":
         core = operators.get("core_attention")
         if core is not None:
@@ -261,6 +257,64 @@ def _exposed_once(
     if exchange.kind in {"dispatch", "combine"}:
         return _behind_experts(exchange, seconds, features, operators, back=back)
     return seconds
+
+
+def _beside_chunks(
+    exchange: Exchange,
+    seconds: Floats,
+    work: Floats,
+    product: Operator,
+    machine: Machine,
+    features: ExchangeFeatures,
+    *,
+    back: bool,
+) -> Floats:
+    """A collective beside the chunks of its matrix multiplication; what the chunks cost counts as the collective's.
+
+    CoC's chunks leave gathered rows, or need rows to scatter, in another order than the framework's: a copy of the
+    product's output or input, and of the gathered gradient. The kernels of MC2 place rows themselves.
+    Source: MindSpeed coc_parallel_linears_sequence_parallel.py, shuffle_as_coc_*.
+    """
+    if not (features.tp_fusion > 1).any():
+        return seconds
+    m, n, k = product.rows, product.columns, product.depth
+    copied, copies = np.zeros(1), 0.0
+    if features.reorders_rows and exchange.kind in {"gather", "scatter"}:
+        inner = np.asarray(m * (n if exchange.kind == "gather" and not back else k))
+        copied, copies = (inner + np.asarray(m * n), 2.0) if back else (inner, 1.0)
+    together = chunked_s(
+        work,
+        seconds,
+        features.tp_fusion,
+        loss=tile_loss(m, *((k, n) if back else (n, k)), features.tp_fusion, machine.rates),
+        contention=machine.contention,
+        collective_s=machine.comm_op_s,
+        copies_s=vector_s(4.0 * copied, copies, machine.rates) * machine.software_factor,
+    )
+    return np.asarray(np.where(features.tp_fusion > 1, together - work, seconds))
+
+
+def _behind_layer(
+    exchange: Exchange,
+    seconds: Floats,
+    machine: Machine,
+    operators: dict[str, OperatorTime],
+    rows: dict[str, Operator],
+    *,
+    back: bool,
+) -> Floats:
+    """Weights of hot experts arrive while the rank's own experts run; their gradients return beside attention's.
+
+    Source: MindSpeed balanced_moe: balanced_moe_grouped_mlp waits for the broadcast after the local experts, and
+    "hot experts gradient reduce comm is overlaped by attention backward".
+    """
+    window = np.zeros(1)
+    for name, time in operators.items():
+        if exchange.name == "hot_gradients":
+            window = window + (time.backward_s if rows[name].window == "attention" else 0.0)
+        elif name.startswith("expert_"):
+            window = window + (time.input_gradient_s if back else time.forward_s)
+    return np.asarray(np.maximum(0.0, seconds * machine.contention - window))
 
 
 def _behind_experts(

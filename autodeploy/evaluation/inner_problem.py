@@ -66,7 +66,7 @@ class MemoryOption:
 
     saved_bytes: freed per layer and micro batch in flight; extra_backward_s: time added to the layer's backward
     pass: the replay, or what a swap takes from device memory; swap_bytes: moved out in the forward and in again in the
-    backward pass. Options that share a name in `excludes` compete for the same tensors: their counts together can't
+    backward pass; host_s: the part of extra_backward_s that waits for the host. Options that share a name in `excludes` compete for the same tensors: their counts together can't
     exceed the layers of the class in a chunk.
     """
 
@@ -76,6 +76,7 @@ class MemoryOption:
     saved_bytes: float
     extra_backward_s: float = 0.0
     swap_bytes: float = 0.0
+    host_s: float = 0.0
     excludes: tuple[str, ...] = ()
 
 

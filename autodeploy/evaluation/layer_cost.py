@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import ExchangeTimes, exchange_times
+from autodeploy.evaluation.exchanges import HOT, ExchangeTimes, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.options import ExchangeFeatures
     from autodeploy.workload.operators import Floats, LayerTable, Operator, Sharding
+
+
+ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,15 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCost:
-    """What a memory choice frees and costs, per layer and micro batch [n]."""
+    """What a memory choice frees and costs, per layer and micro batch [n].
+
+    recompute_s: all that it adds to the backward pass; host_s: the part of it that waits for the host.
+    """
 
     saved_bytes: Floats
     recompute_s: Floats
     swap_bytes: Floats
+    host_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +180,7 @@ def layer_cost(table: LayerTable, shard: Sharding, machine: Machine, features: E
         moved_params=np.asarray(table.expert_params * features.balance.moved_share),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
-        choices=_choices(table, kept, busiest, exchanged, shard, machine, features),
+        choices=_choices(table, kept, busiest, exchanged, shard, machine, features, forward.host_bound_s),
     )
 
 
@@ -285,10 +292,13 @@ def _choices(
     shard: Sharding,
     machine: Machine,
     features: ExchangeFeatures,
+    forward_host_s: Floats,
 ) -> dict[str, ChoiceCost]:
     """What each memory choice of this layer frees and costs; choices that free nothing here are left out.
 
-    A swapped tensor is read from device memory and written back, which other operators wait for.
+    A swapped tensor is read from device memory and written back, which other operators wait for. A replay that routes
+    again learns its split sizes again: the host waits as long as in the forward pass (`forward_host_s`). Source:
+    Megatron-LM checkpointed layers run the dispatcher's preprocess, with its device-to-host copy, a second time.
     """
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
     zero = np.zeros_like(shard.tp)
@@ -300,14 +310,17 @@ def _choices(
             continue
         saved = np.asarray(sum(kept[name] for name in freed) + zero)
         if choice.kind == "swap":
-            found[choice.name] = ChoiceCost(saved, np.asarray(2.0 * saved / memory_rate), saved)
+            found[choice.name] = ChoiceCost(saved, np.asarray(2.0 * saved / memory_rate), saved, zero)
             continue
         work = _replayed_work(choice, times)
         replayed = zero + work - np.minimum(work, waits(choice, work))
         for name, seconds in exchanged.forward_s.items():
+            if name in HOT:
+                continue  # the backward pass has the weights there anyway
             if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                 replayed = replayed + seconds
-        found[choice.name] = ChoiceCost(saved, replayed, zero)
+        host = forward_host_s if EVERYTHING in choice.replays or ROUTES in choice.replays else zero
+        found[choice.name] = ChoiceCost(saved, replayed + host, zero, host)
     return found
 
 

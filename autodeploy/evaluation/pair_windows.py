@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import Groups, expert_s, group_of
+from autodeploy.evaluation.exchanges import HOT, Groups, expert_s, group_of
 from autodeploy.evaluation.lanes import beside_matrix_work_s
+from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 if TYPE_CHECKING:
@@ -147,35 +148,56 @@ class _Collectives:
 
     def __init__(self, exchanged: ExchangeTimes, groups: Groups, machine: Machine, zero: Floats) -> None:
         self._zero, self._tiers = zero, range(len(machine.tiers))
-        self._found: list[tuple[str, bool, Floats, Floats, Floats]] = []
+        self._found: list[tuple[str, bool, tuple[Floats, ...], Floats]] = []
         for one in exchanged.each:
-            if one.exchange.kind in {"dispatch", "combine"} or one.exchange.name == "hot_weights":
-                continue  # weights of hot experts arrive with the dispatch
+            if one.exchange.kind in {"dispatch", "combine"}:
+                continue
             half = _half(one.exchange)
-            tier = _outermost(one.exchange, groups, zero)
+            on_tiers = _on_tiers(one.exchange, one.once_s, groups, machine, zero)
             passes = (
                 (False, one.exchange.forward_count, one.exposed_forward_s),
                 (True, one.exchange.backward_count, one.exposed_backward_s),
             )
             for backward, count, shown in passes:
-                self._found.append((half, backward, tier, np.asarray(one.once_s * count), shown))
+                self._found.append((half, backward, tuple(np.asarray(tier * count) for tier in on_tiers), shown))
 
     def lanes(self, work: list[Floats], halves: tuple[str, ...], *, backward: bool) -> Lanes:
         """Work of the cube and the vector units, with the collectives of these halves of the layer."""
         exposed, tiers = self._zero, [self._zero for _ in self._tiers]
-        for half, back, tier, seconds, shown in self._found:
+        for half, back, on_tiers, shown in self._found:
             if half in halves and back == backward:
                 exposed = exposed + shown
                 for number in self._tiers:
-                    tiers[number] = tiers[number] + np.where(tier == number, seconds, 0.0)
+                    tiers[number] = tiers[number] + on_tiers[number]
         return Lanes(np.asarray(work[0]), np.asarray(work[1]), np.asarray(exposed), tuple(map(np.asarray, tiers)))
 
 
 def _half(exchange: Exchange) -> str:
     """Where a collective runs: beside attention, shared experts, or what is between dispatch and combine."""
+    if exchange.name in HOT:
+        return "attention" if exchange.name == "hot_gradients" else "middle"
     if exchange.name.startswith(ROUTED) or exchange.beside.startswith(DENSE):
         return "middle"
     return "attention" if exchange.window == "attention" else "shared"
+
+
+def _on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine, zero: Floats) -> tuple[Floats, ...]:
+    """Seconds that one run keeps each tier busy [n]: where its group's outermost members are, or each tier's share."""
+    if exchange.name in HOT:
+        return tuple(
+            all_gather_s(exchange.message_bytes, groups.ep, _alone(machine, number).tiers, 0.0)
+            for number in range(len(machine.tiers))
+        )
+    tier = _outermost(exchange, groups, zero)
+    return tuple(np.asarray(np.where(tier == number, once_s, 0.0)) for number in range(len(machine.tiers)))
+
+
+def _alone(machine: Machine, number: int) -> Machine:
+    """The machine on which only one tier takes time."""
+    tiers = tuple(
+        tier if n == number else replace(tier, bytes_per_s=FAST, latency_s=0.0) for n, tier in enumerate(machine.tiers)
+    )
+    return replace(machine, tiers=tiers, comm_op_s=0.0)
 
 
 def _outermost(exchange: Exchange, groups: Groups, zero: Floats) -> Floats:
@@ -199,12 +221,8 @@ def _expert_exchange(
     exchange = next((e for e in table.exchanges if e.kind == name), None)
     if exchange is None:
         return ExpertExchange(np.zeros_like(shard.tp), tuple(np.zeros_like(shard.tp) for _ in machine.tiers))
-    tiers = []
-    for number in range(len(machine.tiers)):
-        alone = tuple(
-            tier if n == number else replace(tier, bytes_per_s=FAST, latency_s=0.0)
-            for n, tier in enumerate(machine.tiers)
-        )
-        only = replace(machine, tiers=alone, comm_op_s=0.0)
-        tiers.append(expert_s(exchange, groups, only, features, table, busiest=True))
+    tiers = [
+        expert_s(exchange, groups, _alone(machine, number), features, table, busiest=True)
+        for number in range(len(machine.tiers))
+    ]
     return ExpertExchange(seconds, tuple(np.minimum(tier, seconds) for tier in tiers))

@@ -44,7 +44,8 @@ def _head(a: Account) -> None:
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     head = a.operators["output_proj"]
     gather = machine.all_gather(2 * a.tokens * h, tp)
-    hide = (chunked(a, head.busy[0]), chunked(a, head.busy[1]))
+    m, n, k = a.shapes["output_proj"]
+    hide = (chunked(a, head.busy[0], (m, n, k), (m * n,)), chunked(a, head.busy[1], (m, k, n), (m * k, m * n)))
     a.message("head_gather", "tp", gather, sp, sp, hide_forward=hide[0], hide_backward=hide[1])
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
     returned = machine.all_reduce(2 * a.tokens * h, tp)

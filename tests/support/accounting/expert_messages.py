@@ -68,9 +68,16 @@ def expert_messages(a: Account, received: float) -> None:
     if levelled.hot:
         one = (r.gates + 1) * r.hidden_size * r.moe_intermediate_size
         weights = machine.all_gather(2 * levelled.hot * one, ep)
-        a.message("hot_weights", "ep", weights, 1, 1)  # there again for the backward pass
-        a.message("hot_gradients", "ep", weights, 0, 1)
-        a.dispatch += weights
+        a.on_tiers["hot"] = [only.all_gather(2 * levelled.hot * one, ep) for only in alone]
+
+        def beside(seconds: float) -> Hide:
+            return lambda t: max(0.0, machine.contention * t - seconds)
+
+        forward, dx = (a.work(backward=n, where=lambda name, _: name.startswith("expert_")) for n in (0, 1))
+        attention = sum(a.work(backward=n, where=lambda _, window: window == "attention") for n in (1, 2))
+        # There before the experts run, and again for the backward pass.
+        a.message("hot_weights", "ep", weights, 1, 1, hide_forward=beside(forward), hide_backward=beside(dx))
+        a.message("hot_gradients", "ep", weights, 0, 1, hide_backward=beside(attention))
 
 
 PAIRING = ("adaptive_pipe", "dualpipev", "dualpipe")

@@ -62,6 +62,7 @@ class Account:
     machine: Numbers
     groups: dict[str, list[int]]
     operators: dict[str, Operator] = field(default_factory=dict)
+    shapes: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # of single products
     kept: dict[str, float] = field(default_factory=dict)  # bytes for the backward pass, at the peak imbalance
     forward_messages: dict[str, float] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
@@ -112,6 +113,7 @@ class Account:
     ) -> None:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
+        self.shapes[name] = (m, n, k)
         times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups))
         self._operator(name, window, times, times, launches, 2 * launches)
 
@@ -348,7 +350,8 @@ def _latent_messages(a: Account, size: float) -> None:
     gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
-    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, up.busy[0]))
+    m, n, k = a.shapes["q_up_proj"]
+    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, up.busy[0], (m, n, k), (m * n,)))
     a.message("latent_regather", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[1]))
     a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[2]))
     a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, up.busy[2]))
@@ -418,9 +421,24 @@ def _chunks(a: Account) -> int:
     return 4 if "coc" in a.run.on else 1
 
 
-def chunked(a: Account, work: float) -> Hide:
+def chunked(a: Account, work: float, shape: tuple[float, float, float], copied: tuple[float, ...] = ()) -> Hide:
+    """A message beside the pieces of a product of this shape; CoC copies so many elements before or after.
+
+    Each piece fills the cores with its own tiles, and its message is one of its own. Shapes that lose stay whole.
+    """
     c = _chunks(a)
-    return (lambda t: max(work, t) * (c - 1) / c + (work + t) / c - work) if c > 1 else (lambda t: t)
+    if c == 1:
+        return lambda t: t
+    m, n, k = shape
+    whole, piece = (a.machine.rounds(rows, n, k) for rows in (m, m / c))
+    slower = work * max(1.0, c * piece / whole)
+    again = sum(a.machine.stream(2 * 2 * size, 1) for size in copied) if "mc2" not in a.run.on else 0.0
+
+    def shows(t: float) -> float:
+        beside = t * a.machine.contention + (c - 1) * a.machine.comm_op_s
+        return min(t, max(slower, beside) * (c - 1) / c + (slower + beside) / c + again - work)
+
+    return shows
 
 
 def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_input: bool = True) -> None:
@@ -430,15 +448,19 @@ def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_in
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
     head, tail = a.operators[first], a.operators[last]
+    m, n, k = a.shapes[first]
     if gathers_input:
-        a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=chunked(a, head.busy[0]))
+        hide = chunked(a, head.busy[0], (m, n, k), (m * n,))
+        a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=hide)
         a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[1]))
         a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
         a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, head.busy[2]))
-    out, back = chunked(a, tail.busy[0]), chunked(a, tail.busy[1])
+    m, n, k = a.shapes[last]
+    out = chunked(a, tail.busy[0], (m, n, k), (m * k,))
+    back = chunked(a, tail.busy[1], (m, k, n), (m * k, m * n))
     a.message(f"{window}_scatter", "tp", gather, sp, 0, hide_forward=out)
     a.message(f"{window}_gradient_gather", "tp", gather, 0, sp, hide_backward=back)
-    a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=out)
+    a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=chunked(a, tail.busy[0], (m, n, k)))
 
 
 def _activation_bytes(r: Run) -> tuple[int, int, int]:

@@ -84,14 +84,22 @@ class Numbers:
         return (groups * max(matrix_s, memory_s) + self.cube_op_s) * self.software_factor
 
     def _in_waves(self, m: float, n: float, k: float) -> float:
-        """One tile on every matrix unit at a time; the library's best of three tiles and six ways to cut the depth."""
-        unit_rate = self.peak_flops * self.gemm_fraction / self.gemm_units
+        """Seconds on the matrix units, a tile on every one at a time."""
+        per_unit = self.peak_flops * self.gemm_fraction / self.gemm_units
+        return self._deepest(m, n, k, self.gemm_units) / per_unit
+
+    def rounds(self, m: float, n: float, k: float) -> float:
+        """FLOPs of one matrix core while the cores together work through the tiles of a product."""
+        return self._deepest(m, n, k, self.cube_cores)
+
+    def _deepest(self, m: float, n: float, k: float, units: float) -> float:
+        """FLOPs that one unit goes through; the library's best of three tiles and six ways to cut the depth."""
         found = []
         for high, wide, rate in ((256, 128, 1), (128, 256, 1), (128, 128, 0.95)):
             for cut in (1, 2, 3, 4, 6, 8):
                 depth = k / cut + self.gemm_k_half
-                rounds = math.ceil(math.ceil(m / high) * math.ceil(n / wide) * cut / self.gemm_units)
-                found.append(rounds * 2 * high * wide * depth / (unit_rate * rate))
+                rounds = math.ceil(math.ceil(m / high) * math.ceil(n / wide) * cut / units)
+                found.append(rounds * 2 * high * wide * depth / rate)
         return min(found)
 
     def grouped_gemm_s(self, groups: float, m: float, n: float, k: float, *, fused: bool) -> float:

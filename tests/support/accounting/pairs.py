@@ -62,12 +62,14 @@ def _messages(a: Account, step: str, *, backward: bool) -> list[Message]:
     """Collectives beside attention, shared experts, or in the middle: routed experts or a dense MLP."""
 
     def of(name: str) -> str:
-        if name.startswith(ATTENTION):
+        if name.startswith(ATTENTION) or name == "hot_gradients":
             return "attention"
+        if name == "hot_weights":
+            return "middle"
         dense = any(name in a.operators for name in DENSE)
         return "middle" if dense or name.startswith("expert_") else "shared"
 
-    others = [m for m in a.messages if m.name not in ("dispatch", "combine", "hot_weights")]
+    others = [m for m in a.messages if m.name not in ("dispatch", "combine")]
     return [m for m in others if m.backward == backward and of(m.name) == step]
 
 
@@ -85,7 +87,8 @@ def _tier(a: Account, name: str) -> int:
 
 def _on_tier(a: Account, tier: int, *steps: str, backward: bool) -> float:
     found = [m for step in steps for m in _messages(a, step, backward=backward)]
-    return sum(m.seconds for m in found if _tier(a, m.name) == tier)
+    hot = sum(a.on_tiers["hot"][tier] for m in found if m.name.startswith("hot_"))
+    return hot + sum(m.seconds for m in found if not m.name.startswith("hot_") and _tier(a, m.name) == tier)
 
 
 def paired(f: Account, b: Account) -> Paired:

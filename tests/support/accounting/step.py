@@ -222,13 +222,19 @@ def _again_s(a: Account, name: str) -> float:
     wait = a.backward_wait
     if name == "full":
         work = sum(o.busy[0] for o in a.operators.values())
-        return max(0.0, work - wait) + sum(a.forward_messages.values())
+        # Copied weights come once for all that the backward pass does.
+        return max(0.0, work - wait) + sum(t for name, t in a.forward_messages.items() if name != "hot_weights")
     _, operators, messages = RECOMPUTE[name]
     work = _work(a, operators)
     # Every module that this layer could recompute gets its share of the wait, whether it is recomputed or not.
     rivals = sum(_work(a, ops) for other, (_, ops, _) in RECOMPUTE.items() if _freed(a, other) > 0)
     hidden = min(work, wait * work / rivals) if rivals else 0.0
     return work - hidden + sum(a.forward_messages.get(m, 0.0) for m in messages)
+
+
+def _waits_again_s(a: Account, name: str) -> float:
+    """What the host holds up a replay of the whole layer: it is issued again, and learns its split sizes again."""
+    return a.forward.host if name == "full" else 0.0
 
 
 def _work(a: Account, operators: tuple[str, ...]) -> float:
@@ -264,7 +270,7 @@ def _chunk_s(run: Run, machine: Numbers, stage: Stage, chunk: int, blocking: flo
     backward = blocking + sum(n * (a.backward.total + (run.slowest - 1) * a.backward.compute) for a, n in held)
     moved = 0.0
     for (_, a), names in zip(stage.layers[chunk], stage.choices[chunk], strict=True):
-        backward += sum(_again_s(a, name) for name in names)
+        backward += sum(_again_s(a, name) + _waits_again_s(a, name) for name in names)
         moved += sum(_freed(a, name) for name in names if name in SWAP)
     transfer = moved / machine.host_link_bytes_per_s
     out, back = max(0.0, transfer - forward), max(0.0, transfer - backward)
@@ -327,6 +333,7 @@ def _parts(
             for (_, a), mine in zip(chunk, names, strict=True):
                 for name in mine:
                     parts["exposed_swap_s" if name in SWAP else "recompute_s"] += _again_s(a, name)
+                    parts["host_bound_s"] += _waits_again_s(a, name)
         parts["exposed_swap_s"] += swap
         parts["exposed_pp_s"] += 2 * blocking
     # A pair hides exchanges: beyond their even length, what uneven experts add to them. The rest is the host's.
