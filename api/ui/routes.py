@@ -12,6 +12,7 @@ from api.ui.forms import FormValues
 from api.ui.languages import language_of, requested_language, texts
 from api.ui.origin import is_foreign
 from api.ui.rendering import render
+from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import Views
 from autodeploy.calibration.accuracy_points import shipped_points
@@ -59,11 +60,13 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
         view = views.search(search_id)
     except NotFoundError as error:
         return not_found(request, error)
-    context = search_context(view.plan_set, language_of(request))
+    lang = language_of(request)
+    context = search_context(view.plan_set, lang)
     return render(
         request,
         "search.html",
         **context,
+        run=run_page(context["best"], lang, texts(lang)),
         progress=view.progress or {},
         tags=view.tags,
         note=view.note,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.breakdown import breakdown_line
+from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.wording import SYSTEMS, TARGETS, choices, degrees, percent, quantity, seconds, width, wrap
 
@@ -55,7 +56,9 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
     title = f"{name}  {degrees(strategy, with_dp=True)}{say(lang, 'comma')}{choices(strategy, lang)}"
     lines = wrap(title, columns, hanging=INDENT * 3)
     facts = [_speed(plan, lang), _interval(plan, lang), _memory(spec, plan, lang)]
-    if plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
+    if plan.run is not None:
+        facts += run_facts(plan.run, lang)
+    elif plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
         tokens = quantity(spec.training.tokens)
         days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
         facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))

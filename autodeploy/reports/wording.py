@@ -83,7 +83,9 @@ def swap_names(strategy: Strategy) -> list[str]:
 
 
 def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
-    return [module for stage in per_stage or () for module, layers in stage.items() if layers > 0]
+    """Names without the kind of layers they are for."""
+    found = (module for stage in per_stage or () for module, layers in stage.items() if layers > 0)
+    return list(dict.fromkeys(module.partition("@")[0] for module in found))
 
 
 def choices(strategy: Strategy, lang: Language) -> str:
