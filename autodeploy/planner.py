@@ -31,6 +31,7 @@ from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rules import broken_rules
 from autodeploy.strategies.unmodelled import refuse_unmodelled, strategy_errors
+from autodeploy.training_run.run_estimate import Step, planned_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,8 +180,51 @@ def plan(
         timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
         out_of_time=stop.out_of_time,
     )
+    result = _with_runs(prepared, result, should_cancel=stop)
     report.finished(result)
     return result
+
+
+def _with_runs(prepared: Prepared, result: PlanSet, *, should_cancel: Callable[[], bool]) -> PlanSet:
+    """The plans with what the run of weeks takes under each."""
+    searched: dict[tuple[int, int], tuple[Plan, ...]] = {}
+
+    def layouts_for(seq_length: int, global_batch: int) -> tuple[Plan, ...]:
+        key = (seq_length, global_batch)
+        if key not in searched:
+            spec = _at(prepared.spec, seq_length, global_batch)
+            search = spec.search.model_copy(update={"top_k": 1, "effort": "fast"})
+            searched[key] = plan(spec.model_copy(update={"search": search}), should_cancel=should_cancel).plans
+        return searched[key]
+
+    plans = tuple(_with_run(prepared, each, layouts_for) for each in result.plans)
+    return result.model_copy(update={"plans": plans})
+
+
+def _with_run(
+    prepared: Prepared, plan: Plan, layouts_for: Callable[[int, int], tuple[Plan, ...]] | None = None
+) -> Plan:
+    """The plan with what the run of weeks takes under it; as it is where the spec says nothing of the run."""
+
+    def step_of(layout: Plan, seq_length: int, global_batch: int) -> Step:
+        there = replace(prepared, spec=_at(prepared.spec, seq_length, global_batch))
+        count = global_batch // (layout.strategy.micro_batch_size * (layout.strategy.dp or 1))
+        context = _context_of_plan(there, layout.model_copy(update={"micro_batches": count}))
+        candidate = _candidate_for(context, layout.strategy)
+        broken = broken_rules(candidate, context.facts, there.spec.search.target)[0]
+        found = _predicted(there, layout.strategy, context).plan
+        return Step(found.step_time_s, found.peak_memory_gib, broken[0].text if broken else None)
+
+    link = prepared.context.machine.host.link_bytes_per_s
+    run = planned_run(prepared.spec, plan, step_of, host_link_bytes_per_s=link, layouts_for=layouts_for)
+    return plan if run is None else plan.model_copy(update={"run": run})
+
+
+def _at(spec: Spec, seq_length: int, global_batch: int) -> Spec:
+    """The spec of one phase: another sequence length and batch, no run around it."""
+    batch = spec.training.global_batch_size.model_copy(update={"value": global_batch, "tolerance_pct": 0.0})
+    training = spec.training.model_copy(update={"seq_length": seq_length, "global_batch_size": batch, "tokens": None})
+    return spec.model_copy(update={"training": training, "run": None, "strategy": None})
 
 
 def budget_of(spec: Spec) -> Budget:
@@ -285,13 +329,14 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     """
     if spec.strategy is None:
         raise SpecError("estimate needs a strategy", path="/strategy", hint="give tp, pp, ep, micro_batch_size ...")
-    return predict(prepare(spec), spec.strategy, features).plan
+    prepared = prepare(spec)
+    return _with_run(prepared, predict(prepared, spec.strategy, features).plan)
 
 
 def reestimate(spec: Spec, plan: Plan) -> Plan:
     """Predict a plan that a search for this spec found once more: on the cards and the batch that it uses."""
     prepared = prepare(spec)
-    return _predicted(prepared, plan.strategy, _context_of_plan(prepared, plan)).plan
+    return _with_run(prepared, _predicted(prepared, plan.strategy, _context_of_plan(prepared, plan)).plan)
 
 
 def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:

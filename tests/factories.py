@@ -29,6 +29,7 @@ from autodeploy.specs.planset import (
 )
 from autodeploy.specs.spec import Spec, canonical_json, spec_hash
 from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.training_run.run_estimate import Step, planned_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,7 +163,15 @@ def plan(rank: int = 1, *, spec: Spec | None = None, **changes: Any) -> Plan:
         "explanation": f"TP{chosen.tp} PP{chosen.pp} keeps expert traffic inside the supernode.",
         "provenance": "assumed",
     }
-    return Plan.model_validate(values | changes)
+    found = Plan.model_validate(values | changes)
+    run = planned_run(spec, found, step_elsewhere, host_link_bytes_per_s=40e9)
+    return found if "run" in changes else found.model_copy(update={"run": run})
+
+
+def step_elsewhere(plan: Plan, seq_length: int, global_batch: int) -> Step:
+    """A step at another sequence length and batch, in proportion to both."""
+    tokens = plan.tokens_per_s * plan.step_time_s
+    return Step(plan.step_time_s * seq_length * global_batch / tokens, plan.peak_memory_gib * seq_length / 4096)
 
 
 def plan_set(

@@ -49,6 +49,7 @@ def sections(models: Iterable[tuple[str, str]], profiles: Iterable[tuple[str, st
         ("cluster", _cluster(tuple(profiles))),
         ("training", _training()),
         ("search", _search()),
+        ("run", _run()),
     )
 
 
@@ -79,6 +80,24 @@ def _search() -> tuple[Field, ...]:
         Field("/search/effort", "effort", "choice", "default", _same(("fast", "default", "deep")), advanced=True),
         Field("/search/top_k", "top_k", "integer", "5", advanced=True),
         Field("/search/memory_limit_gib", "memory_limit_gib", "number", help=True, advanced=True),
+    )
+
+
+def _run() -> tuple[Field, ...]:
+    numbers = ("failure_interval_h", "restart_s", "storage_gb_per_s", "checkpoint_interval_s")
+    prices = ("price_per_npu_hour", "npu_power_w", "price_per_kwh")
+    return (
+        *(Field(f"/run/{name}", name, "number", help=True, advanced=True) for name in numbers),
+        Field(
+            "/run/checkpoint",
+            "checkpoint",
+            "choice",
+            "synchronous",
+            _same(("synchronous", "asynchronous")),
+            advanced=True,
+        ),
+        *(Field(f"/run/{name}", name, "number", advanced=True) for name in prices),
+        Field("/run/currency", "currency", "text", advanced=True),
     )
 
 

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
-from api.ui.languages import language_of
+from api.ui.languages import language_of, texts
 from api.ui.origin import is_foreign
 from api.ui.plan_page import changed_strategy, changes_of, plan_context
 from api.ui.rendering import render
 from api.ui.routes import ViewsOfApp, not_found, refused, see
+from api.ui.run_page import run_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import cell_texts, row_title
@@ -132,4 +133,6 @@ def _plan_page(
     context = plan_context(view, views.timeline(view), lang)
     status = 422 if answers["errors"] else 200
     parts = [(name, PARTS[lang][name]) for name in PART_FIELDS]
+    context["run"] = run_page(view.plan, lang, texts(lang))
+    context["bar_colour"] = lambda share: share.key
     return render(request, "plan.html", status=status, box=box, given=given, parts=parts, **context, **answers)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch_size", "schedule", "moe_dispatcher")
+RUN = ("days", "npu_hours", "goodput", "cost", "energy_mwh")
 FIGURES = (
     "step_time_s",
     "tokens_per_s",
@@ -55,7 +56,7 @@ def _row_names() -> tuple[str, ...]:
     interval = ("low_s", "high_s", "nearest_record")
     choices = ("recompute", "swap", "features", "layers_per_stage")
     head = ("rank", "plan_id", "label", "engine_version", "spec_hash")
-    return (*head, *DEGREES, *choices, *FIGURES, *interval, *PARTS)
+    return (*head, *DEGREES, *choices, *FIGURES, *(f"run_{name}" for name in RUN), *interval, *PARTS)
 
 
 def _row(plan_set: PlanSet, plan: Plan) -> dict[str, Any]:
@@ -78,6 +79,7 @@ def _row(plan_set: PlanSet, plan: Plan) -> dict[str, Any]:
     }
     values |= {name: getattr(strategy, name) for name in DEGREES}
     values |= {name: getattr(plan, name) for name in FIGURES}
+    values |= {f"run_{name}": getattr(plan.run, name) if plan.run else None for name in RUN}
     values |= plan.breakdown.model_dump()
     return {name: _harmless(value) for name, value in values.items()}
 

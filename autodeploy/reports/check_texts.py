@@ -117,6 +117,10 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "num_npus_used": ("cards used", "所用卡数"),
     "micro_batches": ("micro batches", "微批数"),
     "days": ("days", "天数"),
+    "run.days": ("days of the run", "整个训练天数"),
+    "run.npu_hours": ("card-hours of the run", "整个训练卡时"),
+    "run.goodput": ("goodput", "有效训练占比"),
+    "run.cost": ("cost of the run", "整个训练费用"),
     "npu_hours": ("card-hours", "卡时"),
 }
 

@@ -32,6 +32,12 @@ _FIGURES: tuple[tuple[str, str, bool | None], ...] = (
     ("days", "days", False),
     ("npu_hours", "card-hours", False),
 )
+_RUN: tuple[tuple[str, str, bool | None], ...] = (
+    ("days", "days", False),
+    ("npu_hours", "card-hours", False),
+    ("goodput", "", True),
+    ("cost", "", False),
+)
 _PLAIN = (
     *("tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"),
     *("sequence_parallel", "distributed_optimizer", "fsdp", "swap_optimizer", "reuse_fp32_param"),
@@ -68,6 +74,8 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
     )
     for name, unit, more in _FIGURES:
         row("time", name, lambda pair, name=name: getattr(pair[1], name), unit, more)  # type: ignore[misc]
+    for name, unit, more in _RUN:
+        row("time", f"run.{name}", lambda pair, name=name: getattr(pair[1].run, name, None), unit, more)  # type: ignore[misc]
     for name in PARTS:
         row("breakdown", name, lambda pair, name=name: getattr(pair[1].breakdown, name), "s", False)  # type: ignore[misc]
     for name in ("weights", "gradients", "optimizer", "activations", "workspace", "communication_buffers", "runtime"):

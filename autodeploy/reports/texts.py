@@ -39,6 +39,57 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "does_not_fit": ("DOES NOT FIT by {excess} GiB", "超出 {excess} GiB，放不下"),
     "run": ("{tokens} tokens: {days} days, {card_hours} card-hours", "{tokens} tokens：{days} 天，{card_hours} 卡时"),
+    # why not
+    "rejected_by": ("rejected by {rule}: {message}", "被 {rule} 拒绝：{message}"),
+    "would_take": ("it would take {step} s a step", "单步将为 {step} s"),
+    "against_best": (", {pct} % against the best plan", "，比最优方案 {pct} %"),
+    "nearest_passing": ("nearest changes:", "最接近的修改："),
+    # errors
+    "error": ("error: ", "错误："),
+    "error_fields": ("error: {count} fields are not valid", "错误：{count} 个字段无效"),
+    "hint": ("      hint: {hint}", "      提示：{hint}"),
+    "error_cancelled": ("cancelled: {text}", "已取消：{text}"),
+    # the run of weeks
+    "run_steps": ("{tokens} tokens: {days} days of steps", "{tokens} tokens：纯训练 {days} 天"),
+    "run_total": (
+        "with checkpoints and failures {days} days, {card_hours} card-hours, goodput {goodput} %",
+        "计入检查点与故障共 {days} 天，{card_hours} 卡时，有效训练占比 {goodput} %",
+    ),
+    "run_lost": (
+        "lost: checkpoints {checkpoint} %, repeated work {lost} %, restarts {restart} % ({failures} failures)",
+        "损失：检查点 {checkpoint} %，重做 {lost} %，重启 {restart} %（{failures} 次故障）",
+    ),
+    "run_checkpoint": (
+        "a checkpoint of {size} every {interval} stops training for {pause}; a failure every {failure}, "
+        "{restart} until the next step",
+        "检查点 {size}，每 {interval} 一次，训练停 {pause}；平均 {failure} 一次故障，{restart} 后恢复",
+    ),
+    "run_phase": (
+        "phase {number}: seq {seq}, batch {batch}, {tokens} tokens: {days} days, {step} s a step",
+        "阶段 {number}：序列 {seq}，批 {batch}，{tokens} tokens：{days} 天，单步 {step} s",
+    ),
+    "run_phase_layout": ("under {layout} (change {change})", "布局 {layout}（切换 {change}）"),
+    "run_phase_problem": (
+        "phase {number}: seq {seq}, batch {batch}: not under this layout: {problem}",
+        "阶段 {number}：序列 {seq}，批 {batch}：此布局不可行：{problem}",
+    ),
+    "run_allow": (
+        "no total: allow the layout to change (run.layout_changes: allowed), or plan for that phase",
+        "无法合计：请允许切换布局（run.layout_changes: allowed），或按该阶段规划",
+    ),
+    "run_cost": ("cost {amount} {currency}", "费用 {amount} {currency}"),
+    "run_energy": ("energy {energy} MWh", "电量 {energy} MWh"),
+    "run_energy_cost": ("power {amount} {currency}", "电费 {amount} {currency}"),
+    "run_priors": ("assumed of the run: {priors}", "运行假设：{priors}"),
+    "prior_npu_failure_interval_h": (
+        "a card fails every {value} h ({source})",
+        "单卡平均 {value} h 一次故障（{source}）",
+    ),
+    "prior_restart_s": ("restart in {value} s ({source})", "重启 {value} s（{source}）"),
+    "prior_storage_gb_per_s_per_npu": (
+        "storage {value} GB/s a card ({source})",
+        "每卡存储带宽 {value} GB/s（{source}）",
+    ),
     "a_step": ("a step: ", "一步构成： "),
     "hidden": ("{share} % hidden", "隐藏 {share} %"),
     "tie": ("tie", "持平"),

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.training_run import TrainingRun
 
 Status = Literal["queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed"]
 Kind = Literal["datasheet", "measured", "fitted", "assumed"]
@@ -136,6 +137,7 @@ class Plan(Document):
     micro_batches: int
     days: float | None = None
     npu_hours: float | None = None
+    run: TrainingRun | None = None
     breakdown: Breakdown
     hidden: Hidden
     operators: Operators = Operators()

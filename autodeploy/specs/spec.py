@@ -15,6 +15,7 @@ from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.features import FEATURES, GROUPS
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.run import RunSpec, ramp_error
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
@@ -24,12 +25,13 @@ ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 
 
 class Spec(Document):
-    """What to plan: the model, the cluster, the training run and the search."""
+    """What to plan: the model, the cluster, the training, the search and the run of weeks."""
 
     model: ModelSpec
     cluster: ClusterSpec
     training: TrainingSpec
     search: SearchSpec = SearchSpec()
+    run: RunSpec | None = None
     strategy: Strategy | None = None
 
 
@@ -74,9 +76,27 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         known_bad_model = bool(errors)
         errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
     errors += _unknown_features(document)
+    if not errors:
+        errors += _contradicting_phases(spec)
     if errors:
         raise SpecError(errors=tuple(errors))
     return spec
+
+
+def _contradicting_phases(spec: Spec) -> list[FieldError]:
+    """Phases against the training they refer to."""
+    if spec.run is None or not spec.run.phases:
+        return []
+    errors = []
+    for number, phase in enumerate(spec.run.phases):
+        fault = ramp_error(phase, phase.global_batch_size or spec.training.global_batch_size.value)
+        if fault is not None:
+            errors.append(FieldError(f"/run/phases/{number}/ramp", fault, "start + n x increment = global_batch_size"))
+    total = sum(phase.tokens for phase in spec.run.phases)
+    if spec.training.tokens is not None and abs(total - spec.training.tokens) > 1e-6 * total:
+        message = f"the phases train {total:g} tokens, training.tokens says {spec.training.tokens:g}"
+        errors.append(FieldError("/run/phases", message, "leave training.tokens out"))
+    return errors
 
 
 def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:

@@ -1,0 +1,76 @@
+"""What the pages say of the run of weeks: its figures, where its days go, its phases and what it assumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from api.ui.search_page import Share
+from autodeploy.figures.labels import layout
+from autodeploy.reports.run_facts import cost_words, duration, run_facts, size
+from autodeploy.reports.texts import say
+
+if TYPE_CHECKING:
+    from autodeploy.figures.labels import Language
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.training_run import TrainingRun
+
+# Part of the run and the colour of the step's part that it is most like.
+PARTS = (
+    ("training_days", "compute_s"),
+    ("checkpoint_days", "exposed_swap_s"),
+    ("lost_work_days", "recompute_s"),
+    ("restart_days", "pipeline_bubble_s"),
+    ("layout_change_days", "imbalance_s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """A run as the template shows it."""
+
+    run: TrainingRun
+    tokens: float
+    facts: tuple[str, ...]
+    shares: tuple[Share, ...]
+    phases: tuple[tuple[int, str], ...]
+    priors: tuple[tuple[str, str, str], ...]
+    cost: str
+    checkpoint: str
+    interval: str
+    failure: str
+    restart: str
+
+
+def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPage | None:
+    """The run of a plan; None where its spec says nothing of one. `names` holds the texts of the page."""
+    run = plan.run if plan is not None else None
+    if plan is None or run is None:
+        return None
+    own = layout(plan.strategy)
+    phases = ((n, own if p.strategy is None else layout(p.strategy)) for n, p in enumerate(run.phases, start=1))
+    known = {p.name: say(lang, f"prior_{p.name}", value=f"{p.value:,g}", source=p.source) for p in run.priors}
+    return RunPage(
+        run=run,
+        tokens=sum(phase.tokens for phase in run.phases),
+        facts=tuple(run_facts(run, lang)),
+        shares=_shares(run, names),
+        phases=tuple(phases),
+        priors=tuple((known[p.name], p.kind, p.note) for p in run.priors),
+        cost=cost_words(run, lang),
+        checkpoint=size(run.checkpoint_gb),
+        interval=duration(run.checkpoint_interval_s),
+        failure=duration(3600.0 * run.failure_interval_h),
+        restart=duration(run.restart_s),
+    )
+
+
+def _shares(run: TrainingRun, names: dict[str, str]) -> tuple[Share, ...]:
+    shares: list[Share] = []
+    start = 0.0
+    for field, colour in PARTS:
+        amount = getattr(run, field)
+        if run.days and amount:
+            shares.append(Share(colour, names[f"run.{field}"], amount, amount / run.days, start))
+            start += amount / run.days
+    return tuple(shares)

@@ -1,0 +1,114 @@
+"""The run of weeks in words: days, goodput, what is lost, phases, cost, and what all of it assumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.texts import Language, say
+from autodeploy.reports.translation import translated
+from autodeploy.reports.wording import degrees, percent, quantity, seconds
+
+if TYPE_CHECKING:
+    from autodeploy.specs.training_run import RunPhase, TrainingRun
+
+
+def run_facts(run: TrainingRun, lang: Language) -> list[str]:
+    """One sentence a line."""
+    facts = [_total(run, lang)]
+    if len(run.phases) > 1 or run.days is None:
+        facts += [_phase(number, phase, lang) for number, phase in enumerate(run.phases, start=1)]
+    if run.days is None:
+        return [*facts, say(lang, "run_allow")]
+    facts.append(
+        say(
+            lang,
+            "run_checkpoint",
+            size=size(run.checkpoint_gb),
+            interval=duration(run.checkpoint_interval_s),
+            pause=duration(run.checkpoint_s),
+            failure=duration(3600.0 * run.failure_interval_h),
+            restart=duration(run.restart_s),
+        )
+    )
+    if costs := cost_words(run, lang):
+        facts.append(costs)
+    if run.priors:
+        known = [say(lang, f"prior_{p.name}", value=f"{p.value:,g}", source=p.source) for p in run.priors]
+        facts.append(say(lang, "run_priors", priors=say(lang, "semicolon").join(known)))
+    return facts
+
+
+def _total(run: TrainingRun, lang: Language) -> str:
+    tokens = quantity(sum(phase.tokens for phase in run.phases))
+    trained = sum(phase.days or 0.0 for phase in run.phases)
+    text = say(lang, "run_steps", tokens=tokens, days=days(trained))
+    if run.days is None or run.npu_hours is None or run.goodput is None:
+        return text
+    text += say(lang, "semicolon") + say(
+        lang,
+        "run_total",
+        days=days(run.days),
+        card_hours=quantity(run.npu_hours),
+        goodput=percent(run.goodput),
+    )
+    lost = say(
+        lang,
+        "run_lost",
+        checkpoint=percent((run.checkpoint_days or 0.0) / run.days),
+        lost=percent((run.lost_work_days or 0.0) / run.days),
+        restart=percent((run.restart_days or 0.0) / run.days),
+        failures=f"{run.failures or 0.0:,.0f}",
+    )
+    return text + say(lang, "semicolon") + lost
+
+
+def _phase(number: int, phase: RunPhase, lang: Language) -> str:
+    first, last = phase.batches
+    batch = f"{last:,}" if first == last else f"{first:,}-{last:,}"
+    where = {"number": number, "seq": f"{phase.seq_length:,}", "batch": batch}
+    if phase.days is None or phase.step_time_s is None:
+        return say(lang, "run_phase_problem", **where, problem=translated(phase.problem or "", lang))
+    text = say(
+        lang,
+        "run_phase",
+        **where,
+        tokens=quantity(phase.tokens),
+        days=days(phase.days),
+        step=seconds(phase.step_time_s),
+    )
+    if phase.strategy is not None:
+        layout = degrees(phase.strategy, with_dp=True)
+        change = duration(phase.layout_change_s)
+        text += say(lang, "comma") + say(lang, "run_phase_layout", layout=layout, change=change)
+    return text
+
+
+def cost_words(run: TrainingRun, lang: Language) -> str:
+    """Price, energy and what it costs, as far as the user gave prices."""
+    parts = []
+    if run.cost is not None:
+        parts.append(say(lang, "run_cost", amount=quantity(run.cost), currency=run.currency).strip())
+    if run.energy_mwh is not None:
+        parts.append(say(lang, "run_energy", energy=quantity(run.energy_mwh)))
+    if run.energy_cost is not None:
+        parts.append(say(lang, "run_energy_cost", amount=quantity(run.energy_cost), currency=run.currency).strip())
+    return say(lang, "comma").join(parts)
+
+
+def days(value: float) -> str:
+    """365, 3.4: days as a calendar shows them."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def size(gigabytes: float) -> str:
+    """9.6 TB, 94 GB."""
+    return f"{gigabytes / 1e3:,.1f} TB" if gigabytes >= 1e3 else f"{gigabytes:,.0f} GB"
+
+
+def duration(time_s: float) -> str:
+    """45 s, 13 min, 3.8 h, 5.5 d: whole up to two units of the next."""
+    for limit, unit, per in ((120.0, "s", 1.0), (7200.0, "min", 60.0), (172_800.0, "h", 3600.0)):
+        if time_s < limit:
+            value = time_s / per
+            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return f"{time_s / 86_400.0:,.1f} d"

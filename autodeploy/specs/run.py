@@ -1,0 +1,104 @@
+"""The run of weeks that a plan is for: its phases, what interrupts it and what it costs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from autodeploy.specs.base import Document
+from autodeploy.specs.training import Sequences
+
+Tokens = Annotated[float, Field(gt=0, le=1e18)]
+Hours = Annotated[float, Field(gt=0, le=1e9)]
+MAX_PHASES = 16
+MAX_RAMP_STEPS = 64
+
+
+class BatchRamp(Document):
+    """A batch that grows at the start of a phase, as Megatron's `--rampup-batch-size start increment samples`.
+
+    Every batch from `start` in steps of `increment` up to below the phase's own sees the same share of `tokens`.
+    """
+
+    start: Sequences
+    increment: Sequences
+    tokens: Tokens
+
+
+class Phase(Document):
+    """A stretch of training with one sequence length. What is absent is as in `training`."""
+
+    tokens: Annotated[float, Field(gt=0, le=1e18, examples=[1e12])]
+    seq_length: Annotated[int, Field(ge=1, le=16_777_216, examples=[32768])] | None = None
+    global_batch_size: Sequences | None = None
+    ramp: BatchRamp | None = None
+
+    @model_validator(mode="after")
+    def _ramp_lies_inside(self) -> Self:
+        if self.ramp is not None and self.ramp.tokens > self.tokens:
+            raise ValueError(f"the ramp's {self.ramp.tokens:g} tokens are more than the phase's {self.tokens:g}")
+        return self
+
+
+class RunSpec(Document):
+    """Phases, failures, checkpoints, price and power of the run. What is absent is a stated prior; prices have none."""
+
+    phases: Annotated[
+        tuple[Phase, ...],
+        Field(max_length=MAX_PHASES, description="in order; absent: `training.tokens` as one phase"),
+    ] = ()
+    layout_changes: Annotated[
+        Literal["never", "allowed"],
+        Field(description="allowed: each phase is searched, and changes where that pays the checkpoint and restart"),
+    ] = "never"
+    npu_failure_interval_h: Annotated[
+        Hours | None, Field(description="mean hours of one card between failures that stop the job")
+    ] = None
+    failure_interval_h: Annotated[
+        Hours | None, Field(description="the same of the whole job; instead of the cards'")
+    ] = None
+    restart_s: Annotated[
+        Annotated[float, Field(ge=0, le=1e7)] | None,
+        Field(description="from a failure to loading the checkpoint: noticing, replacing, starting"),
+    ] = None
+    storage_gb_per_s: Annotated[
+        Annotated[float, Field(gt=0, le=1e7)] | None, Field(description="of all cards together, each way")
+    ] = None
+    checkpoint: Annotated[
+        Literal["synchronous", "asynchronous"],
+        Field(description="asynchronous: training waits for the copy to the host only"),
+    ] = "synchronous"
+    checkpoint_interval_s: Annotated[
+        Annotated[float, Field(gt=0, le=1e8)] | None, Field(description="absent: the optimum after Young and Daly")
+    ] = None
+    price_per_npu_hour: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    currency: Annotated[str, Field(max_length=8)] = ""
+    npu_power_w: Annotated[
+        Annotated[float, Field(gt=0, le=1e6)] | None, Field(description="of a card with its share of the node")
+    ] = None
+    power_usage_effectiveness: Annotated[float, Field(ge=1, le=10)] = 1.0
+    price_per_kwh: Annotated[float, Field(ge=0, le=1e6)] | None = None
+
+    @model_validator(mode="after")
+    def _interval_is_given_once(self) -> Self:
+        if self.npu_failure_interval_h is not None and self.failure_interval_h is not None:
+            raise ValueError("give npu_failure_interval_h or failure_interval_h, not both")
+        if self.price_per_kwh is not None and self.npu_power_w is None:
+            raise ValueError("price_per_kwh needs npu_power_w")
+        return self
+
+
+def ramp_error(phase: Phase, global_batch: int) -> str | None:
+    """What is wrong with the ramp of a phase whose batch is known, in words."""
+    ramp = phase.ramp
+    if ramp is None:
+        return None
+    rise = global_batch - ramp.start
+    if rise <= 0:
+        return f"the ramp starts at {ramp.start}, not below the batch {global_batch}"
+    if rise % ramp.increment:
+        return f"{rise} sequences from {ramp.start} to {global_batch} are no multiple of {ramp.increment}"
+    if rise // ramp.increment > MAX_RAMP_STEPS:
+        return f"the ramp has {rise // ramp.increment} steps, more than {MAX_RAMP_STEPS}"
+    return None

@@ -1,0 +1,133 @@
+"""Goodput: what checkpoints, failures and restarts cost a run of weeks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.hbm import FULL, OptimizerFormat
+
+Floats = npt.NDArray[np.float64]
+Number = Floats | float
+
+WEIGHT_BYTES = 2.0
+
+
+def checkpoint_bytes(parameters: Number, *, optimizer: OptimizerFormat = FULL) -> Floats:
+    """Bytes of one checkpoint of the whole model: 16-bit weights, master copy and both moments of Adam, each once.
+
+    Notes
+    -----
+    2 + 4 + 8 = 14 B a parameter; less under lossy optimizer formats. Gradients, and copies that data-parallel ranks
+    hold, are not saved.
+
+    References
+    ----------
+    Megatron-LM dist_checkpointing of a distributed optimizer: param, exp_avg, exp_avg_sq beside the model's weights.
+    """
+    a_parameter = WEIGHT_BYTES + optimizer.master + optimizer.moments
+    return np.asarray(np.asarray(parameters, dtype=np.float64) * a_parameter)
+
+
+def job_failure_interval_s(device_failure_interval_s: Number, devices: Number) -> Floats:
+    """Mean seconds between interruptions of a job that any one of its devices interrupts [s].
+
+    Failures of devices are independent and exponential, so their rates add up: the interval of one over their number.
+    """
+    return np.asarray(np.asarray(device_failure_interval_s, dtype=np.float64) / devices)
+
+
+def optimum_checkpoint_interval_s(checkpoint_s: Number, failure_interval_s: Number) -> Floats:
+    """Seconds of work between two checkpoints that make a run shortest.
+
+    Parameters
+    ----------
+    checkpoint_s : seconds that training stands still for one checkpoint, delta [s].
+    failure_interval_s : mean time between interruptions of the job, M [s].
+
+    Notes
+    -----
+    sqrt(2 delta M) (1 + sqrt(delta / 2M) / 3 + (delta / 2M) / 9) - delta where delta < 2M, else M. The first factor is
+    Young's first order.
+
+    References
+    ----------
+    J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
+    J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), 2006: its
+    perturbation solution.
+    """
+    delta = np.asarray(checkpoint_s, dtype=np.float64)
+    mean = np.asarray(failure_interval_s, dtype=np.float64)
+    ratio = delta / (2.0 * mean)
+    higher = np.sqrt(2.0 * delta * mean) * (1.0 + np.sqrt(ratio) / 3.0 + ratio / 9.0) - delta
+    return np.asarray(np.where(delta < 2.0 * mean, higher, mean))
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """Expected seconds of a run by what they are spent on, all >= 0; their sum is the run's wall time."""
+
+    training_s: Floats
+    checkpoint_s: Floats
+    lost_work_s: Floats
+    restart_s: Floats
+    failures: Floats
+    """Expected interruptions, those that hit a restart included."""
+
+    @property
+    def total_s(self) -> Floats:
+        return np.asarray(self.training_s + self.checkpoint_s + self.lost_work_s + self.restart_s)
+
+    @property
+    def goodput(self) -> Floats:
+        """Share of the wall time that becomes progress of the training."""
+        return np.asarray(self.training_s / self.total_s)
+
+
+def run_time(
+    training_s: Number,
+    checkpoint_s: Number,
+    interval_s: Number,
+    failure_interval_s: Number,
+    restart_s: Number,
+    *,
+    write_s: Number = 0.0,
+) -> RunTime:
+    """What a run takes that checkpoints every `interval_s` seconds of work and restarts from the last one.
+
+    Parameters
+    ----------
+    training_s : seconds of steps alone.
+    checkpoint_s, interval_s, failure_interval_s : delta, tau and M as in `optimum_checkpoint_interval_s`.
+    restart_s : from a failure to the first step after it, R.
+    write_s : seconds after a checkpoint's pause until it can be restarted from, beside training (an asynchronous
+        write); a failure loses that much more.
+
+    Notes
+    -----
+    Failures are exponential and may hit checkpoints and restarts too. A segment of tau + delta is repeated until it
+    passes: n = exp((tau + delta) / M) - 1 failed attempts are expected, which lose n M - (tau + delta) of work, and
+    restarts, themselves interrupted, take M (exp(R / M) - 1) each. The sum is Daly's complete
+    M exp(R / M) (exp((tau + delta) / M) - 1) a segment. Each failed attempt loses write_s more.
+
+    References
+    ----------
+    J. T. Daly, FGCS 22(3), 2006: the complete cost function, here by its terms.
+    """
+    mean = np.asarray(failure_interval_s, dtype=np.float64)
+    segment = np.asarray(interval_s, dtype=np.float64) + checkpoint_s
+    segments = np.asarray(training_s, dtype=np.float64) / interval_s
+    failed = np.expm1(segment / mean)
+    restarts = mean * np.expm1(np.asarray(restart_s, dtype=np.float64) / mean)
+    # expm1(x) - x, without loss of digits where failures are rare
+    ratio = segment / mean
+    beyond = np.where(ratio < 1e-4, ratio**2 / 2.0 + ratio**3 / 6.0, failed - ratio)
+    return RunTime(
+        training_s=np.asarray(training_s, dtype=np.float64),
+        checkpoint_s=np.asarray(segments * checkpoint_s),
+        lost_work_s=np.asarray(segments * (mean * beyond + failed * write_s)),
+        restart_s=np.asarray(segments * failed * restarts),
+        failures=np.asarray(segments * failed * np.exp(np.asarray(restart_s) / mean)),
+    )
