@@ -188,3 +188,22 @@ def test_one_rank_exchanges_nothing(exchange) -> None:  # type: ignore[no-untype
 def test_a_small_exchange_costs_its_fixed_time() -> None:
     assert float(flat_s(2.0, 1, group(8, 4), tiers_a2(), 1e-5)) > 1e-5
     assert float(hierarchical_s(2.0, 1, group(8, 4), tiers_a2(), 1e-5)) > 2e-5
+
+
+def test_the_all_gather_crosses_the_outermost_of_three_tiers() -> None:
+    # Two dies a card, 8 cards a node, 4 nodes: 3 copies of each token cross, 15 of 16 of the choices stay inside.
+    three = group(2, 8, 4)
+    across = float(hierarchical_s(TOKENS, TOP_K, three, only(2, of=3), 0.0)) * WIRE
+    inside = sum(float(hierarchical_s(TOKENS, TOP_K, three, only(t, of=3), 0.0)) * WIRE for t in (0, 1))
+    assert across == pytest.approx(3 * TOKENS)
+    assert inside == pytest.approx(TOKENS * TOP_K * 15 / 16)
+
+
+def test_many_peers_slow_the_exchange_inside_but_not_the_all_gather() -> None:
+    # 64 ranks inside are three doublings of 8: a loss of 0.5 takes 2.5 times as long.
+    inside, across = (
+        [float(hierarchical_s(TOKENS, TOP_K, group(64, 16), only(tier), 0.0, loss=loss)) for loss in (0.0, 0.5)]
+        for tier in (0, 1)
+    )
+    assert inside[1] == pytest.approx(2.5 * inside[0])
+    assert across[1] == across[0]

@@ -89,6 +89,13 @@ def test_unfused_experts_pay_one_operator_each() -> None:
     assert apart - fused == pytest.approx(15 * 5e-6, rel=0.05)
 
 
+def test_a_memory_bound_grouped_gemm_moves_tokens_weights_and_results() -> None:
+    # One row of 8192 results from an input of 16: the three matrices of 4 experts, 2 B a number.
+    moved = 4 * 2.0 * (1 * 16 + 16 * 8192 + 1 * 8192)
+    seconds = float(grouped_gemm_s(4, 1, 8192, 16, RATES)) - RATES.cube_op_s
+    assert seconds == pytest.approx(moved / (RATES.hbm_bytes_per_s * RATES.hbm_fraction))
+
+
 def test_grouped_gemm_crossover_follows_the_grouped_rate() -> None:
     # SimuMax and others: grouped 0.60-0.65 of peak where dense reaches 0.85 (hardware profile: 0.74 of the dense rate).
     dense = float(gemm_s(65_536, 4096, 7168, RATES))

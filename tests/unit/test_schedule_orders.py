@@ -13,6 +13,7 @@ from cost_models.schedule import (
     in_flight_closed,
     in_flight_moments,
     operation_order,
+    schedule_problem,
     warm_up_slots,
 )
 from cost_models.schedule.event_graph import compile_order, slot_waves
@@ -141,3 +142,15 @@ def test_in_flight_published_counts() -> None:
 def test_uneven_chunks_have_another_peak() -> None:
     moments = in_flight_moments("interleaved", 4, 2, 16)
     assert moments[1].tolist() == [[5, 4], [8, 1]]
+
+
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_a_schedule_needs_one_of_everything(pp: int, vpp: int, m: int) -> None:
+    assert schedule_problem("interleaved", pp, vpp, m) == (
+        f"pp, vpp and micro_batches must be at least 1, not {pp}, {vpp}, {m}"
+    )
+
+
+def test_dualpipev_says_how_many_micro_batches_it_needs() -> None:
+    assert schedule_problem("dualpipev", 4, 2, 7) is None
+    assert "2 pp - 1 = 7 micro batches, not 6" in str(schedule_problem("dualpipev", 4, 2, 6))
