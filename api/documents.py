@@ -121,8 +121,8 @@ class PlanDocument(Plan):
     @staticmethod
     def json_of(view: PlanText) -> bytes:
         """The document of a stored plan, put together as text."""
-        said = {"search_id": view.stored.search_id} | ({"stale": True} if view.stale else {})
-        return _joined(view.stored.json(), said)
+        said = {"search_id": view.search_id} | ({"stale": True} if view.stale else {})
+        return _joined(view.text, said)
 
 
 class Annotations(BaseModel):

@@ -11,7 +11,6 @@ from autodeploy.store.tables import PlanRow, SearchRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
     from sqlalchemy.orm import Session
 
@@ -80,15 +79,6 @@ class Runs:
         if cluster is not None:
             query = query.where(OverlayRow.cluster == cluster)
         return self.session.scalars(query).all()
-
-    def overlay_moments(self, cluster: str) -> tuple[tuple[str, datetime], ...]:
-        """Profile and last change of each overlay of a cluster: equal moments, equal overlays."""
-        query = (
-            select(OverlayRow.profile, OverlayRow.updated_at)
-            .where(OverlayRow.cluster == cluster)
-            .order_by(OverlayRow.profile)
-        )
-        return tuple((profile, moment) for profile, moment in self.session.execute(query))
 
     def set_overlay(self, row: OverlayRow) -> None:
         """Stores or replaces a cluster's overlay."""
