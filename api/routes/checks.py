@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1", tags=["plans"])
     "/checks",
     operation_id="create_check",
     summary="Hold a launch against limits",
-    responses=responses(400, 404, 413, 415, 422, 503),
+    responses=responses(400, 404, 415, 422, 503),
     openapi_extra=document_request_body(CheckRequest),
 )
 async def create_check(services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> CheckReport:
@@ -40,7 +40,7 @@ async def create_check(services: ServicesDep, document: Annotated[Any, Depends(r
     "/compare",
     operation_id="compare_plans",
     summary="What differs between plans",
-    responses=responses(400, 404, 413, 415, 422, 503),
+    responses=responses(400, 404, 415, 422, 503),
     openapi_extra=document_request_body(CompareRequest),
 )
 async def compare_plans(services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> Comparison:

@@ -9,11 +9,13 @@ from autodeploy.jobs.planning import load_planner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.services.cluster_calibration import Refit
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
+    from autodeploy.store.runs import RunTexts, SearchTexts
 
 
 def estimate(planner: str, spec: Spec) -> Plan:
@@ -24,6 +26,13 @@ def estimate(planner: str, spec: Spec) -> Plan:
 def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """The planner's simulation of a plan's pipeline."""
     return load_planner(planner).timeline(spec, strategy)
+
+
+def refit(planner: str, cluster: str, profile: str, runs: Sequence[RunTexts], searches: Sequence[SearchTexts]) -> Refit:
+    """What the runs of a cluster come to, by the planner."""
+    from autodeploy.services.cluster_calibration import refit as refit_with
+
+    return refit_with(cluster, profile, runs, searches, load_planner(planner))
 
 
 def ablate(spec: Spec, order: Sequence[str]) -> AblationReport:

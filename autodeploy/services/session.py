@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
     from autodeploy.planner import WhyNot
+    from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
@@ -210,8 +211,13 @@ def open_services(
         loaded = load_planner(planner)
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)
-        runs = RunService(database, loaded, searches.plan)
         call_pool = CallPool(settings, planner) if with_runner else None
+
+        def fit(*args: Any) -> Refit:
+            """Forty predictions a run: elsewhere than the server's own process."""
+            return calls.refit(planner, *args) if call_pool is None else call_pool.call(calls.refit, planner, *args)
+
+        runs = RunService(database, fit, searches.plan)
         if runner is not None:
             runner.start()
         try:
