@@ -9,9 +9,12 @@ from autodeploy.jobs.planning import load_planner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.checks import Launch
+    from autodeploy.planner import WhyNot
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.specs.ablation import AblationReport
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
@@ -26,6 +29,20 @@ def estimate(planner: str, spec: Spec) -> Plan:
 def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """The planner's simulation of a plan's pipeline."""
     return load_planner(planner).timeline(spec, strategy)
+
+
+def check(planner: str, launch: Launch, limits: CheckLimits, baseline: Plan | None) -> CheckReport:
+    """A launch held against limits, the best plan and perhaps a baseline."""
+    from autodeploy.checks import check as check_with
+
+    return check_with(launch, limits, planner=load_planner(planner), baseline=baseline)
+
+
+def why_not(spec: Spec, strategy: Strategy, best: PlanSet) -> WhyNot:
+    """Why a strategy is not the plan of that search."""
+    from autodeploy.planner import why_not as why_not_with
+
+    return why_not_with(spec, strategy, best=best)
 
 
 def refit(planner: str, cluster: str, profile: str, runs: Sequence[RunTexts], searches: Sequence[SearchTexts]) -> Refit:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from autodeploy import exporters
-from autodeploy.checks import check
 from autodeploy.errors import SpecError
 from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
-from autodeploy.planner import why_not
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
 from autodeploy.services.access import AccessService
@@ -99,7 +97,7 @@ class Services:
             when the strategy cannot be run on the cluster.
         """
         known = replace(launch, spec=self._with_overlay(launch.spec))
-        return check(known, limits, planner=self.planner, baseline=baseline)
+        return self._call(calls.check, self.planner_module, known, limits, baseline)
 
     def baseline(self, document: str | dict[str, Any] | None) -> Plan | None:
         """The plan that a baseline names: the id of a stored plan, or a document.
@@ -123,7 +121,8 @@ class Services:
         SpecError
             when its degrees contradict the cluster, or it is not modelled.
         """
-        return why_not(Spec.model_validate(view.plan_set.search.spec), strategy, best=view.plan_set)
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._call(calls.why_not, spec, strategy, view.plan_set)
 
     def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
         """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.
