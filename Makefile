@@ -48,7 +48,7 @@ test: $(STAMP) ## Run the tests; AUTODEPLOY_REQUIRE_ALL=1 turns skips into failu
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
 	@$(BIN)/python -m tests.benchmarks
 
-soak: $(STAMP) ## Run many faults and a large database; one JSON line a figure
+soak: $(STAMP) ## Run many faults, much load, bad input and a large database; one JSON line a figure
 	@$(BIN)/python -m tests.soak
 
 wheelhouse: $(STAMP) ## Gather wheels for an install without a network; MACHINE=aarch64 for another machine

@@ -81,13 +81,6 @@ class SearchItem(BaseModel):
     note: str
     stale: Annotated[bool, Field(description=STALE)]
 
-    @classmethod
-    def of(cls, summary: SearchSummary) -> SearchItem:
-        values = {name: getattr(summary, name) for name in cls.model_fields}
-        values["created_at"] = iso(summary.created_at)
-        values["finished_at"] = iso(summary.finished_at) if summary.finished_at else None
-        return cls(**values)
-
 
 class SearchList(BaseModel):
     """A piece of the list; `next` is the address of what follows."""
@@ -96,9 +89,18 @@ class SearchList(BaseModel):
     has_more: bool
     next: str | None
 
-    @classmethod
-    def of(cls, page: SearchPage, next_url: str | None) -> SearchList:
-        return cls(items=[SearchItem.of(item) for item in page.items], has_more=page.has_more, next=next_url)
+    @staticmethod
+    def json_of(page: SearchPage, next_url: str | None) -> bytes:
+        """The document of a page; its items are valid already."""
+        items = [_item_values(item) for item in page.items]
+        return to_json({"items": items, "has_more": page.has_more, "next": next_url}).encode()
+
+
+def _item_values(item: SearchSummary) -> dict[str, Any]:
+    values = {name: getattr(item, name) for name in SearchItem.model_fields}
+    values["created_at"] = iso(item.created_at)
+    values["finished_at"] = iso(item.finished_at) if item.finished_at else None
+    return values
 
 
 class PlanList(BaseModel):
@@ -121,8 +123,8 @@ class PlanDocument(Plan):
     @staticmethod
     def json_of(view: PlanText) -> bytes:
         """The document of a stored plan, put together as text."""
-        said = {"search_id": view.stored.search_id} | ({"stale": True} if view.stale else {})
-        return _joined(view.stored.json(), said)
+        said = {"search_id": view.search_id} | ({"stale": True} if view.stale else {})
+        return _joined(view.text, said)
 
 
 class Annotations(BaseModel):

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 _REF = "#/components/schemas/{model}"
 SPEC_SCHEMA = "SpecDocument"
+# Too long a body, and a bug.
+EVERYWHERE = (413, 500)
+# No key, too small a scope, and a database that cannot say whose the key is.
+WHERE_KEYS_ARE_ASKED_FOR = (401, 403, 503)
 
 EXAMPLE_SPEC: dict[str, Any] = {
     "model": "deepseek-v3",
@@ -75,16 +79,17 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _add_access(document: dict[str, Any], *, with_keys: bool) -> None:
-    """Every operation but health may answer 401 and 403, and takes a key where this server asks for one."""
+    """What any operation may answer, health less than others; and the key that it takes where this server asks."""
     from api.access import OPEN_PATHS
     from api.problems import responses
 
     if with_keys:
         scheme = {"type": "http", "scheme": "bearer", "description": "an API key: `autodeploy keys create`"}
         document["components"]["securitySchemes"] = {"key": scheme}
-    refusals = {str(status): answer for status, answer in responses(401, 403).items()}
     for path, methods in document["paths"].items():
-        for operation in methods.values() if path not in OPEN_PATHS else ():
-            operation["responses"] = dict(sorted((operation["responses"] | refusals).items()))
-            if with_keys:
+        common = responses(*(EVERYWHERE if path in OPEN_PATHS else (*EVERYWHERE, *WHERE_KEYS_ARE_ASKED_FOR)))
+        anyway = {str(status): answer for status, answer in common.items()}
+        for operation in methods.values():
+            operation["responses"] = dict(sorted((anyway | operation["responses"]).items()))
+            if with_keys and path not in OPEN_PATHS:
                 operation["security"] = [{"key": []}]

@@ -20,8 +20,12 @@ ANSWERS = {
     "415": "the body is neither JSON nor YAML",
     "422": "not valid; `errors` says where",
     "429": "as many searches of the key wait or run as it allows",
+    "500": "a bug; the log has its trace under `request_id`",
+    "507": "the disk of the database is full; what is stored can be read",
     "503": "the database does not answer, or there is no time for this now",
 }
+# Said once for all routes.
+ANY_ROUTE = frozenset({"401", "403", "413", "500", "503"})
 STANDARD = frozenset({"Successful Response", "No Content"})
 PROBLEM_ROWS = (
     ("`urn:autodeploy:problem:invalid-spec`", "422", "the document is not valid; `errors` names every bad field"),
@@ -42,6 +46,8 @@ PROBLEM_ROWS = (
     ),
     ("`urn:autodeploy:problem:overloaded`", "503", "too many predictions at once, or one took too long; try again"),
     ("`urn:autodeploy:problem:unavailable`", "503", "the database does not answer; try again"),
+    ("`urn:autodeploy:problem:storage-full`", "507", "the disk of the database is full; what is stored can be read"),
+    ("`urn:autodeploy:problem:content-too-large`", "413", "the body is longer than the server or the key allows"),
     ("`urn:autodeploy:problem:internal`", "500", "a bug; the log has its trace under `request_id`"),
 )
 
@@ -68,6 +74,8 @@ Problem documents after RFC 9457 (`application/problem+json`): `type`, `title`, 
 
 """
     text += table(("type", "status", "meaning"), PROBLEM_ROWS)
+    text += "\nEvery route may answer " + ", ".join(code(status) for status in sorted(ANY_ROUTE)) + ";\n"
+    text += "routes without a key no `401` and `403`. Below is what they answer besides.\n"
     for path, methods in document["paths"].items():
         for method in METHODS:
             if method in methods:
@@ -83,7 +91,11 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> str:
     ]
     if rows:
         text += table(("parameter", "in", "type", "meaning"), rows) + "\n"
-    answers = [(code(status), _answer(status, each)) for status, each in sorted(operation["responses"].items())]
+    answers = [
+        (code(status), _answer(status, each))
+        for status, each in sorted(operation["responses"].items())
+        if status not in ANY_ROUTE or "application/problem+json" not in each["content"]
+    ]
     return text + table(("status", "meaning"), answers)
 
 

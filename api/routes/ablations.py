@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["plans"])
     "/ablations",
     operation_id="create_ablation",
     summary="What each feature of a spec's strategy buys",
-    responses=responses(400, 413, 415, 422, 503),
+    responses=responses(400, 415, 422, 503),
     openapi_extra=spec_request_body(with_strategy=True),
 )
 async def create_ablation(

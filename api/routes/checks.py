@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, Request
 
 from api.bodies import read_document
 from api.dependencies import ServicesDep
 from api.openapi import document_request_body
 from api.problems import responses
+from api.threads import run_slowly
 from autodeploy.services.check_intake import CheckRequest, network_launch, read_check_request
 from autodeploy.services.comparisons import CompareRequest, read_compare_request
 from autodeploy.specs.check import CheckReport
@@ -21,32 +21,36 @@ router = APIRouter(prefix="/v1", tags=["plans"])
     "/checks",
     operation_id="create_check",
     summary="Hold a launch against limits",
-    responses=responses(400, 404, 413, 415, 422, 503),
+    responses=responses(400, 404, 415, 422, 503),
     openapi_extra=document_request_body(CheckRequest),
 )
-async def create_check(services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> CheckReport:
+async def create_check(
+    request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
+) -> CheckReport:
     """Will it fit, how far is it from the best plan, is it slower than a baseline. `passed: false` is a result, too.
     Launch scripts are read, never run. Nothing is stored."""
 
     def check() -> CheckReport:
-        request = read_check_request(document)
-        launch = network_launch(request, services.planner)
-        return services.check(launch, request.limits, services.baseline(request.baseline))
+        wanted = read_check_request(document)
+        launch = network_launch(wanted, services.planner)
+        return services.check(launch, wanted.limits, services.baseline(wanted.baseline))
 
-    return await run_in_threadpool(check)
+    return await run_slowly(request, check)
 
 
 @router.post(
     "/compare",
     operation_id="compare_plans",
     summary="What differs between plans",
-    responses=responses(400, 404, 413, 415, 422, 503),
+    responses=responses(400, 404, 415, 422, 503),
     openapi_extra=document_request_body(CompareRequest),
 )
-async def compare_plans(services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> Comparison:
+async def compare_plans(
+    request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
+) -> Comparison:
     """Only the fields in which 2 to 5 plans differ."""
 
     def compare() -> Comparison:
         return services.compare(read_compare_request(document).plans)
 
-    return await run_in_threadpool(compare)
+    return await run_slowly(request, compare)

@@ -55,7 +55,7 @@ async def export_plan(
     operation_id="create_estimate",
     summary="Predict the one strategy in a spec",
     response_model=Plan,
-    responses=responses(400, 413, 415, 422, 503),
+    responses=responses(400, 415, 422, 503),
     openapi_extra=spec_request_body(with_strategy=True),
 )
 async def create_estimate(

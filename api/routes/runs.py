@@ -61,7 +61,7 @@ BODY: dict[str, Any] = {
     response_model=RunOutcomeDocument,
     responses={
         200: {"model": RunOutcomeDocument, "description": "The same measurement was stored before"},
-        **responses(400, 404, 409, 413, 415, 422, 503),
+        **responses(400, 404, 409, 415, 422, 503, 507),
     },
     openapi_extra=BODY,
 )
@@ -122,7 +122,7 @@ def get_run(services: ServicesDep, run_id: RunId) -> RunDocument:
     operation_id="delete_run",
     summary="Delete a run",
     status_code=204,
-    responses=responses(404, 409, 422, 503),
+    responses=responses(404, 409, 422, 503, 507),
 )
 async def delete_run(request: Request, services: ServicesDep, principal: PrincipalDep, run_id: RunId) -> None:
     """Takes scope admin: the cluster's overlay is fitted to the runs that are left; with the last one it goes."""

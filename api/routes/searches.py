@@ -40,7 +40,7 @@ router = APIRouter(prefix="/v1/searches", tags=["searches"])
     response_description="Accepted: the search is queued or running",
     responses={
         200: {"model": SearchDocument, "description": "The finished PlanSet: waited for, or planned before"},
-        **responses(400, 413, 415, 422, 429, 503),
+        **responses(400, 415, 422, 429, 503, 507),
     },
     openapi_extra=spec_request_body(),
 )
@@ -121,7 +121,7 @@ def list_searches(
     if page.next_after is not None:
         kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
         next_url = f"{request.url.path}?{urlencode([*kept, ('after', page.next_after)])}"
-    return Response(SearchList.of(page, next_url).model_dump_json(), media_type="application/json")
+    return Response(SearchList.json_of(page, next_url), media_type="application/json")
 
 
 @router.get(
@@ -168,7 +168,7 @@ def _unless_known(view: SearchView, if_none_match: str | None) -> Response:
     operation_id="annotate_search",
     summary="Set tags and note",
     response_model=SearchDocument,
-    responses=responses(400, 404, 413, 422, 503),
+    responses=responses(400, 404, 422, 503, 507),
 )
 def annotate_search(
     searches: SearchesDep, search_id: SearchId, annotations: Annotated[Annotations, Body()]
@@ -183,7 +183,7 @@ def annotate_search(
     summary="Stop a search",
     status_code=202,
     response_model=SearchDocument,
-    responses=responses(404, 409, 422, 503),
+    responses=responses(404, 409, 422, 503, 507),
 )
 def cancel_search(searches: SearchesDep, search_id: SearchId) -> Response:
     """A queued search stops at once, a running one soon; cancelling twice is no error."""
@@ -195,7 +195,7 @@ def cancel_search(searches: SearchesDep, search_id: SearchId) -> Response:
     operation_id="delete_search",
     summary="Delete a search with its plans",
     status_code=204,
-    responses=responses(404, 409, 422, 503),
+    responses=responses(404, 409, 422, 503, 507),
 )
 def delete_search(searches: SearchesDep, principal: PrincipalDep, search_id: SearchId) -> None:
     """A running search has to be cancelled first; what another key made takes scope admin."""

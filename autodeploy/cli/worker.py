@@ -22,14 +22,12 @@ def worker(
     import threading
 
     from autodeploy.errors import AutoDeployError
-    from autodeploy.jobs.pool_process import come_after_servers
     from autodeploy.logs import configure_logging
     from autodeploy.services import open_services
     from autodeploy.settings import load_settings
 
     settings = load_settings(**({} if workers is None else {"workers": workers}))
     configure_logging(settings)
-    come_after_servers()
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

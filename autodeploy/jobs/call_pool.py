@@ -71,7 +71,8 @@ class CallPool:
 
     def _too_long(self) -> OverloadError:
         return OverloadError(
-            f"this took longer than {self._limit_s:g} s", hint="POST /v1/searches takes its time; or name a strategy"
+            f"this took longer than {self._limit_s:g} s",
+            hint="POST /v1/searches takes its time; AUTODEPLOY_CALL_LIMIT_S bounds this",
         )
 
     def close(self) -> None:

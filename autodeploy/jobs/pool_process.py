@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
 import os
 import signal
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SearchCancelled
@@ -45,12 +43,6 @@ class Job:
     database_url: str
     planner: str
     heartbeat_s: float
-
-
-def come_after_servers() -> None:
-    """Niceness for a whole worker, whose session Linux would otherwise weigh against other sessions as a whole."""
-    with contextlib.suppress(OSError):  # other systems have no such thing, and some containers forbid it
-        Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
 
 
 def prepare(planner: str) -> None:

@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.checks import Launch
+    from autodeploy.services.cluster_calibration import Refit
     from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
+    from autodeploy.store.runs import RunTexts, SearchTexts
 
 
 def estimate(planner: str, spec: Spec) -> Plan:
@@ -26,6 +29,13 @@ def estimate(planner: str, spec: Spec) -> Plan:
 def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """The planner's simulation of a plan's pipeline."""
     return load_planner(planner).timeline(spec, strategy)
+
+
+def check(planner: str, launch: Launch, limits: CheckLimits, baseline: Plan | None) -> CheckReport:
+    """A launch held against limits, the best plan and perhaps a baseline."""
+    from autodeploy.checks import check as check_with
+
+    return check_with(launch, limits, planner=load_planner(planner), baseline=baseline)
 
 
 def why_not(planner: str, spec: Spec, strategy: Strategy, best: PlanSet | None) -> WhyNot:
@@ -45,6 +55,13 @@ def recommend(planner: str, spec: Spec, days: float, tokens: float | None, max_n
     from autodeploy.what_if import recommend as recommendation_of
 
     return recommendation_of(spec, planner=load_planner(planner), days=days, tokens=tokens, max_npus=max_npus)
+
+
+def refit(planner: str, cluster: str, profile: str, runs: Sequence[RunTexts], searches: Sequence[SearchTexts]) -> Refit:
+    """What the runs of a cluster come to, by the planner."""
+    from autodeploy.services.cluster_calibration import refit as refit_with
+
+    return refit_with(cluster, profile, runs, searches, load_planner(planner))
 
 
 def ablate(spec: Spec, order: Sequence[str]) -> AblationReport:

@@ -17,17 +17,15 @@ from autodeploy.ranking.search_result import objective_value
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
 from autodeploy.services.measured_intake import measured_step_s
 from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec, canonical_json
-from autodeploy.store.planset_rows import read_plan
-from autodeploy.store.run_tables import ReestimateRow
 from hardware_profiles import cluster_topology, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.jobs.planning import Planner
-    from autodeploy.specs.planset import Plan
-    from autodeploy.store.run_tables import RunRow
+    from autodeploy.store.runs import RunTexts, SearchTexts
     from hardware_profiles import Profile
 
 # The newest runs of at most this many configurations: a fit predicts each some forty times.
@@ -47,10 +45,10 @@ class StoredRun:
     measured: MeasuredRun
 
     @classmethod
-    def of(cls, row: RunRow) -> StoredRun:
-        """From its row."""
-        measured = MeasuredRun.model_validate(row.measured)
-        return cls(row.id, Spec.model_validate(row.spec), read_plan(row.plan), measured)
+    def of(cls, run: RunTexts) -> StoredRun:
+        """From its documents."""
+        measured = MeasuredRun.model_validate_json(run.measured)
+        return cls(run.id, Spec.model_validate_json(run.spec), Plan.model_validate_json(run.plan), measured)
 
     @property
     def group(self) -> str:
@@ -63,6 +61,34 @@ class StoredRun:
     def step_s(self) -> float | None:
         """The measured step."""
         return measured_step_s(self.measured, self.spec, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """What the runs of a cluster come to: its overlay (none where they say nothing of time) and what it changes."""
+
+    overlay: dict[str, Any]
+    report: dict[str, Any]
+    estimates: list[dict[str, Any]]
+
+
+def refit(
+    name: str, profile: str, runs: Sequence[RunTexts], searches: Sequence[SearchTexts], planner: Planner
+) -> Refit:
+    """The overlay of a cluster of one profile, and the stored plans of its searches under it.
+
+    Parameters
+    ----------
+    runs : newest first.
+    """
+    overlay, report = calibrate_cluster(name, [StoredRun.of(run) for run in runs], planner)
+    estimates: list[dict[str, Any]] = []
+    for search in searches if overlay else ():
+        spec = Spec.model_validate_json(search.spec)
+        if takes_part(spec, profile):
+            plans = [Plan.model_validate_json(plan) for plan in search.plans]
+            estimates += reestimated(search.id, spec, plans, overlay, planner)
+    return Refit(overlay, report, estimates)
 
 
 def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,22 +130,22 @@ def benchmark_overlay(
 
 def reestimated(
     search_id: str, spec: Spec, plans: Sequence[Plan], overlay: Mapping[str, Any], planner: Planner
-) -> list[ReestimateRow]:
-    """The plans of one search under the overlay, in the order of the search's objective."""
+) -> list[dict[str, Any]]:
+    """The plans of one search under the overlay, in the order of the search's objective: the columns of their rows."""
     cluster = spec.cluster.model_copy(update={"overlay": dict(overlay)})
     spec = spec.model_copy(update={"cluster": cluster})
     profile_hash = planner.profile_hash(cluster)
     found = [(plan.plan_id, planner.reestimate(spec, plan)) for plan in plans]
     order = sorted(found, key=lambda item: (objective_value(item[1], spec.search.objective), item[0]))
     return [
-        ReestimateRow(
-            search_id=search_id,
-            plan_id=plan_id,
-            profile_hash=profile_hash,
-            rank=rank,
-            step_time_s=plan.step_time_s,
-            tokens_per_s_per_npu=plan.tokens_per_s_per_npu,
-        )
+        {
+            "search_id": search_id,
+            "plan_id": plan_id,
+            "profile_hash": profile_hash,
+            "rank": rank,
+            "step_time_s": plan.step_time_s,
+            "tokens_per_s_per_npu": plan.tokens_per_s_per_npu,
+        }
         for rank, (plan_id, plan) in enumerate(order, start=1)
     ]
 

@@ -43,11 +43,12 @@ def is_ledgers(cluster: ClusterSpec) -> bool:
 
 
 class Resting(NamedTuple):
-    """A search, the spec that it was planned from and the profile that its plans rest on."""
+    """A search, the spec that it was planned from, the profile that its plans rest on, and what overlays are at."""
 
     search_id: str
     spec_hash: str
     profile_hash: str
+    overlays_at: object
 
 
 class Freshness:
@@ -55,9 +56,9 @@ class Freshness:
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        # By the hash of a spec: its cluster, an overlay that follows the ledger written as `auto`.
-        self._clusters: dict[str, ClusterSpec] = {}
-        # By cluster and the moments of the ledger's overlays.
+        # By the hash of a spec: its cluster, also as text, an overlay that follows the ledger written as `auto`.
+        self._clusters: dict[str, tuple[ClusterSpec, str]] = {}
+        # By a cluster's text and what overlays are at.
         self._hashes: dict[tuple[str, object], str | None] = {}
 
     def is_stale(self, session: Session, resting: Resting) -> bool:
@@ -67,9 +68,10 @@ class Freshness:
     def stale_ids(self, session: Session, searches: Sequence[Resting]) -> set[str]:
         """Which of these searches have stale plans."""
         self._read_clusters(session, searches)
-        today: dict[str, str | None] = {}
-        for spec_hash in {search.spec_hash for search in searches}:
-            today[spec_hash] = self._hash_today(session, self._clusters[spec_hash])
+        today = {
+            spec_hash: self._hash_today(session, *self._clusters[spec_hash], overlays_at)
+            for spec_hash, overlays_at in {(search.spec_hash, search.overlays_at) for search in searches}
+        }
         return {search.search_id for search in searches if today[search.spec_hash] not in {None, search.profile_hash}}
 
     def _read_clusters(self, session: Session, searches: Sequence[Resting]) -> None:
@@ -82,17 +84,16 @@ class Freshness:
         documents = Searches(session).clusters(list(unknown.values()))
         for spec_hash, search_id in unknown.items():
             cluster = ClusterSpec.model_validate(documents[search_id])
-            self._clusters[spec_hash] = (
-                cluster.model_copy(update={"overlay": "auto"}) if is_ledgers(cluster) else cluster
-            )
+            if is_ledgers(cluster):
+                cluster = cluster.model_copy(update={"overlay": "auto"})
+            self._clusters[spec_hash] = cluster, canonical_json(cluster.model_dump(mode="json"))
         return None
 
-    def _hash_today(self, session: Session, cluster: ClusterSpec) -> str | None:
+    def _hash_today(self, session: Session, cluster: ClusterSpec, text: str, overlays_at: object) -> str | None:
         """None where the profile is a file that is gone, or an override no longer fits: nothing can be said."""
         if cluster.profile not in list_profiles():  # a file may change at any time
             return self._hash_of(_resolved(session, cluster))
-        moments = Runs(session).overlay_moments(cluster.ledger_name) if cluster.overlay == "auto" else ()
-        key = canonical_json(cluster.model_dump(mode="json")), moments
+        key = text, overlays_at
         if key not in self._hashes:
             if len(self._hashes) > REMEMBERED:
                 self._hashes = {}

@@ -9,14 +9,12 @@ from sqlalchemy.exc import IntegrityError
 
 from autodeploy.errors import ConflictError, NotFoundError
 from autodeploy.evaluation.build_context import profile_of
-from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster, reestimated, takes_part
 from autodeploy.services.cluster_overlays import without_overlay
 from autodeploy.services.measured_intake import batch_of, check_run, measured_step_s
 from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.store.clock import new_run_id, utc_now
-from autodeploy.store.plans import Plans
 from autodeploy.store.planset_rows import read_plan
 from autodeploy.store.run_tables import OverlayRow, ReestimateRow, RunRow
 from autodeploy.store.runs import Runs
@@ -24,9 +22,12 @@ from autodeploy.store.runs import Runs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.jobs.planning import Planner
+    from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.views import PlanView
     from autodeploy.store.database import Database
+    from autodeploy.store.runs import RunTexts, SearchTexts
+
+    Fit = Callable[[str, str, Sequence[RunTexts], Sequence[SearchTexts]], Refit]
 
 MAX_RUNS_READ = 100
 MAX_SEARCHES_RERANKED = 20
@@ -37,9 +38,9 @@ ATTEMPTS = 5
 class RunService:
     """The ledger. A fit runs outside any transaction; what it finds is stored if the runs are still the same."""
 
-    def __init__(self, database: Database, planner: Planner, plan_of: Callable[[str], PlanView]) -> None:
+    def __init__(self, database: Database, fit: Fit, plan_of: Callable[[str], PlanView]) -> None:
         self._database = database
-        self._planner = planner
+        self._fit = fit
         self._plan_of = plan_of
 
     # -- change ----------------------------------------------------------------------------------------------------
@@ -72,54 +73,48 @@ class RunService:
             if before is None:
                 raise
             run = _view(before)
-        reranked = self._refit(run.cluster, run.profile) if before is None else self.reranked(run.cluster)
+        fitted = self.find_cluster(run.cluster, run.profile)
+        if before is not None and fitted is not None and fitted.updated_at >= run.created_at:
+            return RunOutcome(run, False, fitted, self.reranked(run.cluster))
+        # New, or its fit did not come to its end when it was.
+        reranked = self._refit(run.cluster, run.profile)
         return RunOutcome(run, before is None, self.find_cluster(run.cluster, run.profile), reranked)
 
     def delete(self, run_id: str) -> None:
         """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last."""
-        with self._database.write() as session:
+        with self._database.read() as session:
             row = Runs(session).get(run_id)
             if row is None:
                 raise _no_run(run_id)
             cluster, profile = row.cluster, row.profile
-            Runs(session).delete(run_id)
-        self._refit(cluster, profile)
+        self._refit(cluster, profile, without=run_id)
 
-    def _refit(self, cluster: str, profile: str) -> tuple[ReestimatedPlan, ...]:
+    def _refit(self, cluster: str, profile: str, *, without: str = "") -> tuple[ReestimatedPlan, ...]:
+        """Fits the overlay to the runs; the run `without` goes in the transaction that stores what comes of it."""
         for _ in range(ATTEMPTS):
             with self._database.read() as session:
-                rows = Runs(session).of_cluster(cluster, profile, limit=MAX_RUNS_READ)
-                stored = [StoredRun.of(row) for row in rows]
-            overlay, report = calibrate_cluster(cluster, stored, self._planner)
-            searches, estimates = self._reestimate(cluster, profile, overlay)
+                stored = Runs(session).of_cluster(cluster, profile, limit=MAX_RUNS_READ + bool(without))
+                searches = Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)
+            stored = tuple(run for run in stored if run.id != without)[:MAX_RUNS_READ]
+            found = self._fit(cluster, profile, stored, searches)
             with self._database.write() as session:
                 runs = Runs(session)
-                now_there = [row.id for row in runs.of_cluster(cluster, profile, limit=MAX_RUNS_READ)]
-                if now_there != [run.id for run in stored]:
+                if without:
+                    runs.delete(without)
+                if runs.ids_of_cluster(cluster, profile, limit=MAX_RUNS_READ) != [run.id for run in stored]:
+                    session.rollback()
                     continue
-                if overlay:
-                    row = OverlayRow(cluster=cluster, profile=profile, updated_at=utc_now(), overlay=overlay)
-                    row.num_runs, row.report = len(stored), report
+                if found.overlay:
+                    row = OverlayRow(cluster=cluster, profile=profile, updated_at=utc_now(), overlay=found.overlay)
+                    row.num_runs, row.report = len(stored), found.report
                     runs.set_overlay(row)
                 else:
                     runs.delete_overlay(cluster, profile)
-                runs.replace_reestimates(searches, estimates)
+                runs.replace_reestimates(
+                    [search.id for search in searches], [ReestimateRow(**values) for values in found.estimates]
+                )
             return self.reranked(cluster)
         raise ConflictError(f"the runs of {cluster} change too fast to be fitted", hint="send the run again")
-
-    def _reestimate(
-        self, cluster: str, profile: str, overlay: dict[str, object]
-    ) -> tuple[list[str], list[ReestimateRow]]:
-        """Ids of the searches looked at, and their plans under the overlay; none without one."""
-        with self._database.read() as session:
-            rows = Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)
-            found = [(row.id, Spec.model_validate(row.spec), Plans(session).documents(row.id)) for row in rows]
-        estimates: list[ReestimateRow] = []
-        for search_id, spec, documents in found if overlay else ():
-            if takes_part(spec, profile):
-                plans = [read_plan(document) for document in documents]
-                estimates += reestimated(search_id, spec, plans, overlay, self._planner)
-        return [search_id for search_id, _, _ in found], estimates
 
     # -- look ------------------------------------------------------------------------------------------------------
 
@@ -159,8 +154,7 @@ class RunService:
     def reranked(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
         """The stored plans of a cluster in their new order, search by search, newest first."""
         with self._database.read() as session:
-            ids = [row.id for row in Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)]
-            return _reranked(Runs(session), ids)
+            return _reranked(Runs(session), Runs(session).planned_ids(cluster, limit=MAX_SEARCHES_RERANKED))
 
     def reranked_of_search(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
         """The plans of one search in their new order; none without an overlay."""

@@ -22,7 +22,7 @@ from autodeploy.store.events import STATUS, Events
 from autodeploy.store.idempotency import IdempotencyKeys
 from autodeploy.store.keys import ApiKeys
 from autodeploy.store.plans import Plans
-from autodeploy.store.planset_rows import plan_json
+from autodeploy.store.planset_rows import plan_json, stored_search
 from autodeploy.store.queue import Queue
 from autodeploy.store.searches import LIST_COLUMNS, Searches, SearchFilter
 from autodeploy.store.sorted_searches import sorted_page
@@ -116,11 +116,11 @@ class SearchService:
             with self._database.write() as session:
                 before = self._search_of_key(session, principal.key_id, idempotency_key, content, tags, note)
                 if before is None:
-                    search_id = self._insert(session, spec, content, tags, note, reuse=reuse, principal=principal)
+                    view = self._insert(session, spec, content, tags, note, reuse=reuse, principal=principal)
                     if idempotency_key is not None:
                         body_hash = _body_hash(content, tags, note)
                         IdempotencyKeys(session).add(
-                            principal.key_id, idempotency_key, body_hash=body_hash, search_id=search_id, now=utc_now()
+                            principal.key_id, idempotency_key, body_hash=body_hash, search_id=view.id, now=utc_now()
                         )
         except IntegrityError:
             # Another process used the same key between our look and our insert: its search is the answer.
@@ -132,7 +132,7 @@ class SearchService:
             return Submission(self.get(before), created=False)
         if self._runner is not None:
             self._runner.wake()
-        return Submission(self.get(search_id), created=True)
+        return Submission(view, created=True)
 
     def plan_and_store(
         self,
@@ -158,10 +158,10 @@ class SearchService:
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         with self._database.write() as session:
-            search_id = self._insert(session, spec, content, tags, note, reuse=reuse, enqueue=False)
-            claim = Queue(session).claim(search_id, str(Owner()), now=utc_now())
+            view = self._insert(session, spec, content, tags, note, reuse=reuse, enqueue=False)
+            claim = Queue(session).claim(view.id, str(Owner()), now=utc_now())
         if claim is None:  # an equal search had the answer
-            return self.get(search_id).plan_set
+            return view.plan_set
         return execute(
             self._database,
             claim,
@@ -198,23 +198,23 @@ class SearchService:
         reuse: bool,
         enqueue: bool = True,
         principal: Principal = ANYONE,
-    ) -> str:
+    ) -> SearchView:
         """A queued search, or with `reuse` a finished copy of an equal one."""
         now = utc_now()
         row = _new_row(spec, content, note, now)
         row.principal = principal.key_id
         equal = Searches(session).reusable(*astuple(content)) if reuse else None
-        if equal is None and enqueue:
+        if equal is not None:
+            Searches(session).add_copy(row, equal, tags)
+            Events(session).begin(row.id, STATUS, {"status": equal.status, "cached": True}, now=now)
+            return SearchView(stored_search(row, Plans(session).texts(row.id)), cached=True, tags=tags, note=note)
+        if enqueue:
             self._refuse_too_many(session, principal)
-        if equal is None:
-            Searches(session).add(row, tags)
-            Events(session).append(row.id, STATUS, [{"status": "queued"}], now=now)
-            if enqueue and self._runner is not None:
-                self._runner.enqueue(session, row.id)
-            return row.id
-        Searches(session).add_copy(row, equal, tags)
-        Events(session).append(row.id, STATUS, [{"status": equal.status, "cached": True}], now=now)
-        return row.id
+        Searches(session).add(row, tags)
+        Events(session).begin(row.id, STATUS, {"status": "queued"}, now=now)
+        if enqueue and self._runner is not None:
+            self._runner.enqueue(session, row.id)
+        return SearchView(stored_search(row), tags=tags, note=note)
 
     def _refuse_too_many(self, session: Session, principal: Principal) -> None:
         """Counts and inserts in one transaction, one of a key's at a time: the limit holds over all servers."""
@@ -323,7 +323,7 @@ class SearchService:
         NotFoundError
             when there is none of that id.
         """
-        search = self.get(self.plan_text(plan_id).stored.search_id)
+        search = self.get(self.plan_text(plan_id).search_id)
         plan = next(plan for plan in search.plan_set.plans if plan.plan_id == plan_id)
         return PlanView(plan, search.plan_set, search.stale)
 
@@ -336,14 +336,13 @@ class SearchService:
             when there is none of that id.
         """
         with self._database.read() as session:
-            found = Plans(session).newest(plan_id)
-            if found is None:
+            row = Plans(session).newest(plan_id)
+            if row is None:
                 raise NotFoundError(
                     f"there is no plan {plan_id}", hint="GET /v1/searches lists searches and their best plans"
                 )
-            return PlanText(
-                found, self._freshness.is_stale(session, Resting(found.search_id, found.spec_hash, found.profile_hash))
-            )
+            stale = self._freshness.is_stale(session, _resting(row))
+        return PlanText(row.id, plan_json(row.document, row.engine_version), stale)
 
     def count_by_status(self) -> dict[str, int]:
         """How many searches have each status."""
@@ -451,7 +450,7 @@ def _new_row(spec: Spec, content: _Content, note: str, now: datetime) -> SearchR
 
 def _summary(row: Any, tags: tuple[str, ...], stale: bool) -> SearchSummary:
     values = dict(row._mapping)
-    inner = {"model_name", "cached_from", "profile_hash", "spec_hash"}
+    inner = {"model_name", "cached_from", "profile_hash", "spec_hash", "num_overlays", "overlays_at"}
     return SearchSummary(
         **{key: value for key, value in values.items() if key not in inner},
         model=values["model_name"],
@@ -462,7 +461,7 @@ def _summary(row: Any, tags: tuple[str, ...], stale: bool) -> SearchSummary:
 
 
 def _resting(row: Any) -> Resting:
-    return Resting(row.id, row.spec_hash, row.profile_hash)
+    return Resting(row.id, row.spec_hash, row.profile_hash, (row.num_overlays, row.overlays_at))
 
 
 def _no_search(search_id: str) -> NotFoundError:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from autodeploy import exporters
-from autodeploy.checks import check
 from autodeploy.errors import SpecError
 from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from autodeploy.checks import Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
+    from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
@@ -97,7 +97,7 @@ class Services:
             when the strategy cannot be run on the cluster.
         """
         known = replace(launch, spec=self._with_overlay(launch.spec))
-        return check(known, limits, planner=self.planner, baseline=baseline)
+        return self._call(calls.check, self.planner_module, known, limits, baseline)
 
     def baseline(self, document: str | dict[str, Any] | None) -> Plan | None:
         """The plan that a baseline names: the id of a stored plan, or a document.
@@ -246,8 +246,13 @@ def open_services(
         loaded = load_planner(planner)
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)
-        runs = RunService(database, loaded, searches.plan)
         call_pool = CallPool(settings, planner) if with_runner else None
+
+        def fit(*args: Any) -> Refit:
+            """Forty predictions a run: elsewhere than the server's own process."""
+            return calls.refit(planner, *args) if call_pool is None else call_pool.call(calls.refit, planner, *args)
+
+        runs = RunService(database, fit, searches.plan)
         if runner is not None:
             runner.start()
         try:

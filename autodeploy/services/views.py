@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.store.planset_rows import StoredPlan, StoredSearch
+    from autodeploy.store.planset_rows import StoredSearch
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class PlanText:
-    """A plan as it is stored."""
+    """A plan as JSON text, and the newest search that found it."""
 
-    stored: StoredPlan
-    stale: bool = False
+    search_id: str
+    text: str
+    stale: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import bindparam, func, insert, select
 
 from autodeploy.store.tables import EventRow
 
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
 STATUS = "status"
 PROGRESS = "progress"
+NEWEST = (
+    select(EventRow.search_id, func.max(EventRow.seq))
+    .where(EventRow.search_id.in_(bindparam("search_ids", expanding=True)))
+    .group_by(EventRow.search_id)
+)
+AFTER = (
+    select(EventRow.seq, EventRow.created_at, EventRow.kind, EventRow.data)
+    .where(EventRow.search_id == bindparam("search_id"), EventRow.seq > bindparam("seq"))
+    .order_by(EventRow.seq)
+    .limit(bindparam("limit"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,12 @@ class Events:
     def __init__(self, session: Session) -> None:
         self.session = session
 
+    def begin(self, search_id: str, kind: str, data: dict[str, Any], *, now: datetime) -> None:
+        """The first event of a new search."""
+        self.session.execute(
+            insert(EventRow), [{"search_id": search_id, "seq": 1, "created_at": now, "kind": kind, "data": data}]
+        )
+
     def append(self, search_id: str, kind: str, items: Sequence[dict[str, Any]], *, now: datetime) -> None:
         """Adds events of one kind after the last one."""
         if not items:
@@ -52,22 +69,12 @@ class Events:
 
     def newest(self, search_ids: Sequence[str]) -> dict[str, int]:
         """The number of the last event of each of these searches."""
-        query = (
-            select(EventRow.search_id, func.max(EventRow.seq))
-            .where(EventRow.search_id.in_(search_ids))
-            .group_by(EventRow.search_id)
-        )
-        return {search_id: seq for search_id, seq in self.session.execute(query)}
+        return {search_id: seq for search_id, seq in self.session.execute(NEWEST, {"search_ids": search_ids})}
 
     def after(self, search_id: str, seq: int, *, limit: int = 500) -> list[Event]:
         """Up to `limit` events that follow number `seq`."""
-        query = (
-            select(EventRow)
-            .where(EventRow.search_id == search_id, EventRow.seq > seq)
-            .order_by(EventRow.seq)
-            .limit(limit)
-        )
-        return [Event(row.seq, row.created_at, row.kind, row.data) for row in self.session.scalars(query)]
+        rows = self.session.execute(AFTER, {"search_id": search_id, "seq": seq, "limit": limit})
+        return [Event(*row) for row in rows]
 
     def latest_progress(self, search_id: str) -> dict[str, Any] | None:
         """The data of the newest progress event."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Text, cast, insert, literal, select
+from sqlalchemy import Text, bindparam, cast, insert, literal, select
 
-from autodeploy.store.planset_rows import StoredPlan
+from autodeploy.store.run_tables import OVERLAYS_AT
 from autodeploy.store.tables import PlanRow, SearchRow
 
 if TYPE_CHECKING:
@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 DOCUMENT_TEXT: Any = cast(PlanRow.document, Text)
+TEXTS = select(DOCUMENT_TEXT).where(PlanRow.search_id == bindparam("search_id")).order_by(PlanRow.position)
+NEWEST = (
+    select(
+        SearchRow.id,
+        SearchRow.engine_version,
+        SearchRow.spec_hash,
+        SearchRow.profile_hash,
+        DOCUMENT_TEXT.label("document"),
+        *OVERLAYS_AT,
+    )
+    .join(PlanRow, PlanRow.search_id == SearchRow.id)
+    .where(PlanRow.plan_id == bindparam("plan_id"))
+    .order_by(PlanRow.search_id.desc())
+    .limit(1)
+)
 
 
 class Plans:
@@ -30,26 +45,11 @@ class Plans:
 
     def texts(self, search_id: str) -> tuple[str, ...]:
         """The plans of a search in their order, as JSON text."""
-        query = select(DOCUMENT_TEXT).where(PlanRow.search_id == search_id).order_by(PlanRow.position)
-        return tuple(self.session.scalars(query))
+        return tuple(self.session.scalars(TEXTS, {"search_id": search_id}))
 
-    def newest(self, plan_id: str) -> StoredPlan | None:
-        """The plan with that id, of the newest search that found it."""
-        query = (
-            select(
-                PlanRow.search_id,
-                SearchRow.engine_version,
-                DOCUMENT_TEXT,
-                SearchRow.spec_hash,
-                SearchRow.profile_hash,
-            )
-            .join(SearchRow, SearchRow.id == PlanRow.search_id)
-            .where(PlanRow.plan_id == plan_id)
-            .order_by(PlanRow.search_id.desc())
-            .limit(1)
-        )
-        row = self.session.execute(query).one_or_none()
-        return None if row is None else StoredPlan(*row)
+    def newest(self, plan_id: str) -> Any | None:
+        """The plan with that id, of the newest search that found it: `document` as text, and columns of the search."""
+        return self.session.execute(NEWEST, {"plan_id": plan_id}).one_or_none()
 
     def copy(self, search_id: str, *, to: str) -> None:
         """The plans of one search become those of another, too, without being read."""

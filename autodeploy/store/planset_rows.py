@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
+    from autodeploy.store.tables import SearchRow
+
 
 def result_columns(plan_set: PlanSet) -> dict[str, Any]:
     """The columns of a search that its result sets."""
@@ -133,19 +135,21 @@ class StoredSearch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPlan:
-    """A plan as it is stored, and the search that found it."""
-
-    search_id: str
-    engine_version: str
-    document: str
-    spec_hash: str
-    profile_hash: str
-
-    def json(self) -> str:
-        """The plan."""
-        return plan_json(self.document, self.engine_version)
+def stored_search(row: SearchRow, plans: Iterable[str] = ()) -> StoredSearch:
+    """A search that was just written, without asking for it."""
+    return StoredSearch(
+        id=row.id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        status=row.status,
+        error=row.error,
+        spec_hash=row.spec_hash,
+        profile_hash=row.profile_hash,
+        engine_version=row.engine_version,
+        spec=to_json(row.spec),
+        result=None if row.result is None else to_json(row.result),
+        plans=tuple(plans),
+    )
 
 
 def plan_json(document: str, engine_version: str) -> str:

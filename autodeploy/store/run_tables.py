@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime  # noqa: TC003 - SQLAlchemy reads the annotation while the program runs
 from typing import Any
 
-from sqlalchemy import ForeignKeyConstraint, Index, String, Text, UniqueConstraint
+from sqlalchemy import ForeignKeyConstraint, Index, String, Text, UniqueConstraint, func, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from autodeploy.store.base import Base
@@ -83,3 +83,10 @@ class ReestimateRow(Base):
     rank: Mapped[int]
     step_time_s: Mapped[float]
     tokens_per_s_per_npu: Mapped[float]
+
+
+# What the overlays of all clusters are at: as long as both are the same, no overlay has come, changed or gone.
+OVERLAYS_AT: tuple[Any, ...] = (
+    select(func.count()).select_from(OverlayRow).scalar_subquery().label("num_overlays"),
+    select(func.max(OverlayRow.updated_at)).scalar_subquery().label("overlays_at"),
+)

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import Text, cast, delete, select
 
+from autodeploy.store.plans import Plans
 from autodeploy.store.run_tables import OverlayRow, ReestimateRow, RunRow
 from autodeploy.store.tables import PlanRow, SearchRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
+    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
 FINISHED_WITH_PLANS = ("optimal", "feasible")
+
+
+@dataclass(frozen=True, slots=True)
+class RunTexts:
+    """A run with its documents as JSON text: whoever reads them may be another process."""
+
+    id: str
+    spec: str
+    plan: str
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTexts:
+    """A search with its spec and its plans as JSON text."""
+
+    id: str
+    spec: str
+    plans: tuple[str, ...]
 
 
 class Runs:
@@ -59,10 +80,14 @@ class Runs:
             query = query.where(RunRow.id < after)
         return self.session.scalars(query).all()
 
-    def of_cluster(self, cluster: str, profile: str, *, limit: int) -> Sequence[RunRow]:
+    def ids_of_cluster(self, cluster: str, profile: str, *, limit: int) -> list[str]:
+        """Ids of the newest runs on a cluster of one profile, newest first."""
+        return list(self.session.scalars(_of_cluster(select(RunRow.id), cluster, profile, limit)))
+
+    def of_cluster(self, cluster: str, profile: str, *, limit: int) -> tuple[RunTexts, ...]:
         """The newest runs on a cluster of one profile, newest first."""
-        query = select(RunRow).where(RunRow.cluster == cluster, RunRow.profile == profile)
-        return self.session.scalars(query.order_by(RunRow.id.desc()).limit(limit)).all()
+        query: Any = select(RunRow.id, cast(RunRow.spec, Text), cast(RunRow.plan, Text), cast(RunRow.measured, Text))
+        return tuple(RunTexts(*row) for row in self.session.execute(_of_cluster(query, cluster, profile, limit)))
 
     def delete(self, run_id: str) -> None:
         """Removes a run."""
@@ -81,15 +106,6 @@ class Runs:
             query = query.where(OverlayRow.cluster == cluster)
         return self.session.scalars(query).all()
 
-    def overlay_moments(self, cluster: str) -> tuple[tuple[str, datetime], ...]:
-        """Profile and last change of each overlay of a cluster: equal moments, equal overlays."""
-        query = (
-            select(OverlayRow.profile, OverlayRow.updated_at)
-            .where(OverlayRow.cluster == cluster)
-            .order_by(OverlayRow.profile)
-        )
-        return tuple((profile, moment) for profile, moment in self.session.execute(query))
-
     def set_overlay(self, row: OverlayRow) -> None:
         """Stores or replaces a cluster's overlay."""
         self.session.merge(row)
@@ -102,15 +118,15 @@ class Runs:
 
     # -- plans under an overlay ------------------------------------------------------------------------------------
 
-    def planned_searches(self, cluster: str, *, limit: int) -> Sequence[SearchRow]:
+    def planned_ids(self, cluster: str, *, limit: int) -> list[str]:
+        """Ids of the newest searches on a cluster that found plans."""
+        return list(self.session.scalars(_planned(select(SearchRow.id), cluster, limit)))
+
+    def planned_searches(self, cluster: str, *, limit: int) -> tuple[SearchTexts, ...]:
         """The newest searches on a cluster that found plans."""
-        query = (
-            select(SearchRow)
-            .where(SearchRow.cluster == cluster, SearchRow.status.in_(FINISHED_WITH_PLANS), SearchRow.num_plans > 0)
-            .order_by(SearchRow.id.desc())
-            .limit(limit)
-        )
-        return self.session.scalars(query).all()
+        query: Any = select(SearchRow.id, cast(SearchRow.spec, Text))
+        found = self.session.execute(_planned(query, cluster, limit)).all()
+        return tuple(SearchTexts(row[0], row[1], Plans(self.session).texts(row[0])) for row in found)
 
     def replace_reestimates(self, search_ids: Sequence[str], rows: Iterable[ReestimateRow]) -> None:
         """Replaces what is known of the plans of these searches under their cluster's overlay."""
@@ -138,3 +154,15 @@ class Runs:
             .order_by(ReestimateRow.search_id.desc(), ReestimateRow.rank)
         )
         return self.session.execute(query).all()
+
+
+def _of_cluster(query: Select[Any], cluster: str, profile: str, limit: int) -> Select[Any]:
+    return query.where(RunRow.cluster == cluster, RunRow.profile == profile).order_by(RunRow.id.desc()).limit(limit)
+
+
+def _planned(query: Select[Any], cluster: str, limit: int) -> Select[Any]:
+    return (
+        query.where(SearchRow.cluster == cluster, SearchRow.status.in_(FINISHED_WITH_PLANS), SearchRow.num_plans > 0)
+        .order_by(SearchRow.id.desc())
+        .limit(limit)
+    )

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Text, cast, delete, func, insert, select, update
+from sqlalchemy import Text, bindparam, cast, delete, func, insert, select, update
 
 from autodeploy.store.clock import first_id_at, iso
 from autodeploy.store.plans import Plans
 from autodeploy.store.planset_rows import StoredSearch, plan_rows, result_columns
+from autodeploy.store.run_tables import OVERLAYS_AT
 from autodeploy.store.tables import PlanRow, SearchRow, TagRow
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ LIST_COLUMNS: tuple[Any, ...] = (
     SearchRow.note,
     SearchRow.profile_hash,
     SearchRow.spec_hash,
+    *OVERLAYS_AT,
 )
 # A search with its documents as text: first the fields of StoredSearch in their order, then what else is shown.
 STORED_COLUMNS: tuple[Any, ...] = (
@@ -63,8 +65,16 @@ STORED_COLUMNS: tuple[Any, ...] = (
     SearchRow.cached_from,
     SearchRow.cancel_requested,
     SearchRow.note,
+    *OVERLAYS_AT,
 )
-NUM_STORED = len(STORED_COLUMNS) - 4
+NUM_STORED = 10
+STORED = select(*STORED_COLUMNS).where(SearchRow.id == bindparam("search_id"))
+STATUSES = select(SearchRow.id, SearchRow.status).where(SearchRow.id.in_(bindparam("search_ids", expanding=True)))
+TAGS = (
+    select(TagRow.search_id, TagRow.tag)
+    .where(TagRow.search_id.in_(bindparam("search_ids", expanding=True)))
+    .order_by(TagRow.tag)
+)
 # What a search that is answered from an equal one takes over.
 RESULT_COLUMNS = (
     "num_npus",
@@ -118,8 +128,7 @@ class Searches:
 
     def statuses(self, search_ids: Sequence[str]) -> dict[str, str]:
         """The status of each of these searches that is there."""
-        query = select(SearchRow.id, SearchRow.status).where(SearchRow.id.in_(search_ids))
-        return {search_id: status for search_id, status in self.session.execute(query)}
+        return {search_id: status for search_id, status in self.session.execute(STATUSES, {"search_ids": search_ids})}
 
     def engine_version(self, search_id: str) -> str | None:
         """Which engine's search it is."""
@@ -154,7 +163,7 @@ class Searches:
 
     def stored(self, search_id: str) -> tuple[StoredSearch, Any] | None:
         """The search with its documents as text, and the row of STORED_COLUMNS."""
-        row = self.session.execute(select(*STORED_COLUMNS).where(SearchRow.id == search_id)).one_or_none()
+        row = self.session.execute(STORED, {"search_id": search_id}).one_or_none()
         if row is None:
             return None
         plans = Plans(self.session).texts(search_id) if row.num_plans else ()
@@ -205,8 +214,7 @@ class Searches:
     def tags(self, search_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The tags of each of these searches, sorted."""
         found: dict[str, list[str]] = {search_id: [] for search_id in search_ids}
-        query = select(TagRow.search_id, TagRow.tag).where(TagRow.search_id.in_(search_ids)).order_by(TagRow.tag)
-        for search_id, tag in self.session.execute(query):
+        for search_id, tag in self.session.execute(TAGS, {"search_ids": search_ids}):
             found[search_id].append(tag)
         return {search_id: tuple(tags) for search_id, tags in found.items()}
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.errors import OverloadError
+from autodeploy.jobs.call_pool import CallPool
 from autodeploy.services import open_services
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec
@@ -217,3 +219,32 @@ def test_the_services_refit_when_runs_come_from_two_processes(database_url: str,
         assert outcome.cluster.num_runs == 2
         assert one.runs.clusters() == other.runs.clusters()
         assert outcome.cluster.report["mape_left_out"] is None, "one configuration can't be left out of itself"
+
+
+async def test_a_fit_that_was_not_done_is_done_when_the_measurement_is_sent_again(
+    database_url: str, here: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fit runs in another process, which may die or take too long; the measurement is stored by then."""
+    plan = planned(here)["plans"][0]
+    address, body = f"/v1/plans/{plan['plan_id']}/runs", {"step_time_s": 1.2 * plan["step_time_s"]}
+
+    def die(*_arguments: object) -> None:
+        raise OverloadError("the process of this prediction died")
+
+    async with running_app(quick_settings(database_url)) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(CallPool, "call", die)
+            refused = await client.post(address, json=body)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+        (stored,) = (await client.get(address)).json()["items"]
+        assert (await client.get("/v1/clusters")).json()["items"] == []
+        again = await client.post(address, json=body)
+        assert (again.status_code, again.json()["run"]["id"]) == (200, stored["id"])
+        assert again.json()["cluster"]["num_runs"] == 1
+        assert len(again.json()["reranked"]) == 5
+        with monkeypatch.context() as patch:
+            patch.setattr(CallPool, "call", die)
+            assert (await client.delete(f"/v1/runs/{stored['id']}")).status_code == 503
+        assert (await client.get(f"/v1/runs/{stored['id']}")).status_code == 200, "all of it or nothing"
+        assert (await client.delete(f"/v1/runs/{stored['id']}")).status_code == 204
+        assert (await client.get("/v1/clusters")).json()["items"] == []

@@ -130,23 +130,39 @@ def programs(compose, port, empty_postgres_dsn, tmp_path) -> Iterator[dict[str, 
         program.stop()
 
 
-def test_the_programs_of_the_compose_file_work_together(programs, port, empty_postgres_dsn):
-    """Migrate, serve, work, and stop: requests are answered to their end, the running search waits again."""
+def test_the_compose_file_asks_for_keys(compose):
+    """Unless that is said to be unwanted; and the documentation tells how to get the first one."""
+    for name in ("api", "sqlite"):
+        assert compose["services"][name]["environment"]["AUTODEPLOY_AUTH"] == "keys"
+    guide = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    assert "docker compose exec api autodeploy keys create" in guide
+
+
+def test_the_programs_of_the_compose_file_work_together(programs, port, empty_postgres_dsn, tmp_path):
+    """Migrate, make a key, serve, work, stop: requests are answered to their end, the running search waits again."""
     migrate, api, worker = programs["migrate"], programs["api"], programs["worker"]
     url = f"http://127.0.0.1:{port}"
     migrate.start()
     assert migrate.wait() == 0
+    maker = Program(
+        ["keys", "create", "me", "--scope", "admin"], {"AUTODEPLOY_DATABASE_URL": empty_postgres_dsn}, tmp_path / "key"
+    )
+    maker.start()
+    assert maker.wait() == 0
+    (key,) = re.findall(r"^adk_\S+$", maker.log_path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headers = {"Authorization": f"Bearer {key}"}
     api.start()
     worker.start()
     wait_until_ready(url, api)
-    done = httpx.post(f"{url}/v1/searches", json=SPEC, headers={"Prefer": "wait=60"}, timeout=90)
+    assert httpx.get(f"{url}/v1/searches").status_code == 401
+    done = httpx.post(f"{url}/v1/searches", json=SPEC, headers=headers | {"Prefer": "wait=60"}, timeout=90)
     assert done.status_code == 200
     assert done.json()["status"] in {"optimal", "feasible"}
 
     answers: list[httpx.Response] = []
 
     def submit_and_wait() -> None:
-        answers.append(httpx.post(f"{url}/v1/searches?wait=100", json=LONG_SPEC, timeout=120))
+        answers.append(httpx.post(f"{url}/v1/searches?wait=100", json=LONG_SPEC, headers=headers, timeout=120))
 
     client = threading.Thread(target=submit_and_wait)
     client.start()
@@ -161,6 +177,10 @@ def test_the_programs_of_the_compose_file_work_together(programs, port, empty_po
         assert worker.stop() == 0
         assert services.searches.status(running) == "queued"
         assert services.searches.events(running)[-1].data["reason"] == "shutdown"
+    for program in (api, worker):
+        log = program.log_path.read_text(encoding="utf-8")
+        assert log
+        assert key not in log
 
 
 def test_the_wheel_has_everything_an_installed_service_reads(tmp_path):

@@ -193,7 +193,7 @@ def test_the_newest_search_answers_for_a_plan(database):
     with database.read() as session:
         row = Plans(session).newest(factories.plan(2).plan_id)
         assert row is not None
-        assert (row.search_id, json.loads(row.json())["rank"]) == ("srch_2", 2)
+        assert (row.id, json.loads(row.document)["rank"]) == ("srch_2", 2)
         assert Plans(session).newest("p_none") is None
 
 

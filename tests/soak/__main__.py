@@ -1,4 +1,4 @@
-"""`python -m tests.soak`: many faults and a large database; one JSON line a figure, exit code 1 if one fails."""
+"""`python -m tests.soak`: faults, load, bad input, a large database; a JSON line a figure, exit code 1 if one fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
 from tests.soak import load, stored_list
 from tests.support import malformed_specs
+from tests.support.documented_answers import answering_app, checks_of_operations
 from tests.support.figures import report
+from tests.support.hostile_files import HOSTILE, LIMIT_S, refusal_s
 from tests.support.postgresql import KEEPING_SETTINGS, fresh_database, own_server, server_binaries
 
 if TYPE_CHECKING:
@@ -128,6 +130,36 @@ def malformed(directory: Path, specs: int) -> bool:
     return sent >= specs
 
 
+def openapi(directory: Path, examples: int) -> bool:
+    """schemathesis over every operation, on both databases: how many answers were as documented, and how many not."""
+
+    def run(database_url: str, case: str) -> bool:
+        sent = failed = 0
+        with answering_app(database_url) as app:
+            for name, check in checks_of_operations(app, examples):
+                try:
+                    sent += check()
+                except Exception as error:  # whatever a check raises; the other operations are still asked
+                    failed += 1
+                    sys.stderr.write(f"{name}: {error}\n")
+        report("openapi_answers_as_documented", sent, "count", case)
+        report("openapi_operations_failed", failed, "count", case)
+        return failed == 0
+
+    sqlite = run(f"sqlite:///{directory / 'openapi.db'}", "SQLite")
+    with own_server(binaries(), KEEPING_SETTINGS) as server:
+        return run(server.dsn, "PostgreSQL") and sqlite
+
+
+def hostile(_directory: Path) -> bool:
+    """Hostile files: the slowest refusal."""
+    times_s = {name: refusal_s(name) for name in HOSTILE}
+    slowest = max(times_s, key=lambda name: times_s[name])
+    report("hostile_files_refused", len(times_s), "count", "processor time below 1 s")
+    report("hostile_file_slowest", times_s[slowest], "s", slowest)
+    return times_s[slowest] < LIMIT_S
+
+
 def binaries() -> Path:
     """Where PostgreSQL's programs are."""
     found = server_binaries()
@@ -143,8 +175,11 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=100_000, help="stored searches of the large list")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load by many clients")
     parser.add_argument("--specs", type=int, default=10_000, help="malformed specs")
+    parser.add_argument("--examples", type=int, default=200, help="generated requests of each operation")
     parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list load malformed; default: all")
+    parser.add_argument(
+        "only", nargs="*", help="sqlite postgresql one_key load malformed openapi hostile list; default: all"
+    )
     wanted = parser.parse_args()
     configure_logging(Settings(log_level="warning"))
     parts: dict[str, Callable[[Path], bool]] = {
@@ -153,6 +188,8 @@ def main() -> None:
         "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
         "load": lambda directory: many_clients(directory, wanted.seconds, wanted.seed),
         "malformed": lambda directory: malformed(directory, wanted.specs),
+        "openapi": lambda directory: openapi(directory, wanted.examples),
+        "hostile": hostile,
         "list": lambda directory: large_list(directory, wanted.searches),
     }
     held = []

@@ -1,0 +1,114 @@
+"""`autodeploy keys`: a key is shown once, stored as a hash, listed without itself, and ended for good."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autodeploy.cli import main
+from autodeploy.errors import UnknownCallerError
+from autodeploy.services.access import KEY, AccessService
+from autodeploy.store.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    found = tmp_path / "keys.db"
+    monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", f"sqlite:///{found}")
+    return found
+
+
+@pytest.fixture
+def command(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the program; gives stdout, or stderr where it is to fail."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["autodeploy", "keys", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main.run()
+        captured = capsys.readouterr()
+        assert (caught.value.code or 0) == code, captured.err
+        return captured.err if code else captured.out
+
+    return run
+
+
+@pytest.fixture
+def access(path: Path, command: Callable[..., str]) -> Iterator[AccessService]:
+    """What a server on the same database knows of keys."""
+    command("ls")  # brings the file to its newest revision
+    database = Database(f"sqlite:///{path}", pool_size=1)
+    yield AccessService(database)
+    database.close()
+
+
+def test_a_new_key_is_all_that_is_printed_and_is_recognised(command, access, path):
+    key = command("create", "ci", "--scope", "write", "--max-searches", "4", "--max-spec-bytes", "2048").strip()
+    assert KEY.fullmatch(key)
+    principal = access.recognise(key)
+    assert (principal.name, principal.scope) == ("ci", "write")
+    assert (principal.max_searches, principal.max_spec_bytes) == (4, 2048)
+    files = [found for found in path.parent.iterdir() if found.name.startswith(path.name)]
+    assert files
+    assert all(key.encode() not in found.read_bytes() for found in files)
+
+
+def test_the_least_scope_is_what_nobody_asked_for(command, access):
+    assert access.recognise(command("create", "looker").strip()).scope == "read"
+
+
+def test_the_list_shows_everything_but_the_key(command, access):
+    key = command("create", "ci", "--scope", "admin").strip()
+    (before,) = json.loads(command("ls", "--format", "json"))
+    assert (before["name"], before["scope"], before["last_used_at"], before["revoked_at"]) == (
+        "ci",
+        "admin",
+        None,
+        None,
+    )
+    access.recognise(key)
+    (after,) = json.loads(command("ls", "--format", "json"))
+    assert after["last_used_at"] is not None
+    table = command("ls")
+    assert before["id"] in table
+    assert "admin" in table
+    assert key not in table + json.dumps([before, after])
+
+
+def test_a_revoked_key_is_nobodys_and_stays_in_the_list(command, access):
+    key, other = command("create", "leaver").strip(), command("create", "other").strip()
+    leaver = next(found for found in json.loads(command("ls", "--format", "json")) if found["name"] == "leaver")
+    command("revoke", leaver["id"])
+    with pytest.raises(UnknownCallerError):
+        access.recognise(key)
+    assert access.recognise(other).name == "other"
+    command("revoke", leaver["id"])  # twice is no error, and does not move the moment
+    revoked = {found["name"]: found["revoked_at"] for found in json.loads(command("ls", "--format", "json"))}
+    assert revoked["leaver"] is not None
+    assert revoked["other"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("revoke", "key_0"), "there is no key key_0"),
+        (("create", ""), "1 to 100 printable characters"),
+        (("create", "x" * 101), "1 to 100 printable characters"),
+        (("create", "a", "--scope", "root"), "--scope"),
+        (("create", "a", "--max-searches", "0"), "--max-searches"),
+    ],
+)
+def test_what_cannot_be_is_refused(command, arguments, said):
+    assert said in command(*arguments, code=2)
+
+
+def test_a_refused_name_makes_no_key(command):
+    command("create", "two\nlines", code=2)
+    assert json.loads(command("ls", "--format", "json")) == []
