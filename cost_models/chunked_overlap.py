@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from cost_models.collectives import overlapped_s
-from cost_models.compute import ComputeRates, Floats, Number
 from cost_models.gemm_waves import tiled_efficiency
+
+if TYPE_CHECKING:
+    from cost_models.compute import ComputeRates, Floats, Number
 
 
 def tile_loss(m: Number, n: Number, k: Number, chunks: Number, rates: ComputeRates) -> Floats:

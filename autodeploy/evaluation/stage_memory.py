@@ -98,10 +98,24 @@ def saves_buffers(candidates: Candidates, context: Context) -> bool:
     return bool(communication_bytes(candidates, context)[0] < communication_bytes(candidates, plain)[0])
 
 
-def workspace_bytes(classes: StepClasses, index: int, *, recomputes_layers: bool) -> float:
-    """Allocator bytes beyond what is kept: gradients in flight, and one whole layer where layers are recomputed."""
+def workspace_bytes(classes: StepClasses, context: Context, index: int, *, recomputes_layers: bool) -> float:
+    """Allocator bytes beyond what is kept: gradients in flight, one whole layer where layers are recomputed, and the
+    layers whose sharded parameters are gathered.
+    """
     widest = max(at(c.cost.activation_bytes, index) for c in classes.layers)
-    return widest * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0))
+    kept = widest * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0))
+    return kept + at(gathered_bytes(classes, context), index)
+
+
+def gathered_bytes(classes: StepClasses, context: Context) -> Floats:
+    """Bytes of sharded parameters that are whole for a moment [n]: 16-bit weights of the layer at work and of the next
+    one, and the gradient of one until it is reduced. Source: Megatron-LM custom_fsdp, double buffers of units.
+    """
+    if not context.fsdp:
+        return np.zeros(1)
+    units = [*classes.layers, *classes.pieces]
+    largest = np.max(np.broadcast_arrays(*(step.cost.dense_params + step.cost.expert_params for step in units)), axis=0)
+    return np.asarray((2.0 * 2.0 + context.gradient_bytes) * largest)
 
 
 def stage_buffers(
@@ -110,7 +124,7 @@ def stage_buffers(
     """Buffers of candidate `index` on each of its stages."""
     machine = context.machine
     pp = int(candidates.pp[index])
-    workspace = workspace_bytes(classes, index, recomputes_layers=recomputes_layers)
+    workspace = workspace_bytes(classes, context, index, recomputes_layers=recomputes_layers)
     return StageBuffers(
         workspace_bytes=np.full(pp, workspace),
         communication_bytes=float(communication_bytes(candidates, context)[index]),

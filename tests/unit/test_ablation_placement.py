@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from autodeploy.ablation.placement import with_balanced_layers
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, prepare
-from autodeploy.specs.planset import Plan
-from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
 
 STACK = frozenset({"flash_attention", "fused_swiglu", "fused_rmsnorm", "grouped_gemm"})
 BALANCE = STACK | {"virtual_pipeline_balance"}
