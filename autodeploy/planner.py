@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.engine import ENGINE_VERSION
-from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
@@ -30,7 +30,7 @@ from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rules import broken_rules
-from autodeploy.strategies.unmodelled import refuse_unmodelled, strategy_errors
+from autodeploy.strategies.unmodelled import refuse_unmodelled
 from autodeploy.training_run.run_estimate import Step, planned_run
 
 if TYPE_CHECKING:
@@ -453,17 +453,16 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     SpecError
         if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
-    if errors := strategy_errors(strategy):
-        raise UnsupportedError(errors=tuple(errors))
     found = predict(prepare(spec), strategy)
     return pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
 
 
 def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:
     """The context of a strategy that states its own features: exactly those are on, where it states any."""
-    if features is None and not strategy.features:
+    if features is None and not strategy.features and strategy.fsdp == prepared.context.fsdp:
         return prepared.context
-    on = frozenset(strategy.features) if features is None else features
+    on = features if features is not None else frozenset(strategy.features) or prepared.choice.on
+    on = on | {"fsdp"} if strategy.fsdp else on
     return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)
 
 
@@ -472,6 +471,12 @@ def _candidate_for(context: Context, strategy: Strategy) -> Candidates:
     if used > context.world:
         raise SpecError(
             f"tp x pp x cp = {used} ranks, the cluster has {context.world}", path="/strategy", hint="lower a degree"
+        )
+    if context.fsdp and strategy.schedule not in {"1f1b", "interleaved"}:
+        raise SpecError(
+            f"{strategy.schedule} has no place to gather sharded parameters layer by layer",
+            path="/strategy/fsdp",
+            hint="1f1b or interleaved takes them",
         )
     return candidate_of(
         strategy,
@@ -489,10 +494,8 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     ----------
     best : what a search for this spec found, where that is known; None searches.
     """
-    if errors := strategy_errors(strategy):
-        raise UnsupportedError(errors=tuple(errors))
     prepared = prepare(spec)
-    context = prepared.context
+    context = _context_for(prepared, strategy, None) if strategy.fsdp else prepared.context
     candidate = _candidate_for(context, strategy)
     return explain_rejection(
         candidate,

@@ -44,6 +44,37 @@ def synchronisation(
     return Synchronisation(reduced, np.zeros_like(reduced))
 
 
+def sharded_pass_s(
+    gather_s: Number,
+    reduce_s: Number,
+    window_s: Number,
+    *,
+    overlap_gather: bool,
+    overlap_reduce: bool,
+    contention: Number,
+) -> Floats:
+    """Seconds of one pass of a layer whose parameters are sharded, that computation does not hide.
+
+    Parameters
+    ----------
+    gather_s : to gather its parameters, before each pass. reduce_s : to reduce its gradients, after its backward pass.
+    window_s : computation of the pass: a neighbour's parameters arrive, and another's gradients leave, beside it.
+
+    Notes
+    -----
+    Layers follow each other, so what overlaps shares one window; what does not stands before or after the pass.
+
+    References
+    ----------
+    Zhao et al., PyTorch FSDP, arXiv:2304.11277, section 3.3; Megatron-LM custom_fsdp, optim_grads_params.
+    """
+    gather_s, reduce_s = np.asarray(gather_s, dtype=np.float64), np.asarray(reduce_s, dtype=np.float64)
+    zero = np.zeros(1)
+    beside = (gather_s if overlap_gather else zero) + (reduce_s if overlap_reduce else zero)
+    alone = (zero if overlap_gather else gather_s) + (zero if overlap_reduce else reduce_s)
+    return np.asarray(alone + np.maximum(0.0, beside * contention - window_s))
+
+
 def exposed_s(
     communication_s: Number, window_s: Number, *, overlapped: bool, contention: Number, last_share: Number
 ) -> Floats:

@@ -56,6 +56,7 @@ STATED: dict[str, Callable[[Strategy], Strategy]] = {
     **dict.fromkeys(SWAP_FEATURES, _keep_on_device),
     "virtual_pipeline_balance": _even_layers,
     "swap_optimizer": _field_off("swap_optimizer"),
+    "fsdp": _field_off("fsdp"),
     "reuse_fp32_param": _field_off("reuse_fp32_param"),
 }
 
@@ -72,6 +73,7 @@ def active_features(strategy: Strategy, on: frozenset[str]) -> tuple[str, ...]:
         "swap_attention": "attention" in strategy.swap,
         "virtual_pipeline_balance": "virtual_pipeline_balance" in on and strategy.layers_per_stage is not None,
         "swap_optimizer": strategy.swap_optimizer,
+        "fsdp": strategy.fsdp,
         "reuse_fp32_param": strategy.reuse_fp32_param,
         "tp_extend_ep": strategy.etp == 1 and strategy.tp > 1 and strategy.ep > 1,
     }

@@ -58,7 +58,7 @@ def predict_record(
         record.model,
         record.cluster,
         record.training,
-        features=features_of(record),
+        features=features_of(record) | ({"fsdp"} if record.strategy.fsdp else frozenset()),
         target="any",
         profile=profile,
         distributed_optimizer=record.strategy.distributed_optimizer,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.expert_balance import Loads, placed_balance
-from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures
+from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.sample_balance import Packs, attention_factor
 from autodeploy.strategies.candidates import PAIRED, Candidates
 from cost_models.all_to_all import ExpertGroups
@@ -63,6 +63,16 @@ class Context:
         return "graph_mode" in self.features or self.target == "mindformers"
 
     @property
+    def fsdp(self) -> bool:
+        """Whether data-parallel ranks hold weights and gradients in shards, beside optimizer states."""
+        return "fsdp" in self.features
+
+    @property
+    def splits_states(self) -> bool:
+        """Whether data-parallel ranks share the optimizer's states."""
+        return self.distributed_optimizer or self.fsdp
+
+    @property
     def optimizer(self) -> OptimizerFormat:
         """Bytes of the optimizer's states."""
         return OptimizerFormat.of(self.features)
@@ -102,6 +112,20 @@ class Context:
             # MindFormers runs the gather between nodes and the exchange inside one after the other.
             pipelined=self.target != "mindformers",
             groups=_expert_groups(self.model),
+            sharded=self._sharded(candidates) if self.fsdp else None,
+        )
+
+    def _sharded(self, candidates: Candidates) -> Sharded:
+        """The groups over which parameters are sharded: dp x cp ranks, and the expert data parallel ranks."""
+        tp, replicas = candidates.tp.astype(np.float64), (candidates.cp * candidates.dp).astype(np.float64)
+        holders = (candidates.etp * candidates.ep).astype(np.float64)
+        reduce = "overlap_grad_reduce" in self.features
+        return Sharded(
+            self.machine.group(tp, replicas),
+            self.machine.group(holders, np.maximum(1.0, self.world / (holders * candidates.pp))),
+            self.gradient_bytes,
+            reduce and "overlap_param_gather" in self.features,
+            reduce,
         )
 
     def levels_experts(self, candidates: Candidates) -> Bools:

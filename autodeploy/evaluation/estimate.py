@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from autodeploy.evaluation.inner_problem import (
     tail_s,
     worst_moment,
 )
+from autodeploy.evaluation.layer_cost import PhaseCost
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
 from autodeploy.evaluation.step_parts import TAIL_PARTS
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Floats
 
-PHASE_PARTS = ("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s")
+PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,7 @@ def _breakdown(
 ) -> dict[str, float]:
     """Seconds of a step by part on the pacing stage, what pairing hides still included."""
     micro_batches = problem.chunk_micro_batches
-    parts = dict.fromkeys(
-        (*PHASE_PARTS, "exposed_dp_s", "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0
-    )
+    parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
     parts["optimizer_s"] = 0.0
     held = [(step, int(layout.layers[stage, :, n].sum())) for n, step in enumerate(classes.layers)]
     held += [(step, 1) for step, piece in held_pieces(problem, classes) if piece.stage == stage]

@@ -65,9 +65,9 @@ class MemoryOption:
     """A choice that frees activation memory of one layer class: recompute it or swap it to the host.
 
     saved_bytes: freed per layer and micro batch in flight; extra_backward_s: time added to the layer's backward
-    pass: the replay, or what a swap takes from device memory; swap_bytes: moved out in the forward and in again in the
-    backward pass; host_s: the part of extra_backward_s that waits for the host. Options that share a name in `excludes` compete for the same tensors: their counts together can't
-    exceed the layers of the class in a chunk.
+    pass: the replay, or what a swap takes from device memory; host_s: the part of it that waits for the host;
+    swap_bytes: moved out in the forward and in again in the backward pass. Options that share a name in `excludes`
+    compete for the same tensors: their counts together can't exceed the layers of the class in a chunk.
     """
 
     name: str

@@ -12,6 +12,7 @@ from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
+from cost_models.data_parallel import sharded_pass_s, synchronisation
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class PhaseCost:
     exposed_tp_s: Floats
     exposed_ep_s: Floats
     exposed_cp_s: Floats
+    exposed_dp_s: Floats
     host_bound_s: Floats
 
     @property
@@ -202,10 +204,36 @@ def _phase(
         busy = busy - beside_matrix_work_s(busiest, exchanged, backward=backward)
     ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
     tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
-    device = busy + ep + ep_imbalance + tp + cp
+    dp = _sharded_s(table, machine, features, busy, backward=backward)
+    device = busy + ep + ep_imbalance + tp + cp + dp
     exposed = _host_s(table, machine, features, busiest, exchanged, device, backward=backward)
     zero = np.zeros_like(device)
-    return PhaseCost(mean + zero, busy - mean + ep_imbalance + zero, tp + zero, ep + zero, cp + zero, exposed + zero)
+    uneven = busy - mean + ep_imbalance
+    parts = (mean, uneven, tp, ep, cp, dp, exposed)
+    return PhaseCost(*(np.asarray(part + zero) for part in parts))
+
+
+def _sharded_s(
+    table: LayerTable, machine: Machine, features: ExchangeFeatures, work_s: Floats, *, backward: bool
+) -> Floats:
+    """Seconds of a pass in which sharded parameters are gathered or their gradients reduced, and nothing hides it."""
+    sharded = features.sharded
+    if sharded is None:
+        return np.zeros(1)
+    gather, reduce = np.zeros(1), np.zeros(1)
+    for params, group in ((table.dense_params, sharded.dense), (table.expert_params, sharded.expert)):
+        sync = synchronisation(
+            params, group, machine.tiers, distributed_optimizer=True, gradient_bytes=sharded.gradient_bytes
+        )
+        gather, reduce = gather + sync.gather_s, reduce + sync.reduce_s
+    return sharded_pass_s(
+        gather,
+        reduce if backward else 0.0,
+        work_s * machine.overlap,
+        overlap_gather=sharded.overlap_gather,
+        overlap_reduce=sharded.overlap_reduce,
+        contention=machine.contention,
+    )
 
 
 def _host_s(

@@ -13,9 +13,24 @@ from autodeploy.strategies.candidates import DISPATCHERS
 if TYPE_CHECKING:
     from autodeploy.evaluation.expert_balance import ExpertBalance
     from cost_models.all_to_all import ExpertGroups
+    from cost_models.collectives import Group
 
 Bools = npt.NDArray[np.bool_]
 FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """Fully sharded data parallelism: the ranks that share dense and expert parameters, and what runs beside work.
+
+    gradient_bytes : of one gradient element in the reduction.
+    """
+
+    dense: Group
+    expert: Group
+    gradient_bytes: float
+    overlap_gather: bool
+    overlap_reduce: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +61,4 @@ class ExchangeFeatures:
     vector_parallel: bool = False
     pipelined: bool = True
     groups: ExpertGroups | None = None
+    sharded: Sharded | None = None  # None: every rank holds its parameters whole

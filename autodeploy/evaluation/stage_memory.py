@@ -108,10 +108,24 @@ def saves_buffers(candidates: Candidates, context: Context) -> bool:
     return bool(communication_bytes(candidates, context)[0] < communication_bytes(candidates, plain)[0])
 
 
-def workspace_bytes(classes: StepClasses, candidates: int, *, recomputes_layers: bool) -> Floats:
-    """Allocator bytes beyond what is kept [n]: gradients in flight, and a whole layer where layers are recomputed."""
+def workspace_bytes(classes: StepClasses, context: Context, candidates: int, *, recomputes_layers: bool) -> Floats:
+    """Allocator bytes beyond what is kept [n]: gradients in flight, a whole layer where layers are recomputed, and the
+    layers whose sharded parameters are gathered.
+    """
     kept = [np.broadcast_to(np.asarray(c.cost.activation_bytes), (candidates,)) for c in classes.layers]
-    return np.asarray(np.max(kept, axis=0) * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0)))
+    widest = np.max(kept, axis=0) * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0))
+    return np.asarray(widest + gathered_bytes(classes, context))
+
+
+def gathered_bytes(classes: StepClasses, context: Context) -> Floats:
+    """Bytes of sharded parameters that are whole for a moment [n]: 16-bit weights of the layer at work and of the next
+    one, and the gradient of one until it is reduced. Source: Megatron-LM custom_fsdp, double buffers of units.
+    """
+    if not context.fsdp:
+        return np.zeros(1)
+    units = [*classes.layers, *classes.pieces]
+    largest = np.max(np.broadcast_arrays(*(step.cost.dense_params + step.cost.expert_params for step in units)), axis=0)
+    return np.asarray((2.0 * 2.0 + context.gradient_bytes) * largest)
 
 
 def stage_buffers(
@@ -120,7 +134,7 @@ def stage_buffers(
     """Buffers of candidate `index` on each of its stages."""
     machine = context.machine
     pp = int(candidates.pp[index])
-    workspace = at(workspace_bytes(classes, len(candidates), recomputes_layers=recomputes_layers), index)
+    workspace = at(workspace_bytes(classes, context, len(candidates), recomputes_layers=recomputes_layers), index)
     return StageBuffers(
         workspace_bytes=np.full(pp, workspace),
         communication_bytes=float(communication_bytes(candidates, context)[index]),

@@ -89,10 +89,11 @@ def static_of(cost: LayerCost, candidates: Candidates, context: Context, groups:
             reuse_fp32_param=candidates.reuse_fp32_param,
             swap_optimizer=candidates.swap_optimizer,
             virtual_optimizer=candidates.virtual_optimizer,
+            fsdp=context.fsdp,
             sharded_gradients=context.graph_mode & (candidates.pp == 1),
             optimizer=context.optimizer,
         )
-        split = shards if context.distributed_optimizer else 1.0
+        split = shards if context.splits_states else 1.0
         away = candidates.swap_optimizer | candidates.virtual_optimizer
         adam = np.where(away, 0.0, context.optimizer.moments / split)
         on_host = data_parallel.states_on_host_bytes(
@@ -133,7 +134,7 @@ def migration_of(cost: LayerCost, candidates: Candidates, context: Context, grou
         groups.expert,
         machine.tiers,
         machine.comm_op_s,
-        distributed_optimizer=context.distributed_optimizer,
+        distributed_optimizer=context.splits_states,
     )
 
 
@@ -179,16 +180,19 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
         behind = data_parallel.exposed_s(
             sync.reduce_s, reduce_window, overlapped=overlap_reduce, contention=machine.contention, last_share=last
         )
+        if context.fsdp:
+            alone = behind = np.zeros_like(behind)  # every micro batch has reduced and gathered in its passes
+            sync = data_parallel.Synchronisation(alone, alone)
         exposed = exposed + np.where(paired, alone, behind)
         gathered = data_parallel.exposed_s(
             sync.gather_s, gather_window, overlapped=overlap_gather, contention=machine.contention, last_share=last
         )
         exposed = exposed + np.where(paired, sync.gather_s, gathered)
-        split = shards if context.distributed_optimizer else np.ones_like(shards)
+        split = shards if context.splits_states else np.ones_like(shards)
         virtual = candidates.virtual_optimizer
         step = data_parallel.optimizer_s(
-            params,
-            split,
+            params / shards if context.fsdp else params,
+            np.ones_like(shards) if context.fsdp else split,
             memory_rate,
             optimizer=context.optimizer,
             virtual_optimizer=virtual,

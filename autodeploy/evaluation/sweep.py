@@ -6,11 +6,12 @@ swept: it is evaluated for comparison only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.layer_cost import PhaseCost
 from autodeploy.evaluation.stage_classes import StepClasses, step_classes
 from autodeploy.evaluation.stage_memory import (
     allocator_limit_bytes,
@@ -85,7 +86,7 @@ def _blocks(count: int) -> Iterator[slice]:
 
 
 def _sweep_block(candidates: Candidates, context: Context) -> Sweep:
-    cuts, inverse = distinct_cuts(candidates, packed=context.packs is not None)
+    cuts, inverse = distinct_cuts(candidates, by_replicas=context.packs is not None or context.fsdp)
     costs = unit_costs(context, cuts).take(inverse)
     classes = step_classes(costs, candidates, context)
     n = len(candidates)
@@ -228,7 +229,7 @@ def _parts(
     """Work of the pacing stage by part; what pairing hides comes off exposed expert communication."""
     n, rows = len(candidates), np.arange(len(candidates))
     micro_batches = candidates.micro_batches.astype(np.float64)
-    names = ("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s")
+    names = tuple(field.name for field in fields(PhaseCost))
     parts = {name: np.zeros(n) for name in names}
     one = candidates.pp == 1
     held = [(step, layers[rows, pacing]) for step, layers in zip(classes.layers, template.layers, strict=True)]
@@ -290,7 +291,7 @@ def _memory(
             for stage_class, place in enumerate(places):
                 args = (place[here], candidates.pp[here], candidates.vpp[here], candidates.micro_batches[here])
                 in_flight[here, stage_class] = in_flight_closed(kind, *args) / candidates.vpp[here]
-    workspace, recomputing = (workspace_bytes(classes, n, recomputes_layers=again) for again in (False, True))
+    workspace, recomputing = (workspace_bytes(classes, context, n, recomputes_layers=again) for again in (False, True))
     # The last chunk of the model is held by one micro batch at a time; its pieces do not pile up.
     pieces = ends * np.where((np.arange(3) == 2) & ~one[:, None], 1.0, in_flight)
     stage = static + kept * in_flight + pieces + workspace[:, None]

@@ -75,10 +75,11 @@ def _take(value: T, index: Any) -> T:
     return value
 
 
-def distinct_cuts(candidates: Candidates, *, packed: bool = False) -> tuple[Candidates, npt.NDArray[np.int64]]:
+def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Candidates, npt.NDArray[np.int64]]:
     """One candidate for each distinct cut of tensors, and which of them each candidate has.
 
-    packed : documents of different lengths are packed: how they spread over ranks depends on the batch's cut too.
+    by_replicas : the number of replicas and of micro batches counts too: documents of different lengths spread over
+        them, and parameters are sharded over them.
     """
     paired = np.isin(candidates.schedule, PAIRED)
     key = np.zeros(len(candidates), dtype=np.int64)
@@ -94,7 +95,7 @@ def distinct_cuts(candidates: Candidates, *, packed: bool = False) -> tuple[Cand
         (paired, 2),
     ):
         key = key * radix + column.astype(np.int64) % radix
-    if packed:
+    if by_replicas:
         key = np.unique(np.stack([key, candidates.dp, candidates.micro_batches]), axis=1, return_inverse=True)[
             1
         ].ravel()

@@ -104,6 +104,7 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
         micro_batch_size=int(axes["micro_batch_size"]),
         sequence_parallel=bool(axes["sequence_parallel"]),
         distributed_optimizer=context.distributed_optimizer,
+        fsdp=context.fsdp,
         schedule=str(axes["schedule"]),  # type: ignore[arg-type]
         layers_per_stage=tuple(tuple(int(x) for x in row) for row in chunks)
         if vpp > 1

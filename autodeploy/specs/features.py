@@ -97,6 +97,7 @@ FEATURES: dict[str, Feature] = {
             ("overlap_grad_reduce", "gradient reduction during the backward pass"),
             ("overlap_param_gather", "parameter gathering during the forward pass"),
         ),
+        Feature("fsdp", "weights and gradients sharded over data parallel ranks", "reordered", "data parallel"),
         *_rows(
             "experts",
             "exact",

@@ -23,7 +23,7 @@ MODELLED: frozenset[str] = frozenset(
         *("cube_vector_parallel", "host_sync_free", "host_reorder", "host_core_binding"),
         *("selective_recompute", "selective_swap", "swap_attention", "reuse_fp32_param", "swap_optimizer"),
         *("virtual_optimizer", "o2_optimizer", "quantized_optimizer", "adaptive_comm_buffers"),
-        *("coc", "mc2", "overlap_grad_reduce", "overlap_param_gather", "tp_extend_ep", "grouped_gemm"),
+        *("coc", "mc2", "overlap_grad_reduce", "overlap_param_gather", "tp_extend_ep", "grouped_gemm", "fsdp"),
         *("ulysses", "ring", "hybrid_cp", "flash_attention", "fused_swiglu", "fused_rmsnorm"),
     }
 )
@@ -71,6 +71,7 @@ LAUNCHABLE: dict[str, frozenset[str]] = {
         "adaptive_comm_buffers",
         "moe_alltoall_overlap",
         "tp_extend_ep",
+        "fsdp",
     },
     "any": MODELLED,
 }
@@ -83,6 +84,8 @@ _ASCEND_ONLY = frozenset(
         *("expert_migration", "mutual_routing"),
     }
 )
+# Never chosen by `auto`: every micro batch gathers all parameters, so it is slower wherever a plan fits without.
+_ASKED_FOR = frozenset({"fsdp"})
 _RANK = {"exact": 0, "reordered": 1, "lossy": 2}
 # Migration and mutual routing replace the same layer; copied experts drop nothing (MindSpeed balanced_moe.py).
 _EXCLUDED_TOGETHER = (
@@ -121,6 +124,8 @@ def choose_features(search: SearchSpec, model: ModelSpec, profile_name: str) -> 
         reason = _why_not(name, search, model, profile_name)
         if switch == "off":
             reasons[name] = "switched off"
+        elif switch == "auto" and reason is None and name in _ASKED_FOR:
+            reasons[name] = "every micro batch would gather its parameters: switch it on where nothing else fits"
         elif reason is None:
             on.add(name)
         elif switch == "on":

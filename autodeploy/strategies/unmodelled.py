@@ -8,7 +8,6 @@ from autodeploy.errors import FieldError, UnsupportedError
 
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.strategy import Strategy
 
 _EVALUATED_ONLY = ("dualpipe",)  # two copies of the parameters: estimated for comparison, never worth a search
 
@@ -51,15 +50,5 @@ def refuse_unmodelled(spec: Spec) -> None:
             )
         )
     errors = [FieldError(path, f"{what} is not modelled yet", hint) for path, asked, what, hint in found if asked]
-    if spec.strategy is not None:
-        errors += strategy_errors(spec.strategy)
     if errors:
         raise UnsupportedError(errors=tuple(errors))
-
-
-def strategy_errors(strategy: Strategy) -> list[FieldError]:
-    """What a strategy asks for that no estimate can take into account."""
-    if strategy.fsdp:
-        text = "fully sharded data parallelism is not modelled yet"
-        return [FieldError("/strategy/fsdp", text, "distributed_optimizer")]
-    return []

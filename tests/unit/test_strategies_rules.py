@@ -258,7 +258,16 @@ def test_ulysses_needs_no_zigzag_blocks() -> None:
 def test_adaptive_pipe_runs_with_tensor_parallelism_and_whole_experts() -> None:
     # DeepSeek-V3 scripts of MindSpeed-LLM: TP2 on A3, TP4 on A2 with --moe-fb-overlap; no rule asks for tp 1.
     candidate = one(schedule="adaptive_pipe", vpp=2, micro_batches=8, dp=24)
-    assert broken(candidate, "mindspeed-llm", global_batch=192) == set()
+    on = set(FEATURES) - {"fsdp"}
+    assert broken(candidate, "mindspeed-llm", global_batch=192, features=on) == set()
+
+
+def test_sharded_parameters_need_passes_alone_and_a_copy_of_their_own() -> None:
+    paired = one(schedule="adaptive_pipe", vpp=2, micro_batches=8, dp=24)
+    for on in ({"fsdp"}, set[str]()):
+        assert ("sharded_parameters_not_paired" in broken(paired, features=on)) is bool(on)
+        assert ("sharded_parameters_not_reused" in broken(one(reuse_fp32_param=True), features=on)) is bool(on)
+    assert not {"sharded_parameters_not_paired", "sharded_parameters_not_reused"} & broken(one(), features={"fsdp"})
 
 
 def test_megatron_takes_micro_batches_in_any_number_from_a_group_on() -> None:

@@ -69,7 +69,7 @@ SWITCHES = (
     *("o2_optimizer", "quantized_optimizer", "selective_recompute", "adaptive_comm_buffers"),
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
-    "replicated_dispatch",
+    *("replicated_dispatch", "fsdp"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
@@ -305,6 +305,8 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
     ulysses = draw(st.sampled_from([u for u in _powers(cp) if model["num_attention_heads"] % (u * tp) == 0]))
     etp = draw(st.sampled_from([1, tp])) if moe else 1
     ep = draw(st.sampled_from(_powers(min(16, world // (pp * etp))))) if moe else 1
+    if "fsdp" in case.run.on:  # paired passes have no place to gather parameters
+        schedules = tuple(s for s in schedules if s in ("1f1b", "interleaved"))
     schedule = draw(st.sampled_from([s for s in schedules if s != "adaptive_pipe" or ep > 1]))
     vpp = 1
     if schedule != "1f1b":
@@ -354,7 +356,7 @@ def placements(draw: st.DrawFn, layers: int, pp: int, vpp: int, schedule: str = 
 
 CHOICES = (
     *("norm", "activation", "mla_up_proj", "core_attn", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1"),
-    *("mlp", "shared_experts", "full", "swap_attention", "swap_unpermute", "swap_moe"),
+    *("mlp", "shared_experts", "moe", "full", "swap_attention", "swap_unpermute", "swap_moe"),
     *("mla_kv_up_proj", "swap_core_attn_out", "swap_activation", "swap_layer_input"),
 )
 

@@ -60,6 +60,7 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     # Tied weights are the embedding's, where that is on the same stage.
     own = not run.tie_word_embeddings or _apart(d)
     a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own else 0) + run.hidden_size
+    a.copied_params = a.dense_params - run.hidden_size if run.tie_word_embeddings else 0.0
     a.close()
     return a
 
@@ -78,6 +79,7 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     _head(a)
     a.dense_params += 2 * h * h / d.tp + 3 * h
     if _apart(d):  # all modules share one copy of the embedding, whose own is on the first stage
-        a.dense_params += run.vocab_size * h / d.tp / run.num_nextn_predict_layers
+        a.copied_params = run.vocab_size * h / d.tp / run.num_nextn_predict_layers
+        a.dense_params += a.copied_params
     a.close()
     return a

@@ -35,12 +35,13 @@ class Pass:
     tp: float = 0.0
     ep: float = 0.0
     cp: float = 0.0
+    dp: float = 0.0
     host: float = 0.0
 
     @property
     def total(self) -> float:
         """Their sum."""
-        return self.compute + self.imbalance + self.tp + self.ep + self.cp + self.host
+        return self.compute + self.imbalance + self.tp + self.ep + self.cp + self.dp + self.host
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Account:
     on_tiers: dict[str, list[float]] = field(default_factory=dict)  # dispatch, combine if one tier alone took time
     dense_params: float = 0.0
     expert_params: float = 0.0
+    copied_params: float = 0.0  # of the dense ones, another unit's: gathered there
     forward: Pass = field(default_factory=Pass)
     backward: Pass = field(default_factory=Pass)
     issued: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -211,9 +213,33 @@ class Account:
             part.imbalance -= beside_cubes(self, backward=number == 1, busy=True) - beside_cubes(
                 self, backward=number == 1, busy=False
             )
+            part.dp = sharded(self, part.compute + self._uneven(number), backward=number == 1)
             ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
             waits = self.synchronises and number == 0 and "host_sync_free" not in self.run.on
             part.host = max(ahead, restart(self, ahead)) if waits else ahead
+
+    def _uneven(self, number: int) -> float:
+        """What the busiest rank computes beyond an even one."""
+        work = sum(
+            sum(o.busy[1:]) - sum(o.even[1:]) if number else o.busy[0] - o.even[0] for o in self.operators.values()
+        )
+        lanes = [beside_cubes(self, backward=number == 1, busy=busy) for busy in (True, False)]
+        return work - lanes[0] + lanes[1]
+
+
+def sharded(a: Account, work: float, *, backward: bool) -> float:
+    """Parameters arrive for each pass, gradients leave after the backward one; work hides what overlaps."""
+    if "fsdp" not in a.run.on:
+        return 0.0
+    here = ((a.dense_params - a.copied_params, a.groups["dense"]), (a.expert_params, a.groups["edp"]))
+    gather = sum(a.machine.all_gather(2 * params, ranks, 0.0) for params, ranks in here)
+    reduce = sum(a.machine.all_gather(a.run.gradient_bytes * params, ranks, 0.0) for params, ranks in here)
+    beside_reduce = "overlap_grad_reduce" in a.run.on
+    beside_gather = beside_reduce and "overlap_param_gather" in a.run.on
+    alone = beside = 0.0
+    for seconds, overlaps in ((gather, beside_gather), (reduce if backward else 0.0, beside_reduce)):
+        alone, beside = (alone, beside + seconds) if overlaps else (alone + seconds, beside)
+    return alone + max(0.0, a.machine.contention * beside - a.machine.overlap * work)
 
 
 # -- parts of a layer ----------------------------------------------------------------------------------------

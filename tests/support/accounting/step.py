@@ -65,6 +65,14 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         ("mlp_gather", "mlp_scatter", "mlp_reduce"),
     ),
     "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
+    "moe": (
+        ("router_logits", "unpermute_in", *EXPERT_ROWS, "shared_up_out", "shared_activation_out"),
+        (
+            *("router", "routing", *SORTING, "expert_up_proj", "expert_activation", "expert_down_proj"),
+            *("sort_by_rank", "unpermute", *SHARED_OPERATORS),
+        ),
+        (*EXPERT_MESSAGES, "combine", "expert_scatter", "mlp_gather", "mlp_scatter"),
+    ),
 }
 SWAP = {
     "swap_attention": (
@@ -233,8 +241,8 @@ def _again_s(a: Account, name: str) -> float:
 
 
 def _waits_again_s(a: Account, name: str) -> float:
-    """What the host holds up a replay of the whole layer: it is issued again, and learns its split sizes again."""
-    return a.forward.host if name == "full" else 0.0
+    """What the host holds up a replay that routes: it is issued again, and learns its split sizes again."""
+    return a.forward.host if name in ("full", "moe") else 0.0
 
 
 def _work(a: Account, operators: tuple[str, ...]) -> float:
@@ -316,7 +324,7 @@ def _parts(
     parts = dict.fromkeys(
         (
             *("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s"),
-            *("exposed_pp_s", "recompute_s", "exposed_swap_s"),
+            *("exposed_dp_s", "exposed_pp_s", "recompute_s", "exposed_swap_s"),
         ),
         0.0,
     )
@@ -328,6 +336,7 @@ def _parts(
                 parts["exposed_tp_s"] += n * one.tp
                 parts["exposed_ep_s"] += n * one.ep
                 parts["exposed_cp_s"] += n * one.cp
+                parts["exposed_dp_s"] += n * one.dp
                 parts["host_bound_s"] += n * one.host
         for chunk, names in zip(stage.layers, stage.choices, strict=True):
             for (_, a), mine in zip(chunk, names, strict=True):
@@ -353,7 +362,8 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
     """Gradient reduction, update and gathering that nothing hides."""
     tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0, "imbalance_s": 0.0}
     last = 1 / per_stage
-    distributed = run.distributed_optimizer
+    in_passes = "fsdp" in run.on
+    distributed = run.distributed_optimizer or in_passes
     reduce_beside = "overlap_grad_reduce" in run.on and d.schedule not in PAIRING
     # Gathering rides on the buckets of the overlapped reduction.
     gather_beside = reduce_beside and "overlap_param_gather" in run.on and distributed
@@ -379,6 +389,8 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
                 gathered = machine.all_gather(2 * params_n, group, 0.0)
             else:
                 reduced, gathered = machine.all_reduce(gradients, group, 0.0), 0.0
+            if in_passes:
+                reduced = gathered = 0.0
             tail["exposed_dp_s"] += exposed(reduced, n * a.backward.compute * share * machine.overlap, reduce_beside)
             tail["exposed_dp_s"] += exposed(gathered, n * a.forward.compute * share * machine.overlap, gather_beside)
             shards = len(group) if distributed else 1
@@ -389,7 +401,9 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             if "unfused_optimizer" in run.on:
                 # 11 operators with one operand, 5 with two, 3 assignments, one cast.
                 kernel = 11 * (4 + 4) + 5 * (4 + 4 + 4) + 3 * (4 + 4) + (2 + 4)
-            moved = params_n * (kernel / shards + 2 * gradient)
+            moved = params_n * (kernel + 2 * gradient) / shards if in_passes else 0.0
+            if not in_passes:
+                moved = params_n * (kernel / shards + 2 * gradient)
             update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
             tail["optimizer_s"] += update
             if d.swap_optimizer or d.virtual_optimizer:
@@ -419,10 +433,11 @@ def _memory(
     moments = 0.0
     for a, n in stage.all():
         for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
-            shards = len(a.groups[name]) if run.distributed_optimizer else 1
-            kinds["weights"] += n * params * 2
+            everything = "fsdp" in run.on
+            shards = len(a.groups[name]) if run.distributed_optimizer or everything else 1
+            kinds["weights"] += n * params * 2 / (shards if everything else 1)
             # A compiled step without a pipeline splits a gradient as soon as it exists.
-            split = shards if "graph_mode" in run.on and d.pp == 1 else 1
+            split = shards if everything or ("graph_mode" in run.on and d.pp == 1) else 1
             gradient, master, adam = _state_sizes(run)
             kinds["gradients"] += n * params * gradient / split
             if d.reuse_fp32:
@@ -442,6 +457,10 @@ def _memory(
     activations = peak(slots, held)
     widest = max(sum(a.kept.values()) for s in stages for chunk in s.layers for _, a in chunk)
     workspace = widest * (1.25 if any(applied.get("full", ())) else 0.25)
+    if "fsdp" in run.on:
+        # The unit at work and the next one are whole, and a gradient until it is reduced.
+        unit = max(n * (a.dense_params + a.expert_params) for s in stages for a, n in s.all())
+        workspace += (2 + 2 + run.gradient_bytes) * unit
     static = sum(kinds.values())
     allocator = static + activations + workspace
     step.allocator.append(allocator)
