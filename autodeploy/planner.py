@@ -16,15 +16,18 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity, plan_of_estimate
 from autodeploy.ranking.search_result import finish
+from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
 from autodeploy.solver.effort import EFFORTS
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
+from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
@@ -152,7 +155,7 @@ def plan(
         if the spec asks for something that can't be planned. An infeasible spec is a result.
     """
     started = time.monotonic()
-    prepared = prepare(spec)
+    prepared = _with_best_batch(prepare(spec))
     searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
     enumerated_s = time.monotonic() - started
     report = _Reporter(progress, started, searched)
@@ -168,6 +171,20 @@ def plan(
         watch=report.solved,
         should_cancel=stop,
     )
+    # A second search, which only those pay who want to know.
+    priced = not frontier.cancelled and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
+    price = (
+        price_of_target(
+            prepared.spec,
+            prepared.profile,
+            prepared.choice,
+            frontier,
+            budget_of(spec),
+            stop,
+        )
+        if priced
+        else Unrestricted()
+    )
     result = finish(
         prepared.spec,
         prepared.profile,
@@ -179,6 +196,7 @@ def plan(
         created_at=created_at,
         timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
         out_of_time=stop.out_of_time,
+        unrestricted=price,
     )
     result = _with_runs(prepared, result, should_cancel=stop)
     report.finished(result)
@@ -241,6 +259,19 @@ def budget_of(spec: Spec) -> Budget:
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
     )
+
+
+def _with_best_batch(prepared: Prepared) -> Prepared:
+    """On the batch that the spec's tolerance allows and that trains fastest."""
+    spec = prepared.spec
+    if not spec.training.global_batch_size.tolerance_pct:
+        return prepared
+    batch = best_batch(spec, prepared.profile, prepared.context)
+    return replace(prepared, context=spec_context(spec, prepared.profile, prepared.choice.on, global_batch=batch))
+
+
+def _usual(spec: Spec) -> Spec:
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "default"})})
 
 
 class _Deadline:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.infeasible import why_infeasible
+from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plan_of_solved
 from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.uncertainty import tied
@@ -56,6 +57,7 @@ def finish(
     created_at: str,
     timing: tuple[float, float, float],
     out_of_time: bool,
+    unrestricted: Unrestricted,
 ) -> PlanSet:
     """Rank, explain and certify what the search found."""
     plans = [plan_of_solved(solved, spec, identity) for solved in frontier.best]
@@ -97,10 +99,22 @@ def finish(
         timing=Timing(enumerate_s=enumerate_s, solve_s=solve_s, total_s=time.monotonic() - started),
         plans=tuple(ranked),
         reference=usual_start(spec, profile, context, identity) if ranked else None,
-        unrestricted=Unrestricted(),
-        warnings=tuple(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
+        unrestricted=unrestricted,
+        pareto=pareto_set(plans, ranked),
+        warnings=(
+            *_batch_note(spec, context),
+            *(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
+        ),
         infeasible=infeasible,
     )
+
+
+def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
+    """Which batch was planned, where the spec's tolerance allowed another than its own."""
+    own = spec.training.global_batch_size.value
+    if context.global_batch == own:
+        return ()
+    return (f"planned with a global batch of {context.global_batch:,} instead of {own:,}, within its tolerance",)
 
 
 def _bound(frontier: Frontier) -> float | None:
