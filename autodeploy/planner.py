@@ -71,6 +71,7 @@ __all__ = [
 ]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
+PATHS = 100  # outer tuples of the default effort that are bounded by paths
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
 
@@ -258,6 +259,7 @@ def budget_of(spec: Spec) -> Budget:
         slots=QUICK_SLOTS * scale,
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
+        paths=round(PATHS * scale),
     )
 
 
@@ -324,6 +326,7 @@ class _Reporter:
         incumbent = frontier.incumbent_s
         better = incumbent is not None and incumbent != self._incumbent
         self._incumbent = incumbent
+        bound = frontier.bound_s
         message = f"best {incumbent:.2f} s a step" if incumbent is not None else "no plan fits yet"
         self._send(
             "incumbent" if better else "solved",
@@ -331,6 +334,8 @@ class _Reporter:
             incumbent_s=incumbent,
             solved=frontier.solved,
             pruned=frontier.pruned,
+            bound_s=bound,
+            gap=None if bound is None or not incumbent else max(0.0, 1.0 - bound / incumbent),
         )
 
     def finished(self, result: PlanSet) -> None:

@@ -16,8 +16,9 @@ from autodeploy.evaluation.stage_classes import StepClasses, step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import QUICK
+from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.open_bounds import OpenBounds
 from autodeploy.solver.solve import solve
-from autodeploy.strategies.memory_rules import launchable
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -46,12 +47,16 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Deterministic limits of one search: inner problems solved quickly, slots they may simulate, and refined ones."""
+    """Deterministic limits of one search.
+
+    Inner problems solved quickly, slots they may simulate, refined ones, and outer tuples bounded by paths.
+    """
 
     quick: int
     slots: float
     refined: int
     effort: Effort
+    paths: int = 100
 
 
 @dataclass
@@ -61,7 +66,7 @@ class Frontier:
     best: list[Solved] = field(default_factory=list)
     solved: int = 0
     pruned: int = 0
-    open_bound_s: float = math.inf  # no candidate that was not refined can beat this
+    open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
     cancelled: bool = False
     work: float = 0.0
 
@@ -70,20 +75,15 @@ class Frontier:
         """Step time of the best plan so far."""
         return self.best[0].solution.step_s if self.best else None
 
+    @property
+    def bound_s(self) -> float | None:
+        """No strategy of the space is faster than this; None as long as nothing is known."""
+        proven = min((s.solution.bound_s for s in self.best), default=math.inf)
+        bound = min(proven, self.open_bound_s)
+        return bound if math.isfinite(bound) else None
+
 
 Watch = Callable[[Frontier, int], None]
-
-
-def memory_choices(candidate: Candidates, context: Context) -> frozenset[str]:
-    """Memory choices a candidate may use: launchable, and not switched off."""
-    allowed = launchable(candidate, context.facts, context.target)
-    if "selective_recompute" not in context.features:
-        allowed &= frozenset({"full", "swap_attention", "swap_unpermute", "swap_moe"})
-    if "selective_swap" not in context.features:
-        allowed -= {"swap_unpermute", "swap_moe"}
-    if "swap_attention" not in context.features:
-        allowed -= {"swap_attention"}
-    return allowed
 
 
 def solve_candidate(
@@ -132,7 +132,7 @@ def best_first(
     watch: Watch | None = None,
     should_cancel: Callable[[], bool] | None = None,
 ) -> Frontier:
-    """Solve candidates quickly in the order of their repaired estimate, then refine the best and prove their bounds.
+    """Solve candidates quickly in the order of their repaired estimate, refine the best, and prove what is left.
 
     Parameters
     ----------
@@ -140,75 +140,97 @@ def best_first(
 
     Notes
     -----
-    The search ends when the bound of all open candidates meets the best plan within `gap`, or the budget ends. The gap
-    of the result is the least open bound against each plan.
+    Bounds come in three strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
+    once, and `path_bound_s` one outer tuple at a time, the least first. The search ends when the bound of everything
+    meets the best plan within `gap`, or the budget ends. The gap of the result is the least bound against each plan.
     """
     frontier = Frontier()
     outer = outer_tuples(candidates)
-    order = np.lexsort((np.arange(len(candidates)), swept.repaired_s))
+    open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), should_cancel)
+
+    def report(index: int) -> None:
+        frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
+        if watch is not None:
+            watch(frontier, index)
+
+    _solve_in_order(frontier, open_, swept, top_k, gap, budget, report)
+    if frontier.best and not frontier.cancelled:
+        _refine(frontier, open_, budget, report)
+    if frontier.best and not open_.cancelled():
+        incumbent = frontier.best[0].solution.step_s
+        kth = frontier.best[min(top_k, len(frontier.best)) - 1].solution.step_s
+        frontier.pruned += open_.by_stages(kth)
+        report(frontier.best[0].index)
+        for index in open_.by_paths(incumbent * (1.0 - gap), budget.paths):
+            report(index)
+        _raise_bounds(frontier, open_)
+    frontier.cancelled |= open_.cancelled()
+    frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
+    del frontier.best[2 * top_k :]
+    return frontier
+
+
+def _solve_in_order(
+    frontier: Frontier,
+    open_: OpenBounds,
+    swept: Sweep,
+    top_k: int,
+    gap: float,
+    budget: Budget,
+    report: Callable[[int], None],
+) -> None:
+    """Quick plans of the most promising candidates."""
+    order = np.lexsort((np.arange(len(open_.candidates)), swept.repaired_s))
     bounds = swept.bound_s[order]
     rest = np.minimum.accumulate(bounds[::-1])[::-1] if len(bounds) else bounds
     settled: set[int] = set()
     slots, tried = 0.0, 0
-    for position, index in enumerate(order):
-        if should_cancel is not None and should_cancel():
-            frontier.cancelled = True
+    for position, index in enumerate(map(int, order)):
+        frontier.cancelled |= open_.cancelled()
         kth = frontier.best[top_k - 1].solution.step_s if len(frontier.best) >= top_k else math.inf
         spent = frontier.best and (frontier.solved >= budget.quick or slots >= budget.slots)
         closed = len(frontier.best) >= top_k and rest[position] >= (1.0 - gap) * (frontier.incumbent_s or math.inf)
         if frontier.cancelled or spent or closed or tried >= 8 * budget.quick:
-            frontier.open_bound_s = min(frontier.open_bound_s, float(rest[position]))
-            break
-        if swept.bound_s[index] >= kth or int(outer[index]) in settled:
+            return
+        if swept.bound_s[index] >= kth or int(open_.outer[index]) in settled:
             frontier.pruned += 1
             continue
         tried += 1
-        one = candidates.take(slice(int(index), int(index) + 1))
-        solved = solve_candidate(one, contexts(int(index)), int(index), should_cancel)
+        one = open_.candidates.take(slice(index, index + 1))
+        solved = solve_candidate(one, open_.contexts(index), index, open_.should_cancel)
         slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
-        _enter(frontier, solved, outer)
+        _enter(frontier, solved, open_)
         if solved.solution.applied is not None and not solved.solution.applied.any():
             # Nothing had to be recomputed: another way to keep optimizer states can't be faster.
-            settled.add(int(outer[index]))
-        if watch is not None:
-            watch(frontier, int(index))
-    _refine(frontier, outer, top_k, budget, watch, should_cancel)
-    return frontier
+            settled.add(int(open_.outer[index]))
+        report(index)
 
 
-def _refine(
-    frontier: Frontier,
-    outer: npt.NDArray[np.int64],
-    top_k: int,
-    budget: Budget,
-    watch: Watch | None,
-    should_cancel: Callable[[], bool] | None,
-) -> None:
+def _refine(frontier: Frontier, open_: OpenBounds, budget: Budget, report: Callable[[int], None]) -> None:
     """Solve the best candidates again in earnest, the most promising first; the others keep their quick plans."""
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
-    for rank, solved in enumerate(quick):
-        stop = frontier.cancelled or (should_cancel is not None and should_cancel())
-        if rank >= budget.refined or stop:
-            frontier.cancelled |= stop
-            frontier.open_bound_s = min(frontier.open_bound_s, solved.solution.bound_s)
-            continue
+    for solved in quick[: budget.refined]:
+        if open_.cancelled():
+            return
         assert solved.solution.layout is not None
         assert solved.solution.applied is not None
         hint = (solved.solution.layout, solved.solution.applied)
-        better = solve(solved.problem, effort=budget.effort, hint=hint, should_cancel=should_cancel)
-        if better.layout is not None and better.step_s <= solved.solution.step_s:
-            bound = max(better.bound_s, solved.solution.bound_s)
-            refined = replace(solved, solution=replace(better, bound_s=min(bound, better.step_s)))
-        else:
-            proven = max(better.bound_s, solved.solution.bound_s)
-            refined = replace(solved, solution=replace(solved.solution, bound_s=proven))
+        better = solve(solved.problem, effort=budget.effort, hint=hint, should_cancel=open_.should_cancel)
+        bound = max(better.bound_s, solved.solution.bound_s)
+        keep = better if better.layout is not None and better.step_s <= solved.solution.step_s else solved.solution
+        refined = replace(solved, solution=replace(keep, bound_s=min(bound, keep.step_s)))
         frontier.best[frontier.best.index(solved)] = refined
-        frontier.open_bound_s = min(frontier.open_bound_s, refined.solution.bound_s)
+        open_.raise_to(solved.index, refined.solution.bound_s)
         frontier.work += better.deterministic_work
         frontier.best.sort(key=lambda s: (s.solution.step_s, s.index))
-        if watch is not None:
-            watch(frontier, refined.index)
-    del frontier.best[2 * top_k :]
+        report(refined.index)
+
+
+def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:
+    """Plans know what was proven of their candidates later."""
+    for place, solved in enumerate(frontier.best):
+        bound = min(solved.solution.step_s, max(solved.solution.bound_s, float(open_.bounds_s[solved.index])))
+        frontier.best[place] = replace(solved, solution=replace(solved.solution, bound_s=bound))
 
 
 def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
@@ -235,16 +257,13 @@ def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
     return np.asarray(inverse, dtype=np.int64).ravel()
 
 
-def _enter(frontier: Frontier, solved: Solved, outer: npt.NDArray[np.int64]) -> None:
+def _enter(frontier: Frontier, solved: Solved, open_: OpenBounds) -> None:
     """Keep a solved candidate if it is the best of its outer tuple."""
     frontier.solved += 1
+    open_.raise_to(solved.index, solved.solution.bound_s)
     if solved.solution.layout is None:
-        if solved.solution.status != "infeasible":
-            frontier.open_bound_s = min(frontier.open_bound_s, solved.solution.bound_s)
         return
     kept: dict[int, Solved] = {}
     for each in sorted([*frontier.best, solved], key=lambda s: (s.solution.step_s, s.index)):
-        first = kept.setdefault(int(outer[each.index]), each)
-        if first is not each:
-            frontier.open_bound_s = min(frontier.open_bound_s, each.solution.bound_s)
+        kept.setdefault(int(open_.outer[each.index]), each)
     frontier.best = list(kept.values())

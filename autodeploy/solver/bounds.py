@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.solver.hidden_shares import most_hidden_s
 from autodeploy.solver.layouts import most_layers_per_chunk
 from autodeploy.solver.memory_options import conflicts
 
@@ -95,7 +96,10 @@ def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats, wh
     m = problem.micro_batches // 2 if problem.schedule == "dualpipe" else problem.micro_batches
     pieces = [p.cost for p in problem.pieces if p.stage == stage]
     send = 2.0 * problem.blocking_p2p_s * problem.vpp
-    work = _cheapest(problem, [c.forward_s + c.backward_s - c.hidden_pair_s for c in problem.classes], count)
+    hidden = most_hidden_s(problem)
+    work = _cheapest(
+        problem, [c.forward_s + c.backward_s - h for c, h in zip(problem.classes, hidden, strict=True)], count
+    )
     own = sum(p.forward_s + p.backward_s for p in pieces) + send
     time = m * (work + own + extra) + ramp_s(problem, stage)
     if problem.schedule == "1f1b" and m > problem.pp:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.solver.bounds import least_work_s, stage_room
+from autodeploy.solver.hidden_shares import most_hidden_s
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def _cap(problem: InnerProblem, stage: int, upper_s: float) -> int:
     # A pair hides at most half of what its two chunks could hide, so one layer hides at most once a micro batch.
     layer = min(
         (
-            c.forward_s + c.backward_s - c.hidden_pair_s
-            for c, n in zip(problem.classes, problem.layers, strict=True)
+            c.forward_s + c.backward_s - float(hidden)
+            for c, n, hidden in zip(problem.classes, problem.layers, most_hidden_s(problem), strict=True)
             if n
         ),
         default=0.0,

@@ -32,3 +32,9 @@ def hidden_shares(problem: InnerProblem) -> tuple[tuple[Floats, Floats], ...]:
     if not (hidden > 0.0).any():
         return ()
     return _shares(tuple(map(tuple, hidden.tolist())), problem.layers)
+
+
+def most_hidden_s(problem: InnerProblem) -> Floats:
+    """Seconds that a layer of each class hides when both of its passes are in a pair [classes], at most."""
+    shares = hidden_shares(problem)
+    return shares[0][0] + shares[0][1] if shares else np.zeros(len(problem.classes))

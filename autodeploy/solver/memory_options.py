@@ -66,10 +66,6 @@ def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndar
     return np.asarray(legal)
 
 
-MOST_ROWS = 256
-"""Counts of a frontier that are kept where it only proposes plans."""
-
-
 @dataclass(frozen=True, eq=False)
 class Frontier:
     """Option counts of one stage that no other counts beat.
@@ -128,18 +124,9 @@ def stage_frontier(
         own = float(movable[list(mine)].sum())
         # Dominance inside a class may not count on swaps that another class could still fill up.
         part = _joined(_branch(stage, mine, total, np.zeros(len(options), dtype=np.int64), left - own))
-        part = _undominated(part, None, stage.free_swap_bytes - (left - own))
-        frontier = _undominated(_sum(frontier, _thinned(part, stage)), need, stage.free_swap_bytes - (left - own))
-        frontier = _thinned(frontier, stage)
+        part = undominated(part, None, stage.free_swap_bytes - (left - own))
+        frontier = undominated(summed(frontier, part), need, stage.free_swap_bytes - (left - own))
     return frontier
-
-
-def _thinned(frontier: Frontier, stage: _Stage) -> Frontier:
-    """A stage of several chunks keeps at most MOST_ROWS counts, evenly spread: its frontier enters no bound."""
-    if len(stage.chunks) == 1 or len(frontier.extra_s) <= MOST_ROWS:
-        return frontier
-    rows = np.unique(np.linspace(0, len(frontier.extra_s) - 1, MOST_ROWS).astype(np.int64))
-    return Frontier(frontier.counts[rows], frontier.saved[rows], frontier.extra_s[rows], frontier.swap_bytes[rows])
 
 
 def _branch(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, later: float) -> list[Frontier]:
@@ -182,12 +169,12 @@ def _summed(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, la
     """Sum of independent options on top of the chosen counts, with dominance after each."""
     frontier = Frontier(chosen[None, :], np.zeros((1, len(stage.moments))), np.zeros(1), np.zeros(1))
     for taken in np.flatnonzero(chosen).tolist():
-        frontier = _sum(frontier, _alone(stage, taken, chosen[taken : taken + 1], keep=False))
+        frontier = summed(frontier, _alone(stage, taken, chosen[taken : taken + 1], keep=False))
     left = later + sum(float(most[i]) * stage.options[i].swap_bytes for i in active)
     for index in active:
         left -= float(most[index]) * stage.options[index].swap_bytes
         step = _alone(stage, index, np.arange(most[index] + 1), keep=True)
-        frontier = _thinned(_undominated(_sum(frontier, step), None, stage.free_swap_bytes - left), stage)
+        frontier = undominated(summed(frontier, step), None, stage.free_swap_bytes - left)
     return frontier
 
 
@@ -202,7 +189,7 @@ def _alone(stage: _Stage, index: int, counts: Ints, *, keep: bool) -> Frontier:
     return Frontier(rows, saved, times * option.extra_backward_s, times * option.swap_bytes)
 
 
-def _sum(a: Frontier, b: Frontier) -> Frontier:
+def summed(a: Frontier, b: Frontier) -> Frontier:
     """Every combination of a row of a and a row of b."""
     return Frontier(
         (a.counts[:, None] + b.counts[None]).reshape(-1, a.counts.shape[1]),
@@ -223,7 +210,7 @@ def _joined(rows: list[Frontier]) -> Frontier:
     )
 
 
-def _undominated(frontier: Frontier, need: Floats | None, free_swap_bytes: float) -> Frontier:
+def undominated(frontier: Frontier, need: Floats | None, free_swap_bytes: float) -> Frontier:
     """Drop counts that another one matches or beats in memory, time and swap; among equals the first stays."""
     saved = frontier.saved if need is None else np.minimum(frontier.saved, need)
     swap = np.maximum(frontier.swap_bytes, free_swap_bytes)

@@ -18,6 +18,7 @@ from autodeploy.evaluation.inner_problem import (
 )
 from autodeploy.solver.bounds import most_saved
 from autodeploy.solver.memory_options import Frontier, stage_frontier
+from autodeploy.solver.nested_options import nested_frontier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,7 +237,8 @@ class StageChoices:
             movable = sum(o.swap_bytes * layers[:, o.layer_class].sum() for o in self.problem.options)
             if movable > link * window[stage]:
                 shown = shown[:1]
-            return stage_frontier(
+            propose = nested_frontier if self.problem.vpp > 1 else stage_frontier
+            return propose(
                 self.problem.options,
                 layers,
                 self.moments[stage, shown],

@@ -15,7 +15,7 @@ from autodeploy.strategies.rules import values_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.candidates import Bools, Candidates
 
 
 @lru_cache(maxsize=1)
@@ -33,3 +33,17 @@ def launchable(candidate: Candidates, facts: Mapping[str, Any], target: str) -> 
     return frozenset(
         name for name, rules in _table().items() if target in rules and bool(np.all(evaluate(rules[target], values)))
     )
+
+
+def launchable_each(candidates: Candidates, facts: Mapping[str, Any], target: str) -> dict[str, Bools]:
+    """Whether `target` can launch each memory choice with each candidate [n]."""
+    n, values = len(candidates), values_of(candidates, facts)
+    if target == "any":
+        return {name: np.ones(n, dtype=np.bool_) for name in _table()}
+    never = np.zeros(n, dtype=np.bool_)
+    return {
+        name: np.broadcast_to(np.asarray(evaluate(rules[target], values), dtype=np.bool_), (n,))
+        if target in rules
+        else never
+        for name, rules in _table().items()
+    }

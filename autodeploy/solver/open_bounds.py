@@ -1,0 +1,173 @@
+"""What is proven of every candidate so far, and how it is raised: by stages for all at once, by paths one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
+from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.count_master import solve_counts
+from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.outer_bound import outer_bounds_s
+from autodeploy.solver.path_bound import PathLibrary, path_bound_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, LayerClass
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.strategies.candidates import Candidates
+
+TOGETHER = 64
+"""Outer tuples whose costs are computed together."""
+ROUNDS = 12
+"""Linear programmes of one outer tuple."""
+
+
+class OpenBounds:
+    """Lower bounds on the step time of all candidates: bounds_s [n]. `outer` numbers their outer strategies [n]."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        contexts: Callable[[int], Context],
+        outer: npt.NDArray[np.int64],
+        bounds_s: Floats,
+        should_cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.candidates, self.contexts, self.outer = candidates, contexts, outer
+        self.bounds_s, self.should_cancel = bounds_s, should_cancel
+        self.library = PathLibrary()
+
+    def cancelled(self) -> bool:
+        """Whether the caller wants the search to end."""
+        return self.should_cancel is not None and self.should_cancel()
+
+    def raise_to(self, index: int, bound_s: float) -> None:
+        """A candidate's bound is at least this."""
+        self.bounds_s[index] = max(self.bounds_s[index], bound_s)
+
+    def least_s(self, without: list[int]) -> float:
+        """The least bound of all candidates but some; inf when there are none."""
+        rest = np.ones(len(self.bounds_s), dtype=np.bool_)
+        rest[without] = False
+        return float(self.bounds_s[rest].min()) if rest.any() else float("inf")
+
+    def by_stages(self, high_s: float) -> int:
+        """Raise all bounds below high_s by `outer_bounds_s`; how many candidates that leaves above it."""
+        rows = np.flatnonzero(self.bounds_s < high_s)
+        contexts = {id(context): context for context in (self.contexts(int(i)) for i in rows)}
+        before = len(rows)
+        for context in contexts.values():
+            mine = np.array([i for i in rows if self.contexts(int(i)) is context], dtype=np.int64)
+            found = outer_bounds_s(
+                self.candidates.take(mine),
+                context,
+                self.outer[mine],
+                self.bounds_s[mine],
+                high_s,
+                should_cancel=self.should_cancel,
+            )
+            # What is above is known to be above, not by how much.
+            self.bounds_s[mine] = np.maximum(self.bounds_s[mine], np.where(np.isinf(found), high_s, found))
+        return before - int((self.bounds_s[rows] < high_s).sum())
+
+    def by_paths(self, enough_s: float, tuples: int) -> Iterator[int]:
+        """Raise the bounds below enough_s by `path_bound_s`, an outer tuple at a time, the least bound first.
+
+        Yields a candidate of each tuple.
+        """
+        rows = np.flatnonzero(self.bounds_s < enough_s)
+        _, first, group = np.unique(self.outer[rows], return_index=True, return_inverse=True)
+        least = np.full(len(first), np.inf)
+        np.minimum.at(least, group, self.bounds_s[rows])
+        order = np.argsort(least, kind="stable")[:tuples]
+        for start in range(0, len(order), TOGETHER):
+            alike = [rows[group == number] for number in order[start : start + TOGETHER]]
+            problems = self._relaxed(alike)
+            for mine in alike:
+                if self.cancelled():
+                    return
+                bound = min(self._bound_s(problem, enough_s) for problem in next(problems))
+                self.bounds_s[mine] = np.maximum(self.bounds_s[mine], bound)
+                yield int(mine[0])
+
+    def _bound_s(self, problem: InnerProblem, enough_s: float) -> float:
+        """Bound of one problem, of no interest above enough_s; inf when it can't fit."""
+        bound = relax_bound(problem)
+        if bound >= enough_s:
+            return bound
+        found = path_bound_s(problem, self.library, rounds=ROUNDS, enough_s=enough_s)
+        if found > 0.0:
+            return max(bound, found)
+        # No fractional layout was found. Whether there is none is for exact arithmetic to say.
+        hint = np.zeros((problem.pp, problem.vpp, len(problem.classes)), dtype=np.int64)
+        low, layout, _ = solve_counts(
+            problem, [], enough_s, hint=hint, deterministic_time=0.05, seed=0, should_cancel=self.should_cancel
+        )
+        return max(bound, low if layout is None else 0.0)
+
+    def _relaxed(self, groups: list[npt.NDArray[np.int64]]) -> Iterator[tuple[InnerProblem, ...]]:
+        """For each group problems no harder than any of its candidates', which differ in what their states take.
+
+        One without recomputing whole layers and, where that is allowed, one with it.
+        """
+        costs: dict[int, tuple[StepClasses, Candidates, dict[int, int]]] = {}
+        for rows in groups:
+            context = self.contexts(int(rows[0]))
+            if id(context) not in costs:
+                mine = np.concatenate([other for other in groups if self.contexts(int(other[0])) is context])
+                some = self.candidates.take(mine)
+                cuts, inverse = distinct_cuts(some, packed=context.packs is not None)
+                classes = step_classes(unit_costs(context, cuts).take(inverse), some, context)
+                costs[id(context)] = classes, some, {int(row): place for place, row in enumerate(mine)}
+            classes, some, place_of = costs[id(context)]
+            places = [place_of[int(row)] for row in rows]
+            allowed = [memory_choices(some.take(slice(place, place + 1)), context) for place in places]
+            lean, full = (
+                [
+                    replace(
+                        build_problem(classes, some, context, place, choices=choices - barred, menu=False),
+                        uniform_options=False,
+                    )
+                    for place, choices in zip(places, allowed, strict=True)
+                    if barred or "full" in choices
+                ]
+                for barred in (frozenset({"full"}), frozenset())
+            )
+            yield (easiest(lean), easiest(full)) if full else (easiest(lean),)
+
+
+def easiest(problems: list[InnerProblem]) -> InnerProblem:
+    """The first problem with the least bytes and tails of all: they are alike in everything else."""
+
+    def least(costs: list[LayerClass]) -> LayerClass:
+        return replace(
+            costs[0],
+            forward_s=min(c.forward_s for c in costs),
+            backward_s=min(c.backward_s for c in costs),
+            static_bytes=min(c.static_bytes for c in costs),
+            activation_bytes=min(c.activation_bytes for c in costs),
+            tail_s=min(c.tail_s for c in costs),
+        )
+
+    one = problems[0]
+    return replace(
+        one,
+        classes=tuple(least(list(costs)) for costs in zip(*(p.classes for p in problems), strict=True)),
+        pieces=tuple(
+            replace(pieces[0], cost=least([p.cost for p in pieces]))
+            for pieces in zip(*(p.pieces for p in problems), strict=True)
+        ),
+        limit_bytes=max(p.limit_bytes for p in problems),
+        fixed_bytes=np.min([p.fixed_bytes for p in problems], axis=0),
+        tail_s=min(p.tail_s for p in problems),
+    )

@@ -1,0 +1,254 @@
+"""A lower bound on one candidate's step time by linear programming: layers in fractions, under paths of its schedule.
+
+For a fixed order of operations every path is linear in the chunk times, so paths found for one candidate hold for all
+candidates of the same schedule and shape: they are kept and used again. Where the layers do not fit, a stage must add
+time (see `stage_bound`), in which of its chunks is left open. The fractional layout is simulated; its longest path is
+the next row, until the simulation agrees with the linear programme or the bound is high enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.solver.count_master import cut_costs_s
+from autodeploy.solver.hidden_shares import hidden_shares
+from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, templates, to_layout
+from autodeploy.solver.memory_prices import Surcharge, surcharges
+from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
+
+if TYPE_CHECKING:
+    from ortools.linear_solver import pywraplp
+
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem
+    from cost_models.schedule import SchedulePath
+
+MOST_PATHS: Final = 48
+"""Paths of a shape that are kept: those that some bound rested on, the latest ones."""
+STALLED: Final = 3e-4
+"""A round that raises the bound by less is of little use."""
+AGREES: Final = 2e-3
+"""The simulation of a fractional layout may be this much longer than the bound says."""
+
+
+@dataclass(eq=False)
+class PathLibrary:
+    """Paths by schedule and shape."""
+
+    paths: dict[tuple[str, int, int, int], dict[bytes, SchedulePath]] = field(default_factory=dict)
+
+    def of(self, problem: InnerProblem) -> dict[bytes, SchedulePath]:
+        """Paths of a problem's shape, the oldest first; a new shape starts with those of its template layouts."""
+        shape = (problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+        if shape not in self.paths:
+            self.paths[shape] = {}
+            layout = to_layout(problem, templates(problem)).astype(np.float64)
+            self.add(self.paths[shape], _longest(problem, layout[:1], np.zeros(layout[:1].shape[:3])))
+        return self.paths[shape]
+
+    def add(self, known: dict[bytes, SchedulePath], found: list[SchedulePath]) -> int:
+        """Keep new paths, and how many they are."""
+        before = len(known)
+        for path in found:
+            known.setdefault(path_key(path), path)
+        added = len(known) - before
+        for key in list(known)[: max(0, len(known) - MOST_PATHS)]:
+            del known[key]
+        return added
+
+
+def path_key(path: SchedulePath) -> bytes:
+    """Equal paths have equal keys."""
+    counts = (path.forward, path.backward, path.pairs, path.covered, path.split)
+    return b"".join((*(each.tobytes() for each in counts), str(path.edges).encode()))
+
+
+def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, enough_s: float = np.inf) -> float:
+    """Lower bound on the step time [s]; 0 where none was found. Ends early once it is above enough_s.
+
+    The rows of a linear programme may be left out: where the solver finds it too close to singular, the older half is.
+    """
+    if problem.schedule == "dualpipe" or not problem.total_layers:
+        return 0.0
+    known = library.of(problem)
+    model, bound, stalled = _Model(problem, list(known.values())), 0.0, 0
+    for _ in range(rounds):
+        found = model.solve()
+        if found is None:
+            if len(model.paths) < 2:
+                break
+            model = _Model(problem, model.paths[len(model.paths) // 2 :])
+            continue
+        stalled = stalled + 1 if found.bound_s < bound * (1.0 + STALLED) else 0
+        bound = max(bound, found.bound_s)
+        if bound >= enough_s or stalled >= 3:
+            break
+        longest = _longest(problem, found.layout[None], found.extra_s[None])
+        if found.simulated_s(problem, longest[0]) <= found.makespan_s * (1.0 + AGREES):
+            break
+        if not library.add(known, longest):
+            break
+        for path in longest:
+            model.add(path)
+    return bound
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """layout [pp, vpp, classes] and extra_s [pp, vpp] in fractions."""
+
+    bound_s: float
+    makespan_s: float
+    layout: Floats
+    extra_s: Floats
+
+    def simulated_s(self, problem: InnerProblem, path: SchedulePath) -> float:
+        """The length of its longest path."""
+        forward, backward, hidden, sends = _times(problem, self.layout[None], self.extra_s[None])
+        return float(path.length_s(forward, backward, hidden, sends)[0])
+
+
+def _longest(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
+    """The longest path of each layout [n, pp, vpp, classes], in fractions, with extra time [n, pp, vpp]."""
+    return critical_paths(_order(problem), *_times(problem, layout, extra_s))
+
+
+def _order(problem: InnerProblem) -> OperationOrder:
+    return operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+
+
+def _times(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tuple[Floats, Floats, Floats, Sends]:
+    """Chunk times as the linear programme sees them: what pairs hide is the least of its ceilings."""
+    forward = layout @ np.array([c.forward_s for c in problem.classes]) + problem.blocking_p2p_s
+    backward = layout @ np.array([c.backward_s for c in problem.classes]) + problem.blocking_p2p_s + extra_s
+    split = layout @ np.array([c.split_s for c in problem.classes])
+    for piece in problem.pieces:
+        forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
+        backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
+        split[:, piece.stage, piece.chunk] += piece.cost.split_s
+    hidden = np.zeros((*forward.shape, problem.vpp))
+    if shares := hidden_shares(problem):
+        ceilings = [(layout @ u)[..., :, None] + (layout @ v)[..., None, :] for u, v in shares]
+        hidden = np.minimum.reduce(ceilings)
+    covered = min(problem.p2p_s, max(c.covering_s for c in problem.classes))
+    return forward, backward, hidden, Sends(problem.p2p_s, np.full(hidden.shape, covered), split)
+
+
+class _Model:
+    """The linear programme of one problem."""
+
+    def __init__(self, problem: InnerProblem, paths: list[SchedulePath]) -> None:
+        from ortools.linear_solver import pywraplp
+
+        self.problem = problem
+        self.solver: pywraplp.Solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.unit = max(c.forward_s + c.backward_s for c in problem.classes) * problem.micro_batches
+        shape = (problem.pp, problem.vpp, len(problem.classes))
+        self.counts = np.empty(shape, dtype=object)
+        for place in np.ndindex(shape):
+            self.counts[place] = self.solver.NumVar(0.0, self._most(place), "")
+        self.extra = np.empty(shape[:2], dtype=object)
+        for place in np.ndindex(shape[:2]):
+            self.extra[place] = self.solver.NumVar(0.0, self.solver.infinity(), "")
+        self.hidden: dict[tuple[int, int, int], pywraplp.Variable] = {}
+        self.makespan = self.solver.NumVar(0.0, self.solver.infinity(), "")
+        self.tail = self.solver.NumVar(0.0, self.solver.infinity(), "")
+        self.solver.Minimize(self.makespan + self.tail)
+        self._places()
+        self._memory()
+        self.paths: list[SchedulePath] = []
+        for path in paths:
+            self.add(path)
+
+    def _most(self, place: tuple[int, ...]) -> float:
+        """Layers of a class that a chunk can hold: those before it leave a layer in each part."""
+        problem, (stage, chunk, number) = self.problem, place
+        part = next(i for i, spots in enumerate(parts_of(problem)) if (stage, chunk) in spots)
+        until = sum(problem.layers[: number + 1])
+        if part * problem.min_layers_per_chunk >= until:
+            return 0.0
+        return float(min(most_layers_per_chunk(problem), problem.layers[number]))
+
+    def _places(self) -> None:
+        problem = self.problem
+        low, high = problem.min_layers_per_chunk, most_layers_per_chunk(problem)
+        for place in np.ndindex(self.counts.shape[:2]):
+            row = self.solver.Constraint(float(low), float(high))
+            for variable in self.counts[place]:
+                row.SetCoefficient(variable, 1.0)
+        for number, layers in enumerate(problem.layers):
+            row = self.solver.Constraint(float(layers), float(layers))
+            for place in np.ndindex(self.counts.shape[:2]):
+                row.SetCoefficient(self.counts[(*place, number)], 1.0)
+        for stage in range(problem.pp):
+            own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
+            row = self.solver.Constraint(own / self.unit, self.solver.infinity())
+            row.SetCoefficient(self.tail, 1.0)
+            for chunk in range(problem.vpp):
+                for number, layer in enumerate(problem.classes):
+                    row.SetCoefficient(self.counts[stage, chunk, number], -layer.tail_s / self.unit)
+
+    def _memory(self) -> None:
+        """Everything saved must fit; what is saved costs time."""
+        for line in surcharges(self.problem):
+            # price 0: bytes with everything saved; else: extra >= constant + sum of layers
+            row = self.solver.Constraint(line.constant / self._scale(line), self.solver.infinity())
+            for place in np.ndindex(line.layer.shape):
+                row.SetCoefficient(self.counts[(line.stage, *place)], -line.layer[place] / self._scale(line))
+            if line.seconds:
+                for chunk in range(self.problem.vpp):
+                    row.SetCoefficient(self.extra[line.stage, chunk], 1.0)
+
+    def _scale(self, line: Surcharge) -> float:
+        return self.unit / self.problem.micro_batches if line.seconds else max(self.problem.limit_bytes, 1.0)
+
+    def add(self, path: SchedulePath) -> None:
+        """One more path: makespan >= its length."""
+        problem = self.problem
+        self.paths.append(path)
+        layer_s, fixed_s = cut_costs_s(problem, path)
+        row = self.solver.Constraint(fixed_s / self.unit, self.solver.infinity())
+        row.SetCoefficient(self.makespan, 1.0)
+        for place in zip(*np.nonzero(layer_s), strict=True):
+            row.SetCoefficient(self.counts[place], -float(layer_s[place]) / self.unit)
+        for place in zip(*np.nonzero(path.backward), strict=True):
+            row.SetCoefficient(self.extra[place], -float(path.backward[place]) / problem.micro_batches)
+        for place in zip(*np.nonzero(path.pairs), strict=True):
+            row.SetCoefficient(self._hidden(*map(int, place)), float(path.pairs[place]) / problem.micro_batches)
+
+    def _hidden(self, stage: int, forward: int, backward: int) -> pywraplp.Variable:
+        """What a pair of chunks hides, in units of `unit` / micro batches."""
+        key = (stage, forward, backward)
+        if key not in self.hidden:
+            scale = self.unit / self.problem.micro_batches
+            shares = hidden_shares(self.problem)
+            variable = self.solver.NumVar(0.0, self.solver.infinity() if shares else 0.0, "")
+            for u, v in shares:
+                row = self.solver.Constraint(-self.solver.infinity(), 0.0)
+                row.SetCoefficient(variable, 1.0)
+                for number in range(len(u)):
+                    ahead, behind = self.counts[stage, forward, number], self.counts[stage, backward, number]
+                    if forward == backward:
+                        row.SetCoefficient(ahead, -float(u[number] + v[number]) / scale)
+                    else:
+                        row.SetCoefficient(ahead, -float(u[number]) / scale)
+                        row.SetCoefficient(behind, -float(v[number]) / scale)
+            self.hidden[key] = variable
+        return self.hidden[key]
+
+    def solve(self) -> _Found | None:
+        """The best fractional layout; None when there is none or the solver fails, which it does not tell apart."""
+        if self.solver.Solve() != self.solver.OPTIMAL:
+            return None
+        layout = np.array([v.solution_value() for v in self.counts.ravel()]).reshape(self.counts.shape)
+        extra = np.array([v.solution_value() for v in self.extra.ravel()]).reshape(self.extra.shape)
+        value = self.solver.Objective().Value() * self.unit
+        # The simplex method stops at a tolerance: the bound gives up as much.
+        return _Found(
+            value * (1.0 - 1e-6) + self.problem.tail_s,
+            self.makespan.solution_value() * self.unit,
+            np.maximum(layout, 0.0),
+            np.maximum(extra, 0.0) * self.unit / self.problem.micro_batches,
+        )

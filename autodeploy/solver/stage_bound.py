@@ -1,0 +1,430 @@
+"""A lower bound on the step time of many candidates at once: every stage alone, with the memory it is forced to save.
+
+A path that paces on stage p runs all its micro batches: M times the work of its layers less what their pairs can hide,
+and the ramp before them. Where the layers do not fit, some must be recomputed or swapped. With a price mu in seconds
+for a byte held, the time e that a stage adds to a micro batch obeys, at each of its peak moments with h micro batches
+in flight in a layer's chunk (Lagrange's relaxation, valid for every mu >= 0):
+
+    e >= mu (bytes without any choice - limit) + sum over layers of min over choices (seconds - mu h bytes saved)
+
+Both sides are sums over layers, so for a given T each stage holds at most so many layers, in whole numbers; the bound
+is the least T at which the stages together have room for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from cost_models.schedule import ScheduleKind, group_size, in_flight_moments, operation_order, pair_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.evaluation.inner_problem import Floats, Ints
+
+PRICES: Final = (0.0, 0.02, 0.06, 0.15, 0.4, 1.0, 2.0, 6.0)
+"""Prices of a byte, in those of recomputing a whole layer."""
+STEADY: Final = 4
+"""Micro batches, in pipeline stages, after which an order's moments and its lone passes do not change any more."""
+STEPS: Final = 7
+"""Halvings between the least and the largest T of interest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One memory choice of one layer class: bytes freed and seconds added by a layer and micro batch [n]."""
+
+    saved_bytes: Floats
+    extra_s: Floats
+
+    def take(self, rows: Ints) -> Choice:
+        """Of some candidates."""
+        return Choice(self.saved_bytes[rows], self.extra_s[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Choices of one layer class: of each group a layer uses at most one.
+
+    hub excludes all of `groups` (recomputing the whole layer does), but not those of `beside`. most_saved_bytes: no
+    legal set of them frees more from one layer [n].
+    """
+
+    groups: tuple[tuple[Choice, ...], ...]
+    hub: Choice | None
+    beside: tuple[tuple[Choice, ...], ...]
+    most_saved_bytes: Floats
+
+    def take(self, rows: Ints) -> Choices:
+        """Of some candidates."""
+        groups, beside = (
+            tuple(tuple(choice.take(rows) for choice in group) for group in part) for part in (self.groups, self.beside)
+        )
+        return Choices(
+            groups, None if self.hub is None else self.hub.take(rows), beside, self.most_saved_bytes[rows]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A layer class, or a piece with its place: seconds and bytes of one micro batch [n].
+
+    hidden_forward_s, hidden_backward_s: what its passes hide in a pair, at most.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    static_bytes: Floats
+    activation_bytes: Floats
+    tail_s: Floats
+    hidden_forward_s: Floats
+    hidden_backward_s: Floats
+    choices: Choices
+    count: int = 1
+    stage: int = 0
+    chunk: int = 0
+
+    def take(self, rows: Ints) -> Part:
+        """Of some candidates."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
+        return replace(self, choices=self.choices.take(rows), **arrays)
+
+
+def independent(
+    names: Sequence[str], rivals: Callable[[str, str], bool]
+) -> tuple[tuple[tuple[str, ...], ...], str | None, tuple[tuple[str, ...], ...]]:
+    """Names by groups of mutual rivals: those that the hub excludes, the hub, and the others.
+
+    The hub is the one with most rivals, where it has more than two thirds of the others.
+    """
+    many = {a: sum(rivals(a, b) for b in names if b != a) for a in names}
+    hub = max(names, key=lambda a: many[a], default=None)
+    if hub is not None and 3 * many[hub] <= 2 * (len(names) - 1):
+        hub = None
+    rest = [a for a in names if a != hub]
+    under = [a for a in rest if hub is not None and rivals(a, hub)] if hub is not None else rest
+    return _cliques(under, rivals), hub, _cliques([a for a in rest if a not in under], rivals)
+
+
+def _cliques(names: Sequence[str], rivals: Callable[[str, str], bool]) -> tuple[tuple[str, ...], ...]:
+    """A partition into groups whose members all compete, greedily."""
+    found: list[list[str]] = []
+    for name in names:
+        for group in found:
+            if all(rivals(name, other) for other in group):
+                group.append(name)
+                break
+        else:
+            found.append([name])
+    return tuple(map(tuple, found))
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Candidates of one schedule and shape; arrays [n]."""
+
+    schedule: ScheduleKind
+    pp: int
+    vpp: int
+    micro_batches: Ints
+    layers: tuple[Part, ...]
+    pieces: tuple[Part, ...]
+    room_bytes: Floats  # [n, pp] of a stage for its layers and pieces
+    blocking_p2p_s: Floats
+    p2p_s: Floats
+    least_layers: int  # of a chunk
+    most_layers: int
+
+    def take(self, rows: Ints) -> Batch:
+        """Some of the candidates."""
+        return replace(
+            self,
+            micro_batches=self.micro_batches[rows],
+            layers=tuple(part.take(rows) for part in self.layers),
+            pieces=tuple(part.take(rows) for part in self.pieces),
+            room_bytes=self.room_bytes[rows],
+            blocking_p2p_s=self.blocking_p2p_s[rows],
+            p2p_s=self.p2p_s[rows],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """moments [pp, k, vpp]; lone forwards and backwards of each chunk [pp, vpp]."""
+
+    moments: Floats
+    lone_forwards: Floats
+    lone_backwards: Floats
+
+
+def steady_micro_batches(pp: int, micro_batches: int) -> int:
+    """The least number of micro batches whose order has the moments and the lone passes of this one.
+
+    More whole groups only lengthen the steady phase. A last group of another size is its own case.
+    """
+    if micro_batches <= STEADY * pp or group_size(pp, micro_batches) != pp or micro_batches % pp:
+        return micro_batches
+    return STEADY * pp
+
+
+@lru_cache(maxsize=1024)
+def _order(schedule: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> _Order:
+    counts = pair_counts(operation_order(schedule, pp, vpp, micro_batches)).astype(np.float64)
+    return _Order(
+        in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),
+        micro_batches - counts.sum(axis=2),
+        micro_batches - counts.sum(axis=1),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Lines a + sum over layers of w <= limit that a stage obeys: a [n, pp, rows], w [n, pp, rows, classes]."""
+
+    constant: Floats
+    layer: Floats
+
+    def sorted(self, counts: Floats) -> _Sorted:
+        """The cheapest classes first; counts [classes]."""
+        order = np.argsort(self.layer, axis=-1, kind="stable")
+        layer = np.take_along_axis(self.layer, order, -1)
+        return _Sorted(
+            self.constant,
+            tuple((np.maximum(layer[..., i], 1e-30), counts[order[..., i]]) for i in range(layer.shape[-1])),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """Lines with their layers in the order of their cost: (cost, how many) [n, pp, rows] of each place."""
+
+    constant: Floats
+    layers: tuple[tuple[Floats, Floats], ...]
+
+    def most(self, limit: Floats) -> Floats:
+        """Most layers [n, pp] of each stage under all its lines; negative where not even its pieces fit."""
+        left = limit - self.constant
+        most = np.where(left < 0.0, -1e9, 0.0)
+        left = np.maximum(left, 0.0) * (1.0 + 1e-12)
+        for cost, count in self.layers:
+            taken = np.minimum(np.floor(left / cost + 1e-9), count)
+            most += taken
+            left -= taken * cost
+        return np.asarray(most.min(axis=-1))
+
+
+def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
+    """Lower bound on the step time [n], looked for between low_s and high_s; inf where it is above high_s.
+
+    Every candidate must have micro_batches of which `steady_micro_batches` are the same.
+    """
+    found = np.full(len(low_s), np.inf)
+    order = _order_of(batch)
+    possible = np.flatnonzero(_fits(batch, order))
+    if len(possible):
+        found[possible] = _timed(batch.take(possible), order, low_s[possible], high_s[possible])
+    return found
+
+
+def _order_of(batch: Batch) -> _Order:
+    steady = steady_micro_batches(batch.pp, int(batch.micro_batches[0]))
+    return _order(batch.schedule, batch.pp, batch.vpp, steady)
+
+
+def _timed(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats:
+    tail = sum(part.count * part.tail_s for part in batch.layers) + sum(part.tail_s for part in batch.pieces)
+    tail = np.asarray(tail) / batch.pp
+    rows, held = _time_rows(batch, order), _bytes_rows(batch, order)
+    sets = []
+    for counts in _layer_sets(batch):
+        kept = held.sorted(counts).most(batch.room_bytes[:, :, None])
+        sets.append((counts.sum(), rows.sorted(counts), np.minimum(kept, batch.most_layers * batch.vpp)))
+    least = min(batch.least_layers * batch.vpp, sets[0][0])
+
+    def enough(makespan_s: Floats) -> np.ndarray:
+        """Whether the stages together hold every set of layers within a time [n]."""
+        ok = np.ones(len(makespan_s), dtype=np.bool_)
+        for place, (needed, lines, kept) in enumerate(sets):
+            most = np.minimum(lines.most(makespan_s[:, None, None]), kept)
+            ok &= most.sum(axis=1) >= needed
+            if not place:
+                ok &= (most >= least).all(axis=1)
+        return ok
+
+    low, high = np.asarray(low_s - tail), np.asarray(high_s - tail)
+    above = ~enough(high)
+    for _ in range(STEPS):
+        middle = (low + high) / 2.0
+        good = enough(middle)
+        low, high = np.where(good, low, middle), np.where(good, middle, high)
+    return np.asarray(np.where(above, np.inf, low + tail))
+
+
+def _layer_sets(batch: Batch) -> list[Floats]:
+    """Counts by class of the layers that must find room: all, and those of the most frequent class alone."""
+    counts = np.array([part.count for part in batch.layers], dtype=np.float64)
+    if len(counts) == 1:
+        return [counts]
+    return [counts, np.where(np.arange(len(counts)) == int(np.argmax(counts)), counts, 0.0)]
+
+
+def _fits(batch: Batch, order: _Order) -> np.ndarray:
+    """Whether memory can hold all layers when everything is recomputed or swapped [n]."""
+    rows, ok = _bytes_rows(batch, order), np.ones(len(batch.micro_batches), dtype=np.bool_)
+    for counts in _layer_sets(batch):
+        most = rows.sorted(counts).most(batch.room_bytes[:, :, None])
+        ok &= np.minimum(most, batch.most_layers * batch.vpp).sum(axis=1) >= counts.sum()
+    return ok
+
+
+def _bytes_rows(batch: Batch, order: _Order) -> _Rows:
+    """Bytes of a stage at each of its moments, everything recomputed or swapped."""
+    constant = np.stack([_pieces_bytes(batch, order, stage) for stage in range(batch.pp)], axis=1)
+    wide = (slice(None), None, None, None)
+    weights = [
+        part.static_bytes[wide] + (part.activation_bytes - part.choices.most_saved_bytes)[wide] * order.moments[None]
+        for part in batch.layers
+    ]
+    return _cheapest_chunk(batch, constant, np.stack(weights, axis=-1))
+
+
+def _pieces_bytes(batch: Batch, order: _Order, stage: int) -> Floats:
+    """Bytes of a stage's pieces at each of its moments [n, k]."""
+    moments = order.moments[stage]
+    total = np.zeros((len(batch.room_bytes), len(moments)))
+    for piece in batch.pieces:
+        if piece.stage == stage:
+            total += piece.static_bytes[:, None] + piece.activation_bytes[:, None] * moments[None, :, piece.chunk]
+    return total
+
+
+def _cheapest_chunk(batch: Batch, constant: Floats, weight: Floats) -> _Rows:
+    """Rows from weights by chunk [n, pp, k, vpp, classes]: every layer in its cheapest chunk, but none left empty."""
+    classes = [weight[..., number] for number in range(weight.shape[-1])]
+    layer = [np.minimum.reduce([each[..., chunk] for chunk in range(batch.vpp)]) for each in classes]
+    if batch.least_layers:
+        constant = constant + batch.least_layers * sum(
+            np.minimum.reduce([each[..., chunk] - low for each, low in zip(classes, layer, strict=True)])
+            for chunk in range(batch.vpp)
+        )
+    return _Rows(np.asarray(constant), np.stack(layer, axis=-1))
+
+
+def _time_rows(batch: Batch, order: _Order) -> _Rows:
+    n, m = len(batch.room_bytes), batch.micro_batches.astype(np.float64)
+    full = np.maximum.reduce([price_of_whole(part) for part in batch.layers])
+    held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
+    pieces = np.stack([_pieces_bytes(batch, order, stage) for stage in range(batch.pp)], axis=1)
+    missing = pieces - batch.room_bytes[:, :, None]
+    own, forward = np.zeros((n, batch.pp)), np.zeros((n, batch.pp))
+    for piece in batch.pieces:
+        own[:, piece.stage] += piece.forward_s + piece.backward_s
+        forward[:, piece.stage] += piece.forward_s
+    own += 2.0 * batch.vpp * batch.blocking_p2p_s[:, None]
+    forward += batch.vpp * batch.blocking_p2p_s[:, None]
+    ramp = _ramp_s(batch)
+    found: list[_Rows] = []
+    whole_m = m[:, None, None]
+    work = np.stack([_work(part, m, order) for part in batch.layers], axis=-1)[:, :, None]  # [n, pp, 1, vpp, C]
+    ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
+    place = place.reshape(order.moments.shape)
+    for price in PRICES:
+        mu = price * full[:, None, None] / held[None]  # [n, pp, k]
+        paid = mu * missing
+        constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
+        if price == 0.0:
+            extra = np.zeros((1, 1, 1, 1, len(batch.layers)))
+            paid = np.zeros_like(paid[:, :, :1])
+            constant = constant[:, :, :1]
+        else:
+            scaled = price * full[:, None] * ratios[None]  # mu h, [n, ratios]
+            gains = [gained(part, scaled)[:, place] for part in batch.layers]
+            wide = (slice(None), None, None, None)
+            extra = np.stack(
+                [
+                    mu[..., None] * part.static_bytes[wide]
+                    + scaled[:, place] * part.activation_bytes[wide]
+                    - gain
+                    for part, gain in zip(batch.layers, gains, strict=True)
+                ],
+                axis=-1,
+            )  # [n, pp, k, vpp, C]
+        found.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
+        if batch.schedule == "1f1b":
+            found.append(_path_rows(batch, own, forward, paid, extra))
+    return _Rows(
+        np.concatenate([rows.constant for rows in found], axis=2),
+        np.concatenate([rows.layer for rows in found], axis=2),
+    )
+
+
+def _work(part: Part, m: Floats, order: _Order) -> Floats:
+    """Seconds of a layer in all its micro batches, less what pairs hide at most [n, pp, vpp]."""
+    paired_f, paired_b = (m[:, None, None] - lone[None] for lone in (order.lone_forwards, order.lone_backwards))
+    both = m * (part.forward_s + part.backward_s)
+    hidden = paired_f * part.hidden_forward_s[:, None, None] + paired_b * part.hidden_backward_s[:, None, None]
+    return np.asarray(both[:, None, None] - hidden)
+
+
+def _path_rows(batch: Batch, own: Floats, forward: Floats, paid: Floats, extra: Floats) -> _Rows:
+    """1f1b with M > P: X + (M - 1) x_p - (P - 1 - p) F_p, X one micro batch through the whole pipeline."""
+    m = batch.micro_batches.astype(np.float64)
+    whole = sum(part.count * (part.forward_s + part.backward_s) for part in batch.layers) + own.sum(axis=1)
+    deeper = np.arange(batch.pp - 1, -1, -1, dtype=np.float64)
+    later = (m - 1.0)[:, None, None]
+    constant = np.asarray(whole)[:, None, None] + later * (own[:, :, None] + paid)
+    constant -= deeper[None, :, None] * forward[:, :, None]
+    layer = np.stack(
+        [
+            ((m - 1.0) * (part.forward_s + part.backward_s))[:, None] - deeper[None] * part.forward_s[:, None]
+            for part in batch.layers
+        ],
+        axis=-1,
+    )
+    rows = _cheapest_chunk(batch, constant, layer[:, :, None, None, :] + later[..., None, None] * extra)
+    valid = (batch.micro_batches > batch.pp)[:, None, None]
+    return _Rows(np.where(valid, rows.constant, 0.0), np.where(valid[..., None], rows.layer, 0.0))
+
+
+def _ramp_s(batch: Batch) -> Floats:
+    """The first forward down to a stage and the last backward up, through chunk 0 of the stages before [n, pp]."""
+    each = batch.least_layers * np.minimum.reduce([part.forward_s + part.backward_s for part in batch.layers])
+    each = each + 2.0 * (batch.p2p_s + batch.blocking_p2p_s)
+    ramp = np.arange(batch.pp)[None, :] * each[:, None]
+    for piece in batch.pieces:
+        if piece.chunk == 0:
+            ramp[:, piece.stage + 1 :] += (piece.forward_s + piece.backward_s)[:, None]
+    return np.asarray(ramp)
+
+
+def gained(part: Part, price: Floats) -> Floats:
+    """Most that a layer's choices save at a price of their bytes, less their seconds [n, prices]."""
+
+    def gain(choice: Choice) -> Floats:
+        return np.asarray(np.maximum(price * choice.saved_bytes[:, None] - choice.extra_s[:, None], 0.0))
+
+    def gain_of(groups: tuple[tuple[Choice, ...], ...]) -> Floats:
+        total = np.zeros_like(price)
+        for group in groups:
+            total = total + np.maximum.reduce([gain(choice) for choice in group])
+        return total
+
+    choices = part.choices
+    best = gain_of(choices.groups)
+    if choices.hub is not None:
+        best = np.maximum(best, gain(choices.hub))
+    return np.asarray(np.minimum(best + gain_of(choices.beside), price * choices.most_saved_bytes[:, None]))
+
+
+def price_of_whole(part: Part) -> Floats:
+    """Seconds a byte of the dearest choice: the scale of prices [n]."""
+    choices = [choice for group in (*part.choices.groups, *part.choices.beside) for choice in group]
+    if part.choices.hub is not None:
+        choices.append(part.choices.hub)
+    prices = [np.where(c.saved_bytes > 0.0, c.extra_s / np.maximum(c.saved_bytes, 1e-30), 0.0) for c in choices]
+    return np.asarray(np.maximum.reduce([np.zeros_like(part.forward_s), *prices]))

@@ -1,0 +1,105 @@
+"""No bound ever exceeds the true optimum: whole spaces enumerated, with chunks, heads longer than a chunk, pairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, LayerPairs
+from autodeploy.solver import relax_bound, solve
+from autodeploy.solver.effort import FAST
+from autodeploy.solver.open_bounds import easiest
+from autodeploy.solver.path_bound import PathLibrary, path_bound_s
+from autodeploy.solver.problem_bound import stage_bound_s
+from autodeploy.solver.stage_bound import steady_micro_batches
+from cost_models.schedule import ScheduleKind, in_flight_moments, operation_order, pair_counts
+from tests.property.test_solver_brute_force import best_step_s, random_problem
+
+CASES = 240
+
+
+def heavy_problem(seed: int) -> InnerProblem:
+    """A random problem with a head and a prediction module that take as long as a chunk or three, and tight memory."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(seed)
+    layer = max(c.forward_s + c.backward_s for c in problem.classes)
+    last = problem.pieces[-1]
+    heavy = []
+    for name in ("head", "mtp"):
+        share = float(rng.uniform(0.2, 1.5)) * layer
+        cost = LayerClass(name, share / 3.0, share / 1.5, float(rng.uniform(0, 2)), float(rng.uniform(0, 1)), 0.2)
+        heavy.append(FixedPiece(cost, last.stage, last.chunk))
+    pairs = None
+    if problem.pairs:
+        number = len(problem.classes)
+        hidden = rng.uniform(0.0, 1.5, (number, number))
+        first = rng.uniform(0.0, 0.3, (number, number)) * (hidden > 0.3)
+        pairs = LayerPairs(hidden, 0.5 * hidden, first)
+    classes = tuple(replace(c, split_s=0.3, covering_s=0.05) for c in problem.classes) if problem.pairs else None
+    return replace(
+        problem,
+        pieces=(problem.pieces[0], *heavy),
+        pairs_of=pairs,
+        classes=classes or problem.classes,
+        host_bytes_per_device=float("inf"),
+        limit_bytes=problem.limit_bytes * float(rng.uniform(0.8, 1.2)),
+    )
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_no_bound_exceeds_the_optimum(block: int) -> None:
+    library, reached, feasible, forced = PathLibrary(), 0, 0, 0
+    for seed in range(1000 + block * CASES // 8, 1000 + (block + 1) * CASES // 8):
+        problem = heavy_problem(seed)
+        truth = best_step_s(problem)
+        if not np.isfinite(truth):
+            continue
+        feasible += 1
+        relaxed = relax_bound(problem)
+        assert relaxed <= truth * (1 + 1e-9), seed
+        stages = stage_bound_s(problem, 0.0, 2.0 * truth)
+        assert stages <= truth * (1 + 1e-9), seed
+        assert stage_bound_s(problem, relaxed, truth * (1 + 1e-9)) <= truth * (1 + 1e-9), seed
+        paths = path_bound_s(problem, library, rounds=20)
+        assert paths <= truth * (1 + 1e-9), seed
+        assert solve(problem, effort=FAST).bound_s <= truth * (1 + 1e-9), seed
+        without = path_bound_s(replace(problem, limit_bytes=1e9), library, rounds=20)
+        forced += paths > without * (1 + 1e-3)
+        reached += max(paths, stages, relaxed) >= 0.9 * truth
+    assert feasible >= 12
+    assert reached >= feasible // 2, "the bounds are near the optimum"
+    assert forced, "memory costs time somewhere"
+
+
+def test_the_easiest_of_alike_problems_bounds_them_all() -> None:
+    library = PathLibrary()
+    for seed in range(1000, 1030):
+        problem = heavy_problem(seed)
+        leaner = tuple(replace(c, static_bytes=0.7 * c.static_bytes, tail_s=1.2 * c.tail_s) for c in problem.classes)
+        both = [problem, replace(problem, classes=leaner)]
+        truth = min(best_step_s(each) for each in both)
+        if np.isfinite(truth):
+            assert path_bound_s(easiest(both), library, rounds=20) <= truth * (1 + 1e-9), seed
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "interleaved", "adaptive_pipe", "dualpipev"])
+@pytest.mark.parametrize("pp", [2, 3, 4, 6])
+@pytest.mark.parametrize("vpp", [2, 3, 5])
+def test_longer_steady_phases_change_neither_moments_nor_lone_passes(kind: ScheduleKind, pp: int, vpp: int) -> None:
+    vpp = {"1f1b": 1, "dualpipev": 2}.get(kind, vpp)
+    for groups in (5, 7, 12):
+        m = groups * pp
+        short = steady_micro_batches(pp, m)
+        assert short < m
+        few, many = in_flight_moments(kind, pp, vpp, short), in_flight_moments(kind, pp, vpp, m)
+        for stage in range(pp):
+            # Every moment of the short order is one of the long order, or less than one.
+            assert (many[stage][:, None] >= few[stage][None]).all(axis=2).any(axis=0).all()
+        lone = [n - pair_counts(operation_order(kind, pp, vpp, n)).sum(axis=2) for n in (short, m)]
+        if kind in ("adaptive_pipe", "dualpipev"):
+            assert (lone[0] == lone[1]).all()
+        else:
+            assert (lone[0] == short).all()
+            assert (lone[1] == m).all()
