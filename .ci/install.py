@@ -30,7 +30,8 @@ def count_packages(lock: str) -> int:
 
 def pip(*arguments: str, total: int = 0) -> list[str]:
     """Runs pip and shows how many of `total` packages it has looked at. Exits with pip's status on failure."""
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-color", "--no-compile", *arguments]
+    options = ["--disable-pip-version-check", "--no-color", "--no-compile"]
+    command = [sys.executable, "-m", "pip", "install", *options, *arguments]
     started_s = time.monotonic()
     log: list[str] = []
     seen = 0
