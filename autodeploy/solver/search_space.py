@@ -13,8 +13,9 @@ from autodeploy.evaluation.build_context import spec_context
 from autodeploy.evaluation.sweep import Sweep, sweep
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
-from autodeploy.strategies.rules import judge
-from autodeploy.strategies.space import Space, default_space, enumerate_space, restrict
+from autodeploy.strategies.grid import Grid, grid_of
+from autodeploy.strategies.grid_rules import judge_grid
+from autodeploy.strategies.space import Space, default_space, restrict
 from autodeploy.strategies.space_size import (
     MOST_CANDIDATES,
     MOST_CANDIDATES_IN_ALL,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.feature_choice import FeatureChoice
+    from autodeploy.strategies.tree import CandidateTree
     from hardware_profiles.profile import Profile
 
 
@@ -84,25 +86,32 @@ def legal_candidates(
     search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
 ) -> tuple[Candidates, dict[str, int]]:
     """Candidates of one context that obey every rule of the target, and how many each rule rejected."""
-    found = enumerate_candidates(search, context, profile, choice)
-    verdict = judge(found, context.facts, search.target)
-    return found.take(np.flatnonzero(verdict.legal)), verdict.rejected
+    tree, rejected = legal_tree(search, context, profile, choice)
+    return tree.candidates(), rejected
 
 
-def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Candidates:
+def legal_tree(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
+) -> tuple[CandidateTree, dict[str, int]]:
+    """`legal_candidates` by what their costs depend on."""
+    grid = candidate_grid(search, context, profile, choice)
+    return judge_grid(grid, context.facts, search.target, packed=context.packs is not None)
+
+
+def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Grid:
     """Every candidate of one context before rules."""
     space = _space_of(search, context, profile, choice)
-    found = enumerate_space(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
-    keep = np.ones(len(found), dtype=bool)
+    grid = grid_of(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
+    keep = np.ones(len(grid.cut_of), dtype=bool)
     for axis in ("dp", "etp"):
-        values = getattr(found, axis)
+        values = grid.column(axis)
         if axis in search.fix:
             keep &= values == int(search.fix[axis])
         if axis in search.allow:
             keep &= np.isin(values, [int(v) for v in search.allow[axis]])
         if axis in search.forbid:
             keep &= ~np.isin(values, [int(v) for v in search.forbid[axis]])
-    return found.take(np.flatnonzero(keep))
+    return grid if keep.all() else grid.only(keep)
 
 
 def _space_of(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Space:

@@ -6,13 +6,11 @@ import resource
 import time
 from pathlib import Path
 
-import numpy as np
-
 from autodeploy import planner
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.solver.search_space import enumerate_candidates
-from autodeploy.strategies.rules import judge
+from autodeploy.solver.search_space import candidate_grid
+from autodeploy.strategies.grid_rules import judge_grid
 from tests.support.figures import report
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -25,9 +23,9 @@ def sweep_speed() -> None:
     prepared = planner.prepare(read_spec_file(EXAMPLES / f"{case}.yaml"))
     context = prepared.context
     started = time.perf_counter()
-    found = enumerate_candidates(prepared.spec.search, context, prepared.profile, prepared.choice)
+    found = candidate_grid(prepared.spec.search, context, prepared.profile, prepared.choice)
     enumerated = time.perf_counter()
-    legal = found.take(np.flatnonzero(judge(found, context.facts, "any").legal))
+    legal = judge_grid(found, context.facts, "any")[0].candidates()
     judged = time.perf_counter()
     sweep(legal, context)
     swept = time.perf_counter()
