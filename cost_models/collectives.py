@@ -68,29 +68,49 @@ def _steps(tier: Tier, fan_out: Floats) -> Floats:
     return np.asarray(np.ceil(np.log2(np.maximum(fan_out, 1.0))))
 
 
-def all_gather_s(output_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
+@dataclass(frozen=True, slots=True)
+class GatherRate:
+    """What an all-gather over a group takes: seconds per byte of its output, and latency of its steps [n]."""
+
+    s_per_byte: Floats
+    latency_s: Floats
+
+
+def gather_rate(group: Group, tiers: tuple[Tier, ...]) -> GatherRate:
+    """The rate of `all_gather_s`, which is linear in the bytes; a group of one rank has none."""
+    g = np.asarray(group.size, dtype=np.float64)
+    per_byte, latency = np.zeros(g.shape), np.zeros(g.shape)
+    gathered = np.asarray(1.0 / g)
+    for tier, fan_out in zip(reversed(tiers), reversed(group.fan_out), strict=True):
+        crosses = fan_out > 1
+        per_byte = per_byte + np.where(crosses, (fan_out - 1.0) * gathered / tier_rate(tier, fan_out), 0.0)
+        latency = latency + np.where(crosses, tier.latency_s * _steps(tier, fan_out), 0.0)
+        gathered = gathered * fan_out
+    return GatherRate(np.asarray(per_byte), np.asarray(latency))
+
+
+def all_gather_s(
+    output_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number, rate: GatherRate | None = None
+) -> Floats:
     """Seconds until every rank of the group holds all `output_bytes`; reduce-scatter takes as long.
+
+    rate : that of the group, where it is known already.
 
     Notes
     -----
     Outermost level first: at tier t a rank receives (f_t - 1) * S / g * prod(f_u, u > t) bytes. A group of one rank
     costs nothing.
     """
-    g = np.asarray(group.size, dtype=np.float64)
-    total = np.zeros(np.broadcast_shapes(np.shape(output_bytes), g.shape))
-    gathered = np.asarray(output_bytes / g)
-    for tier, fan_out in zip(reversed(tiers), reversed(group.fan_out), strict=True):
-        received = (fan_out - 1.0) * gathered
-        total = total + np.where(
-            fan_out > 1, received / tier_rate(tier, fan_out) + tier.latency_s * _steps(tier, fan_out), 0.0
-        )
-        gathered = gathered * fan_out
-    return np.asarray(np.where(g > 1, total + fixed_s, 0.0))
+    rate = gather_rate(group, tiers) if rate is None else rate
+    total = output_bytes * rate.s_per_byte + rate.latency_s
+    return np.asarray(np.where(np.asarray(group.size) > 1, total + fixed_s, 0.0))
 
 
-def all_reduce_s(payload_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
+def all_reduce_s(
+    payload_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number, rate: GatherRate | None = None
+) -> Floats:
     """Seconds of an all-reduce of `payload_bytes` on every rank: reduce-scatter, then all-gather."""
-    one_way = all_gather_s(payload_bytes, group, tiers, 0.0)
+    one_way = all_gather_s(payload_bytes, group, tiers, 0.0, rate)
     return np.asarray(np.where(np.asarray(group.size) > 1, 2.0 * one_way + fixed_s, 0.0))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
 from autodeploy.evaluation.pair_windows import PairCost
-from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, migration_of, static_of, tail_of
+from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, migration_of, state_rates, static_of, tail_of
 from autodeploy.evaluation.unit_costs import MODULE, chosen
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES
 
@@ -56,6 +56,7 @@ class StepClasses:
 def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> StepClasses:
     """Classes of a batch of candidates; `costs` holds one entry per candidate."""
     groups = ParameterGroups.of(candidates, context)
+    rates = state_rates(candidates, context, groups)
     costs = _with_migration(costs, candidates, context, groups)
     per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
 
@@ -64,8 +65,8 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
             name,
             count,
             cost,
-            static_of(cost, candidates, context, groups),
-            tail_of(cost, candidates, context, groups, per_stage),
+            static_of(cost, rates),
+            tail_of(cost, candidates, context, groups, rates, per_stage),
         )
 
     merged: dict[str, list[int]] = {}
@@ -132,7 +133,7 @@ def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, 
         if place != MODULE:
             hidden = costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s
             saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
-        better = candidates.micro_batches * saved > migration_of(moved, candidates, context, groups)
+        better = candidates.micro_batches * saved > migration_of(moved.moved_params, candidates, context, groups)
         if place == MODULE:
             module = chosen(better, moved, plain)
         else:
