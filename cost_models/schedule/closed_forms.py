@@ -122,11 +122,20 @@ class _Own:
 
 
 def _excursions(
-    kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints, depth: Ints, reach: Floats, own: _Own
+    kind: ScheduleKind,
+    stage: Ints,
+    pp: Ints,
+    vpp: Ints,
+    micro_batches: Ints,
+    depth: Ints,
+    reach: Floats,
+    own: _Own,
+    size: Ints | None = None,
 ) -> Floats:
     """What a path gains by leaving its stage for the stages behind it, at the start and (1f1b) at the end [n].
 
-    depth, reach [n, k]: how many stages the path goes down, and the seconds it spends there.
+    depth, reach [n, k]: how many stages the path goes down, and the seconds it spends there; only 1f1b turns back
+    before the last stage. size: `group_sizes`, where they are known already.
     """
     m = micro_batches[..., None]
     if kind == "1f1b":
@@ -136,7 +145,7 @@ def _excursions(
         end = (reach - missed * own.backward_s[:, None]).max(axis=1)
         # With M <= P - p all forwards come before all backwards: there is one way down, not two.
         return np.asarray(np.where(micro_batches > pp - stage, start + end, np.maximum(start, end)))
-    size = group_sizes(pp, micro_batches)
+    size = group_sizes(pp, micro_batches) if size is None else size
     total, first_return = micro_batches * vpp, (vpp - 1) * size + 1
     ahead = 2 * (pp - stage - 1) + (vpp - 1) * size + 1  # forwards before the first backward, in both kinds
     missed = np.minimum(ahead, total) - first_return
@@ -161,13 +170,14 @@ def waiting(
 def group_sizes(pp: Ints, micro_batches: Ints) -> Ints:
     """`orders.group_size` for arrays."""
     pp, micro_batches = np.broadcast_arrays(pp, micro_batches)
-    size = np.minimum(pp, micro_batches)
-    while True:
-        rest = micro_batches % np.maximum(size, 1)
-        bad = (size < micro_batches) & (rest != 0) & (rest < pp)
-        if not bad.any():
-            return np.asarray(size)
-        size = np.where(bad, size + 1, size)
+    size = np.asarray(np.minimum(pp, micro_batches)).copy()
+    short = np.flatnonzero(micro_batches.ravel() % np.maximum(pp.ravel(), 1))  # the others come in groups of pp
+    while len(short):
+        m, found = micro_batches.ravel()[short], size.ravel()[short]
+        rest = m % np.maximum(found, 1)
+        short = short[(found < m) & (rest != 0) & (rest < pp.ravel()[short])]
+        size.ravel()[short] += 1
+    return size
 
 
 def _dual_terms(
