@@ -196,7 +196,9 @@ def tail_of(
 ) -> Tail:
     """What a layer adds after the last backward pass; `layers` as in `synchronised_of`."""
     compute = cost.forward.compute_s, cost.backward.compute_s
-    exposed, total = synchronised_of(cost.dense_params, cost.expert_params, compute, candidates, context, groups, layers)
+    exposed, total = synchronised_of(
+        cost.dense_params, cost.expert_params, compute, candidates, context, groups, layers
+    )
     dense, expert = rates
     return Tail(
         exposed_dp_s=exposed,

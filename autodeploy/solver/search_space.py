@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import spec_context
-from autodeploy.evaluation.sweep import Sweep, sweep
+from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.grid import Grid, grid_of
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Searched:
-    """Candidates that are legal and may fit, with their sweep. `variant` indexes contexts (cards, batch)."""
+    """Candidates that are legal and may fit, with their sweep without parts.
+
+    `variant` indexes contexts (cards, batch).
+    """
 
     candidates: Candidates
     swept: Sweep
@@ -66,15 +69,15 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
     enumerated, too_big = 0, 0
     rejected: dict[str, int] = {}
     for number, context in enumerate(contexts):
-        legal, dead = legal_candidates(spec.search, context, profile, choice)
+        legal, dead = legal_tree(spec.search, context, profile, choice)
         enumerated += len(legal) + sum(dead.values())
         for name, count in dead.items():
             rejected[name] = rejected.get(name, 0) + count
-        table = sweep(legal, context)
-        fits = np.flatnonzero(np.isfinite(table.repaired_s)) if len(legal) else np.zeros(0, dtype=np.int64)
+        table = sweep_tree(legal, context, parts=False)
+        fits = np.flatnonzero(np.isfinite(table.repaired_s))
         too_big += len(legal) - len(fits)
         parts.append(legal.take(fits))
-        swept.append(_take(table, fits))
+        swept.append(table.take(fits))
         variants.append(np.full(len(fits), number))
     counts = Counts(
         enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big
@@ -187,21 +190,7 @@ def _smoothness(number: int) -> int:
     return score
 
 
-def _take(table: Sweep, index: npt.NDArray[np.int64]) -> Sweep:
-    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
-    return replace(
-        table,
-        **{name: getattr(table, name)[index] for name in names},
-        parts={k: v[index] for k, v in table.parts.items()},
-    )
-
-
 def _join(tables: Sequence[Sweep]) -> Sweep:
     if len(tables) == 1:
         return tables[0]
-    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
-    keys = next((t.parts.keys() for t in tables if t.parts), ())
-    return Sweep(
-        **{name: np.concatenate([getattr(t, name) for t in tables]) for name in names},
-        parts={k: np.concatenate([t.parts[k] for t in tables if t.parts]) for k in keys},
-    )
+    return Sweep(**{name: np.concatenate([getattr(t, name) for t in tables]) for name in TOTALS}, parts={})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, interleaved_bubble_s, paired_share
-from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
+from cost_models.schedule.closed_forms import ClosedForm, closed_form_s, group_sizes
 from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
 from cost_models.schedule.orders import (
@@ -50,6 +50,7 @@ __all__ = [
     "dualpipev_bubble_s",
     "fused_pairs",
     "group_size",
+    "group_sizes",
     "in_flight",
     "in_flight_closed",
     "in_flight_moments",
