@@ -40,6 +40,10 @@ class Group:
     size: Floats
     fan_out: tuple[Floats, ...]
 
+    def take(self, index: npt.NDArray[np.int64]) -> Group:
+        """The groups at an index array."""
+        return Group(self.size[index], tuple(fan_out[index] for fan_out in self.fan_out))
+
     def members_inside(self, tier: int) -> Floats:
         """Members within one instance of a tier: the product of the fan-outs up to it."""
         return np.asarray(np.prod(np.broadcast_arrays(*self.fan_out[: tier + 1]), axis=0))
@@ -74,6 +78,10 @@ class GatherRate:
 
     s_per_byte: Floats
     latency_s: Floats
+
+    def take(self, index: npt.NDArray[np.int64]) -> GatherRate:
+        """The rates at an index array."""
+        return GatherRate(self.s_per_byte[index], self.latency_s[index])
 
 
 def gather_rate(group: Group, tiers: tuple[Tier, ...]) -> GatherRate:

@@ -10,9 +10,11 @@ import numpy as np
 from autodeploy.evaluation.options import ALL_GATHER, HIERARCHICAL, SEQUENTIAL, ExchangeFeatures
 from cost_models import all_to_all
 from cost_models.collectives import (
+    GatherRate,
     Group,
     all_gather_s,
     all_reduce_s,
+    gather_rate,
     overlapped_s,
     ring_pass_s,
 )
@@ -84,19 +86,22 @@ class Groups:
     ep: Group
     etp: Group
     experts: Group  # all ranks that hold the experts of a layer
+    rates: dict[str, GatherRate]  # of all-gathers in these groups
 
     @classmethod
     def of(cls, shard: Sharding, machine: Machine) -> Groups:
         """Groups of every candidate."""
         one = np.ones_like(shard.tp)
-        return cls(
-            tp=machine.group(one, shard.tp),
-            ulysses=machine.group(shard.tp, shard.ulysses),
-            ring=machine.group(shard.tp * shard.ulysses, shard.ring),
-            ep=machine.group(shard.etp, shard.ep),
-            etp=machine.group(one, shard.etp),
-            experts=machine.group(one, shard.etp * shard.ep),
-        )
+        groups = {
+            "tp": machine.group(one, shard.tp),
+            "ulysses": machine.group(shard.tp, shard.ulysses),
+            "ring": machine.group(shard.tp * shard.ulysses, shard.ring),
+            "ep": machine.group(shard.etp, shard.ep),
+            "etp": machine.group(one, shard.etp),
+            "experts": machine.group(one, shard.etp * shard.ep),
+        }
+        rates = {name: gather_rate(groups[name], machine.tiers) for name in ("tp", "ep", "etp", "experts")}
+        return cls(**groups, rates=rates)
 
 
 def exchange_times(
@@ -105,9 +110,9 @@ def exchange_times(
     machine: Machine,
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
+    groups: Groups,
 ) -> ExchangeTimes:
     """Seconds of every exchange of a layer, and what of them stays exposed inside one micro batch."""
-    groups = Groups.of(shard, machine)
     zero = np.zeros_like(shard.tp)
     exposed = {(lane, back): zero for lane in ("tp", "ep", "cp") for back in (False, True)}
     totals = {"tp": zero, "ep": zero, "cp": zero}
@@ -170,7 +175,7 @@ def _once_s(
     if exchange.kind in {"dispatch", "combine"}:
         return expert_s(exchange, groups, machine, features, table, busiest=busiest)
     if exchange.name in HOT:
-        return all_gather_s(size, groups.ep, tiers, fixed)
+        return all_gather_s(size, groups.ep, tiers, fixed, groups.rates["ep"])
     if exchange.name in EXPERT and busiest:
         # Every rank of an expert's tensor-parallel group needs the rows of the busiest expert rank.
         size = size * features.balance.compute
@@ -179,10 +184,10 @@ def _once_s(
     if exchange.kind == "heads":
         # All-to-All of tensors cut by heads: each rank keeps 1/U and sends the rest.
         return all_to_all.flat_s(size, 1.0, groups.ulysses, tiers, 4.0 * np.asarray(fixed))
-    group = group_of(exchange, groups)
+    group, rate = group_of(exchange, groups), groups.rates["etp" if exchange.name in EXPERT else "tp"]
     if exchange.kind == "reduce":
-        return all_reduce_s(size, group, tiers, fixed)
-    return all_gather_s(size, group, tiers, fixed)
+        return all_reduce_s(size, group, tiers, fixed, rate)
+    return all_gather_s(size, group, tiers, fixed, rate)
 
 
 def group_of(exchange: Exchange, groups: Groups) -> Group:
@@ -249,9 +254,12 @@ def _exposed_once(
         window = beside.input_gradient_s if exchange.behind == "input_gradient" else beside.weight_gradient_s
         return np.asarray(np.maximum(0.0, seconds * machine.contention - window))
     if beside is not None:
+        chunked = features.tp_fusion > 1
+        if not chunked.any():
+            return seconds
         work = beside.input_gradient_s if back else beside.forward_s
         fused = overlapped_s(work, seconds, features.tp_fusion) - work
-        return np.asarray(np.where(features.tp_fusion > 1, fused, seconds))
+        return np.asarray(np.where(chunked, fused, seconds))
     if exchange.kind == "ring":
         core = operators.get("core_attention")
         if core is not None:

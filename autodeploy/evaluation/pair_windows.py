@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import Groups, expert_s, group_of
+from autodeploy.evaluation.exchanges import expert_s, group_of
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.exchanges import ExchangeTimes
+    from autodeploy.evaluation.exchanges import ExchangeTimes, Groups
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.options import ExchangeFeatures
@@ -90,9 +90,9 @@ def halves(
     features: ExchangeFeatures,
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
+    groups: Groups,
 ) -> tuple[ForwardHalf, BackwardHalf]:
     """The layer's operators and collectives by the step of a pair in which they run."""
-    groups = Groups.of(shard, machine)
     zero = np.zeros_like(shard.tp)
     collected = _Collectives(exchanged, groups, machine, zero)
     experts_dw, left_over = zero, zero

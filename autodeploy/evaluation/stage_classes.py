@@ -139,10 +139,18 @@ def merged_kinds(costs: UnitCosts) -> list[list[tuple[int, float]]]:
     ]
 
 
-def moving(
+@dataclass(frozen=True)
+class Migration:
+    """Where the experts of a layer migrate, and the seconds a step that it takes there, 0 elsewhere [n]."""
+
+    where: Bools
+    seconds: Floats
+
+
+def migrations(
     costs: UnitCosts, candidates: Candidates, context: Context, groups: ParameterGroups, cut_of: Ints | None = None
-) -> dict[int, Bools]:
-    """Where experts migrate [n], by place of the layer: where what it saves a step is more than what it costs.
+) -> dict[int, Migration]:
+    """Migration by place of the layer: where what it saves a step is more than what it costs.
 
     cut_of : row of `costs` of each candidate; None: its own.
     """
@@ -160,7 +168,8 @@ def moving(
             hidden = of_cut(costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s)
             saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
         cost = migration_of(of_cut(moved.moved_params), candidates, context, groups)
-        found[place] = candidates.micro_batches * saved > cost
+        better = candidates.micro_batches * saved > cost
+        found[place] = Migration(better, np.where(better, cost, 0.0))
     return found
 
 
@@ -168,7 +177,7 @@ def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, 
     """Experts migrate where the time they save in a step is more than their migration costs a step."""
     if not costs.moved:
         return costs
-    moves = moving(costs, candidates, context, groups)
+    moves = {place: each.where for place, each in migrations(costs, candidates, context, groups).items()}
     layers = tuple(
         chosen(moves[n], costs.moved[n], layer) if n in moves else layer for n, layer in enumerate(costs.layers)
     )

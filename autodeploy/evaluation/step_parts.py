@@ -60,6 +60,17 @@ class ParameterGroups:
             expert_rate=gather_rate(expert, context.machine.tiers),
         )
 
+    def take(self, index: npt.NDArray[np.int64]) -> ParameterGroups:
+        """The groups of the candidates at an index array."""
+        return ParameterGroups(
+            self.dense.take(index),
+            self.dense_shards[index],
+            self.expert.take(index),
+            self.expert_shards[index],
+            self.dense_rate.take(index),
+            self.expert_rate.take(index),
+        )
+
 
 def _with_copies(group: Group, copies: Floats, tier: npt.NDArray[np.int64]) -> Group:
     """A group joined by the ranks of the stage that holds the same parameters, across `tier`."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.tree import CandidateTree
     from autodeploy.workload.operators import Floats
 
-BLOCK = 8_192  # runs whose columns stay in the cache together
+BLOCK = 16384  # runs whose columns stay in the cache together
 TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
 PARTS = (
     *WORK_PARTS,
@@ -87,7 +87,8 @@ def _fill(columns: dict[str, Floats], tree: CandidateTree, context: Context) -> 
         for block in _blocks(rows):
             here = rows[block]
             first = start + block.start
-            runs = runs_of(way, shapes.take(here), costs.base.take(here), costs.pairs.take(here), costs.counts, context)
+            pairs = costs.pairs.rows(here) if way.paired else costs.pairs
+            runs = runs_of(way, shapes.take(here), costs.base.rows(here), pairs, costs.counts, context)
             _fill_modes(columns, tree, context, costs, way, here, first, runs, beside[here])
 
 
@@ -119,7 +120,7 @@ def _fill_modes(
         into, kept = _places(tree, number, first, n)
         if into.stop == into.start:
             continue
-        mode = costs.modes[number].take(rows)
+        mode = costs.modes[number].rows(rows)
         if (swap, virtual) not in tails:
             tails[swap, virtual] = tails_of(runs, mode, pp)
         tail = tails[swap, virtual]

@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.pair_windows import PairCost
-from autodeploy.evaluation.stage_classes import merged_kinds, most_hidden, moving
+from autodeploy.evaluation.stage_classes import merged_kinds, migrations, most_hidden
 from autodeploy.evaluation.step_parts import ParameterGroups, migration_of, state_rates, synchronised_of
 from autodeploy.evaluation.unit_costs import MODULE
 from autodeploy.strategies.candidates import SCHEDULES
-from autodeploy.strategies.tree import with_mode
+from autodeploy.strategies.tree import distinct, with_mode
+from autodeploy.workload.operators import Floats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.layer_cost import LayerCost, PhaseCost
+    from autodeploy.evaluation.stage_classes import Migration
+    from autodeploy.evaluation.step_parts import StateRates
     from autodeploy.evaluation.unit_costs import UnitCosts
-    from autodeploy.strategies.candidates import Bools, Candidates, Ints
-    from autodeploy.strategies.tree import CandidateTree, Mode
-    from autodeploy.workload.operators import Floats
+    from autodeploy.strategies.candidates import Candidates, Ints
+    from autodeploy.strategies.tree import CandidateTree
 
 WORK_PARTS = ("compute_s", "imbalance_s", "exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "host_bound_s")
 REPAIRS = ("norm", "activation", "mla_up_proj", "full")  # choices that stand for all in the order of candidates
@@ -32,38 +34,22 @@ Key = tuple[str, int | str]
 FIRST_PIECE, LAST_PIECES = "first", "last"  # the embedding; head and prediction modules together
 
 
-class Columns:
-    """Named columns of equal length [names, n] in one array, so that rows of all of them are taken at once."""
+class Columns(dict[Key, Floats]):
+    """Named columns of equal length [n]."""
 
-    def __init__(self, columns: Mapping[Key, Floats], n: int) -> None:
-        self._row = {key: number for number, key in enumerate(columns)}
-        self._data: Floats = np.empty((len(columns), n))
-        for number, values in enumerate(columns.values()):
-            self._data[number] = values
-
-    def __getitem__(self, key: Key) -> Floats:
-        column: Floats = self._data[self._row[key]]
-        return column
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._row
-
-    def take(self, rows: Ints) -> Columns:
-        """The same columns of some rows; a view where the rows follow each other."""
-        found = Columns.__new__(Columns)
-        found._row = self._row
+    def rows(self, rows: Ints) -> Columns:
+        """The same columns of some rows; views where the rows follow each other."""
         if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-            found._data = self._data[:, rows[0] : rows[-1] + 1]
-        else:
-            found._data = self._data.take(rows, axis=1, mode="clip")
-        return found
+            part = slice(int(rows[0]), int(rows[-1]) + 1)
+            return Columns({key: values[part] for key, values in self.items()})
+        return Columns({key: values.take(rows) for key, values in self.items()})
 
 
 @dataclass(frozen=True)
 class PlacedCosts:
     """Costs of placements [p].
 
-    counts : layers of each class. base : columns of every placement. pairs : what classes hide beside each other.
+    counts : layers of each class. base : columns of every placement. pairs : what only pairing schedules read.
     modes : of each mode, what one parameter of each kind costs and what the whole model does.
     """
 
@@ -76,35 +62,60 @@ class PlacedCosts:
 def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> PlacedCosts:
     """Look up and weigh what `costs` of the tree's cuts say, for every placement."""
     placed = tree.placed
-    groups = ParameterGroups.of(placed, context)
-    moves = moving(costs, placed, context, groups, tree.cut_of)
+    first, holders = _holders(tree)
+    few = placed.take(first)
+    few_groups = ParameterGroups.of(few, context)
+    groups = few_groups.take(holders)
+    moves = migrations(costs, placed, context, groups, tree.cut_of)
     kinds, pieces = _looked_up(costs, tree, context, moves)
     merged = merged_kinds(costs)
-    base: dict[Key, Floats] = {}
+    found: dict[Key, Floats] = {}
     for number, members in enumerate(merged):
         for name in kinds[members[0][0]]:
-            base[name, number] = _mean([(kinds[kind][name], share) for kind, share in members])
+            found[name, number] = _mean([(kinds[kind][name], share) for kind, share in members])
     counts = tuple(sum(costs.counts[kind] for kind, _ in members) for members in merged)
-    for number in range(len(counts)):
-        base |= _after_pipeline({name: base[name, number] for name in _PARAMETERS}, number, placed, context, groups)
-    base |= _pieces(pieces, placed, context, groups)
-    base |= _totals(base, counts, pieces)
-    pairs = _pairs(costs, tree.cut_of, moves, merged)
-    hidden = most_hidden(pairs)
-    base["hidden_s", "all"] = np.asarray(sum(n * most for n, most in zip(counts, hidden, strict=True)))
-    n = len(placed)
-    named: dict[Key, Floats] = {
+    for number, members in enumerate(merged):
+        known = moves.get(members[0][0]) if len(members) == 1 else None
+        own = {name: found[name, number] for name in _PARAMETERS}
+        found |= _after_pipeline(own, number, placed, context, groups, known)
+    module = moves.get(MODULE) if context.model.num_nextn_predict_layers == 1 else None
+    found |= _pieces(pieces, placed, context, groups, module)
+    found |= _totals(found, counts, pieces)
+    pair_costs = _pairs(costs, tree.cut_of, moves, merged)
+    hidden = most_hidden(pair_costs)
+    pairs: dict[Key, Floats] = {
         (f"{name}_{i}", j): getattr(pair, name)
-        for i, row in enumerate(pairs)
+        for i, row in enumerate(pair_costs)
         for j, pair in enumerate(row)
         for name in ("hidden_s", "hidden_exchange_s", "first_s")
     }
-    table = Columns(base, n)
-    modes = tuple(_mode_columns(table, placed, context, groups, mode) for mode in tree.modes)
-    return PlacedCosts(counts, table, Columns(named, n), modes)
+    pairs["hidden_s", "all"] = np.asarray(sum(n * most for n, most in zip(counts, hidden, strict=True)))
+    pairs |= {key: found[key] for number in range(len(counts)) for key in (("split_s", number), ("covering_s", number))}
+    modes = tuple(
+        _mode_columns(found, state_rates(with_mode(few, mode), context, few_groups), holders) for mode in tree.modes
+    )
+    base = {key: values for key, values in found.items() if _runs_read(key)}
+    return PlacedCosts(counts, Columns(base), Columns(pairs), modes)
+
+
+def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
+    """Placements that differ in who holds parameters: one of each, and which of them each placement is."""
+    cuts, placed = tree.cuts, tree.placed
+    _, cut = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp])
+    return distinct([cut[tree.cut_of], placed.pp, placed.dp])
 
 
 _PARAMETERS = ("dense_params", "expert_params", "moved_params", "forward_compute_s", "backward_compute_s")
+
+
+def _runs_read(key: Key) -> bool:
+    """Whether a column is read for every run, not only to make others."""
+    name, holder = key
+    if holder in (FIRST_PIECE, LAST_PIECES):
+        return name not in _PARAMETERS[2:] and (name != "alone_s" or holder == FIRST_PIECE)
+    if holder == "layers":
+        return False
+    return holder == "all" or name not in {*_PARAMETERS[2:], "alone_s", "split_s", "covering_s"}
 
 
 def _mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
@@ -113,31 +124,34 @@ def _mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
     return np.asarray(sum(values * share for values, share in weighted))
 
 
+_PLAIN_PIECE = MODULE - 1  # no place among layers that may migrate
+
+
 def _looked_up(
-    costs: UnitCosts, tree: CandidateTree, context: Context, moves: Mapping[int, Bools]
+    costs: UnitCosts, tree: CandidateTree, context: Context, moves: Mapping[int, Migration]
 ) -> tuple[list[dict[str, Floats]], dict[str, dict[str, Floats]]]:
     """Columns of layer kinds and of pieces, with migrated experts where they migrate [placements]."""
     n = len(tree.cuts)
 
-    def found(cost: LayerCost, place: int | None, factor: float = 1.0) -> dict[str, Floats]:
-        plain = _cost_columns(cost, context)
-        if place is None or place not in moves:
-            return {name: (np.broadcast_to(v, (n,)) * factor)[tree.cut_of] for name, v in plain.items()}
-        moved, at = _cost_columns(costs.moved[place], context), tree.cut_of + n * moves[place]
-        return {
-            name: np.concatenate([np.broadcast_to(v, (n,)), np.broadcast_to(moved[name], (n,))]).take(at) * factor
-            for name, v in plain.items()
-        }
+    def found(cost: LayerCost, place: int, factor: float = 1.0) -> dict[str, Floats]:
+        layer = place >= 0
+        plain = _cost_columns(cost, context, layer=layer)
+        if place not in moves:
+            return {name: np.broadcast_to(v * factor, (n,)).take(tree.cut_of) for name, v in plain.items()}
+        moved = _cost_columns(costs.moved[place], context, layer=layer)
+        at = tree.cut_of + n * moves[place].where
+        both = {name: (np.broadcast_to(v, (n,)), np.broadcast_to(moved[name], (n,))) for name, v in plain.items()}
+        return {name: (np.concatenate(values) * factor).take(at) for name, values in both.items()}
 
     kinds = [found(cost, place) for place, cost in enumerate(costs.layers)]
-    pieces = {"embedding": found(costs.embedding, None), "head": found(costs.head, None)}
+    pieces = {"embedding": found(costs.embedding, _PLAIN_PIECE), "head": found(costs.head, _PLAIN_PIECE)}
     if costs.mtp is not None:
         pieces["mtp"] = found(costs.mtp, MODULE, float(context.model.num_nextn_predict_layers))
     return kinds, pieces
 
 
-def _cost_columns(cost: LayerCost, context: Context) -> dict[str, Floats]:
-    """What a sweep reads of a layer's cost; all of it adds up over layers."""
+def _cost_columns(cost: LayerCost, context: Context, *, layer: bool) -> dict[str, Floats]:
+    """What a sweep reads of the cost of a layer or a piece; all of it adds up over layers."""
     slow = context.slowest_device_factor - 1.0
     forward, backward = cost.forward, cost.backward
     found = {
@@ -148,13 +162,14 @@ def _cost_columns(cost: LayerCost, context: Context) -> dict[str, Floats]:
         "backward_compute_s": backward.compute_s,
         **{name: np.asarray(getattr(forward, name) + getattr(backward, name)) for name in WORK_PARTS},
         "activation_bytes": cost.activation_bytes,
-        "split_s": cost.split_s,
-        "covering_s": cost.covering_s,
         "dense_params": cost.dense_params,
         "expert_params": cost.expert_params,
         "moved_params": cost.moved_params,
     }
     found["imbalance_s"] = found["imbalance_s"] + slow * found["compute_s"]
+    if not layer:
+        return found
+    found |= {"split_s": cost.split_s, "covering_s": cost.covering_s}
     for name in REPAIRS:
         choice = cost.choices.get(name)
         found[f"{name}_saved_bytes"] = np.zeros(1) if choice is None else choice.saved_bytes
@@ -168,9 +183,14 @@ def _with_slow(phase: PhaseCost, slow: float) -> Floats:
 
 
 def _after_pipeline(
-    cost: Mapping[str, Floats], holder: int | str, placed: Candidates, context: Context, groups: ParameterGroups
+    cost: Mapping[str, Floats],
+    holder: int | str,
+    placed: Candidates,
+    context: Context,
+    groups: ParameterGroups,
+    known: Migration | None = None,
 ) -> dict[Key, Floats]:
-    """What synchronising and moving a layer's parameters adds after the pipeline."""
+    """What synchronising and moving a layer's parameters adds after the pipeline; `known`: its migration."""
     per_stage = np.maximum(1.0, context.model.num_hidden_layers / placed.pp)
     compute = cost["forward_compute_s"], cost["backward_compute_s"]
     exposed, _ = synchronised_of(
@@ -178,12 +198,18 @@ def _after_pipeline(
     )
     return {
         ("exposed_dp_s", holder): exposed,
-        ("migration_s", holder): migration_of(cost["moved_params"], placed, context, groups),
+        ("migration_s", holder): migration_of(cost["moved_params"], placed, context, groups)
+        if known is None
+        else known.seconds,
     }
 
 
 def _pieces(
-    pieces: dict[str, dict[str, Floats]], placed: Candidates, context: Context, groups: ParameterGroups
+    pieces: dict[str, dict[str, Floats]],
+    placed: Candidates,
+    context: Context,
+    groups: ParameterGroups,
+    module: Migration | None,
 ) -> dict[Key, Floats]:
     """The embedding, and the pieces at the other end together; "folded": where that is the first stage too."""
     copied = np.where(placed.pp > 1, context.model.vocab_size * context.model.hidden_size / placed.tp, 0.0)
@@ -193,16 +219,20 @@ def _pieces(
     ends = [name for name in pieces if name != "embedding"]
     for name in pieces["embedding"]:
         found[name, LAST_PIECES] = np.asarray(sum(pieces[end][name] for end in ends))
+    after: dict[str, dict[str, Floats]] = {}
     for folded in (False, True):
         suffix = "_folded" if folded else ""
-        total: dict[str, Floats] = {}
         for end in ends:
             # Stages apart, what needs the embedding's weights has a copy of them.
-            own = pieces[end] | {"dense_params": pieces[end]["dense_params"] + copied * (needed[end] and not folded)}
-            after = _after_pipeline(own, LAST_PIECES, placed, context, groups)
-            more = {"dense_params": own["dense_params"]} | {name: values for (name, _), values in after.items()}
-            total = {name: total.get(name, 0.0) + values for name, values in more.items()}
-        found |= {(f"{name}{suffix}", LAST_PIECES): values for name, values in total.items()}
+            copies = needed[end] and not folded
+            if folded and not needed[end]:
+                continue
+            own = pieces[end] | {"dense_params": pieces[end]["dense_params"] + (copied if copies else 0.0)}
+            known = module if end == "mtp" else None
+            more = _after_pipeline(own, LAST_PIECES, placed, context, groups, known)
+            after[end] = {"dense_params": own["dense_params"]} | {name: values for (name, _), values in more.items()}
+        for name in ("dense_params", "exposed_dp_s", "migration_s"):
+            found[f"{name}{suffix}", LAST_PIECES] = np.asarray(sum(after[end][name] for end in ends))
     return found
 
 
@@ -234,14 +264,14 @@ def _totals(
 
 
 def _pairs(
-    costs: UnitCosts, cut_of: Ints, moves: Mapping[int, Bools], merged: Sequence[Sequence[tuple[int, float]]]
+    costs: UnitCosts, cut_of: Ints, moves: Mapping[int, Migration], merged: Sequence[Sequence[tuple[int, float]]]
 ) -> tuple[tuple[PairCost, ...], ...]:
     """What a pair of classes hides; of a layer that migrates with one that does not, as if neither did."""
     n = int(cut_of.max(initial=-1)) + 1
 
     def of_kinds(i: int, j: int, name: str) -> Floats:
         plain: Floats = np.broadcast_to(getattr(costs.pairs[i][j], name), (n,))
-        chosen = [moves[kind] for kind in (i, j) if kind in moves]
+        chosen = [moves[kind].where for kind in (i, j) if kind in moves]
         if not chosen:
             return np.asarray(plain.take(cut_of))
         moved = np.broadcast_to(getattr(costs.moved_pairs[i][j], name), (n,))
@@ -258,12 +288,14 @@ def _pairs(
     return tuple(tuple(pair(forward, backward) for backward in merged) for forward in merged)
 
 
-def _mode_columns(base: Columns, placed: Candidates, context: Context, groups: ParameterGroups, mode: Mode) -> Columns:
+def _mode_columns(base: Mapping[Key, Floats], rates: tuple[StateRates, StateRates], holders: Ints) -> Columns:
     """Bytes and seconds of a parameter under one mode, and of what all layers together take."""
-    dense, expert = state_rates(with_mode(placed, mode), context, groups)
+    dense, expert = rates
+    few = len(dense.update_s)
     found: dict[Key, Floats] = {}
     for name in ("total_bytes", "update_s", "swap_s"):
-        found |= {(name, "dense"): getattr(dense, name), (name, "expert"): getattr(expert, name)}
+        for kind, rate in (("dense", dense), ("expert", expert)):
+            found[name, kind] = np.broadcast_to(getattr(rate, name), (few,)).take(holders)
 
     def of_model(name: str, holder: str, suffix: str = "") -> Floats:
         return np.asarray(
@@ -280,7 +312,7 @@ def _mode_columns(base: Columns, placed: Candidates, context: Context, groups: P
     ends = of_model("total_bytes", "layers") + of_model("total_bytes", FIRST_PIECE)
     for suffix in ("", "_folded"):
         found[f"total_bytes{suffix}", "all"] = ends + of_model("total_bytes", LAST_PIECES, suffix)
-    return Columns(found, len(placed))
+    return Columns(found)
 
 
 def rates_of(modes: Columns, name: str) -> tuple[Floats, Floats]:

@@ -100,7 +100,7 @@ class Runs:
 def runs_of(
     way: Way, shapes: Shapes, costs: Columns, pairs: Columns, counts: tuple[int, ...], context: Context
 ) -> Runs:
-    """Evaluate runs of one way; `costs` and `pairs` have an entry for each of them."""
+    """Evaluate runs of one way; `costs` and, where it pairs passes, `pairs` have an entry for each of them."""
     first_ends, last_ends = costs["layers", FIRST_PIECE], costs["layers", LAST_PIECES]
     if way.folded:
         first_ends, last_ends = first_ends + last_ends, np.zeros_like(last_ends)
@@ -127,7 +127,7 @@ def runs_of(
             _onto_one(values, single)
     paced = _paced(way, shapes, costs, pairs, template, forward, backward, edge, single)
     parts = _parts(way, shapes, costs, template, paced, blocking, single)
-    floor = _floor_s(way, shapes, costs, edge + blocking, sum(counts))
+    floor = _floor_s(way, shapes, costs, pairs, edge + blocking, sum(counts))
     return _with_parameters(way, shapes, costs, template, paced, parts, floor, single)
 
 
@@ -173,8 +173,8 @@ def _paced(
     hidden = exchange = split = np.zeros((n, 3))
     covered = edge
     if way.paired:
-        hidden, exchange = _hidden(way, costs, pairs, template)
-        split, covering = _split(way, costs, template)
+        hidden, exchange = _hidden(way, pairs, template)
+        split, covering = _split(way, pairs, template)
         covered = np.maximum(edge - covering, 0.0)
         shortest = np.minimum(np.minimum(forward.first, forward.last), np.minimum(backward.first, backward.last))
         if single is not None:
@@ -198,7 +198,7 @@ def _paced(
     return _Paced(closed.work_s, bubble, paced.first, last, all_s, np.minimum(all_s, count * paced.pick(exchange)))
 
 
-def _hidden(way: Way, costs: Columns, pairs: Columns, template: Template) -> tuple[Floats, Floats]:
+def _hidden(way: Way, pairs: Columns, template: Template) -> tuple[Floats, Floats]:
     """What a pair of even chunks hides, and the part of it that is expert communication [n, 3]."""
     shape = template.layers[0].shape
     hidden, exchange, first = (np.zeros(shape, order="F") for _ in range(3))
@@ -217,11 +217,11 @@ def _hidden(way: Way, costs: Columns, pairs: Columns, template: Template) -> tup
     return np.maximum(hidden - first, 0.0), np.maximum(exchange - first, 0.0)
 
 
-def _split(way: Way, costs: Columns, template: Template) -> tuple[Floats, Floats]:
+def _split(way: Way, pairs: Columns, template: Template) -> tuple[Floats, Floats]:
     """Of an even chunk: dW after a split backward [n, 3], and dW beside a pair's sends [n]."""
     classes = range(len(template.layers))
-    split = sum_over(template.layers, [costs["split_s", n] for n in classes]) / way.vpp
-    return split, np.asarray(np.max([costs["covering_s", n] for n in classes], axis=0))
+    split = sum_over(template.layers, [pairs["split_s", n] for n in classes]) / way.vpp
+    return split, np.asarray(np.max([pairs["covering_s", n] for n in classes], axis=0))
 
 
 def _parts(
@@ -345,7 +345,7 @@ def _repairs(shapes: Shapes, costs: Columns, template: Template, held: Floats) -
     return found
 
 
-def _floor_s(way: Way, shapes: Shapes, costs: Columns, edge: Floats, total_layers: int) -> Floats:
+def _floor_s(way: Way, shapes: Shapes, costs: Columns, pairs: Columns, edge: Floats, total_layers: int) -> Floats:
     """Seconds of a pipeline that no layout and no memory choice can beat [n].
 
     With W seconds of work of one micro batch over all stages, some device works at least W / P a micro batch. Under
@@ -357,7 +357,7 @@ def _floor_s(way: Way, shapes: Shapes, costs: Columns, edge: Floats, total_layer
     """
     pp, m = shapes.pp.astype(np.float64), shapes.micro_batches.astype(np.float64)
     work = costs["work_s", "all"]
-    paired = work - costs["hidden_s", "all"] if way.paired else work
+    paired = work - pairs["hidden_s", "all"] if way.paired else work
     # dualpipev has its head on stage 0 too, but in the other chunk.
     chunks = np.where(total_layers >= pp * way.vpp, costs["smallest_s", "all"], 0.0) + 2.0 * edge
     ramp = (pp - 1.0) * (chunks / 2.0 + costs["alone_s", FIRST_PIECE] / pp)

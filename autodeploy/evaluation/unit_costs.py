@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.evaluation.exchanges import Groups
 from autodeploy.evaluation.expert_balance import even_balance, migrated_balance, routed_balance
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
@@ -120,10 +121,10 @@ def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
 def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
     """Costs of every layer kind for every candidate given (make them distinct first)."""
     model, shard = context.model, sharding_of(candidates, context.seq_length)
-    exchange = context.exchange_features(candidates)
+    exchange, groups = context.exchange_features(candidates), Groups.of(shard, context.machine)
 
     def cost(table: Any, features: ExchangeFeatures = exchange, cut: Sharding = shard) -> LayerCost:
-        return layer_cost(table, cut, context.machine, features)
+        return layer_cost(table, cut, context.machine, features, groups)
 
     def tables(cut: Sharding) -> dict[int, LayerTable]:
         """Of layers that may have experts."""

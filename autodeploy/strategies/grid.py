@@ -135,14 +135,15 @@ def grid_of(space: Space, *, world: int, global_batch: int, moe: bool) -> Grid:
     dp = world // ranks
     micro_batches = global_batch // (cuts["micro_batch_size"][cut_of] * np.maximum(dp, 1))
     shapes, shape_of = np.unique(np.stack([pp, dp, micro_batches]), axis=1, return_inverse=True)
+    # Pipelines of one length follow each other: rules leave few gaps, and a way's placements are nearly one slice.
+    order = np.argsort(shape_of.ravel(), kind="stable")
+    cut_of, shape_of = cut_of[order], shape_of.ravel()[order]
     ways = _ways(space)
     modes = {name: np.array([name == mode for mode in space.memory_modes]) for name in MODE_AXES}
     pipelines = shapes[0][:, None] > 1
     adaptive = ways["schedule"] == SCHEDULES.index("adaptive_pipe")
     exists = np.where(ways["vpp"] > 1, pipelines, ~adaptive | ~pipelines)
-    return Grid(
-        cuts, dict(zip(SHAPE_AXES, shapes, strict=True)), ways, modes, cut_of, shape_of.ravel(), np.asarray(exists)
-    )
+    return Grid(cuts, dict(zip(SHAPE_AXES, shapes, strict=True)), ways, modes, cut_of, shape_of, np.asarray(exists))
 
 
 def _ways(space: Space) -> Columns:

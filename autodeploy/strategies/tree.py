@@ -25,6 +25,8 @@ SHAPE_AXES = ("pp", "dp", "micro_batches")  # of a pipeline
 WAY_AXES = ("schedule", "vpp")
 MODE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 
+MOST_CODES = 1 << 62
+
 Mode = tuple[bool, bool, bool]
 
 
@@ -104,10 +106,10 @@ def tree_of(candidates: Candidates, *, packed: bool = False) -> tuple[CandidateT
     columns = candidates.columns()
     paired = np.isin(candidates.schedule, PAIRED)
     shapes = [columns[name] for name in SHAPE_AXES]
-    first_cut, cut = _distinct([*(columns[name] for name in CUT_AXES), paired, *(shapes if packed else ())])
-    first_placed, placed = _distinct([cut, *shapes])
-    first_way, way = _distinct([columns[name] for name in WAY_AXES])
-    first_mode, mode = _distinct([columns[name] for name in MODE_AXES])
+    first_cut, cut = distinct([*(columns[name] for name in CUT_AXES), paired, *(shapes if packed else ())])
+    first_placed, placed = distinct([cut, *shapes])
+    first_way, way = distinct([columns[name] for name in WAY_AXES])
+    first_mode, mode = distinct([columns[name] for name in MODE_AXES])
     runs, run = np.unique(way * max(1, len(first_placed)) + placed, return_inverse=True)
     of_way, of_placed = np.divmod(runs, max(1, len(first_placed)))
     kept = tuple(np.unique(run[mode == number]) for number in range(len(first_mode)))
@@ -140,14 +142,18 @@ def with_mode(candidates: Candidates, mode: Mode) -> Candidates:
     return Candidates(**columns)
 
 
-def _distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
-    """First row of each distinct combination, and which combination each row has."""
+def distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
+    """First row of each distinct combination of values >= 0, and which combination each row has."""
     n = len(columns[0])
-    first, codes = np.arange(min(n, 1)), np.zeros(n, dtype=np.int64)
+    first, codes, size = np.arange(min(n, 1)), np.zeros(n, dtype=np.int64), 1
     for column in columns:
-        values = column.astype(np.int64)
-        _, first, codes = np.unique(codes * (int(values.max(initial=0)) + 1) + values, True, True)
-    return first, codes.ravel()
+        most = int(column.max(initial=0)) + 1
+        if size * most >= MOST_CODES:
+            _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+            size = len(first)
+        codes, size = codes * most + column, size * most
+    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+    return first, codes
 
 
 assert {*CUT_AXES, *SHAPE_AXES, *WAY_AXES, *MODE_AXES} == {f.name for f in fields(Candidates)}
