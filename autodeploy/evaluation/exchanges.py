@@ -87,6 +87,7 @@ class Groups:
     etp: Group
     experts: Group  # all ranks that hold the experts of a layer
     rates: dict[str, GatherRate]  # of all-gathers in these groups
+    outermost: dict[str, Floats]  # tier that each group spans
 
     @classmethod
     def of(cls, shard: Sharding, machine: Machine) -> Groups:
@@ -101,7 +102,15 @@ class Groups:
             "experts": machine.group(one, shard.etp * shard.ep),
         }
         rates = {name: gather_rate(groups[name], machine.tiers) for name in ("tp", "ep", "etp", "experts")}
-        return cls(**groups, rates=rates)
+        return cls(**groups, rates=rates, outermost={name: _outermost(group) for name, group in groups.items()})
+
+
+def _outermost(group: Group) -> Floats:
+    """The outermost tier that a group spans [n]."""
+    tier = np.zeros(1)
+    for number, fan_out in enumerate(group.fan_out):
+        tier = np.where(fan_out > 1, float(number), tier)
+    return np.asarray(tier)
 
 
 def exchange_times(
@@ -136,10 +145,11 @@ def exchange_times(
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
-            shown = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
+            shown = shown_uneven = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
-            shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back)
-            extra[back] = extra[back] + (shown_uneven - shown) * count
+            if uneven is not even:
+                shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back)
+                extra[back] = extra[back] + (shown_uneven - shown) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             seen.append(np.asarray(shown_uneven * count))
             if exchange.kind in once:
@@ -184,19 +194,20 @@ def _once_s(
     if exchange.kind == "heads":
         # All-to-All of tensors cut by heads: each rank keeps 1/U and sends the rest.
         return all_to_all.flat_s(size, 1.0, groups.ulysses, tiers, 4.0 * np.asarray(fixed))
-    group, rate = group_of(exchange, groups), groups.rates["etp" if exchange.name in EXPERT else "tp"]
+    name = group_name(exchange)
+    group, rate = getattr(groups, name), groups.rates[name]
     if exchange.kind == "reduce":
         return all_reduce_s(size, group, tiers, fixed, rate)
     return all_gather_s(size, group, tiers, fixed, rate)
 
 
-def group_of(exchange: Exchange, groups: Groups) -> Group:
+def group_name(exchange: Exchange) -> str:
     """The group in which an exchange runs."""
     if exchange.kind in {"dispatch", "combine"}:
-        return groups.ep
+        return "ep"
     if exchange.kind in CONTEXT:
-        return groups.ring if exchange.kind == "ring" else groups.ulysses
-    return groups.etp if exchange.name in EXPERT else groups.tp
+        return "ring" if exchange.kind == "ring" else "ulysses"
+    return "etp" if exchange.name in EXPERT else "tp"
 
 
 def expert_s(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import expert_s, group_of
+from autodeploy.evaluation.exchanges import expert_s, group_name
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
@@ -152,7 +152,7 @@ class _Collectives:
             if one.exchange.kind in {"dispatch", "combine"} or one.exchange.name == "hot_weights":
                 continue  # weights of hot experts arrive with the dispatch
             half = _half(one.exchange)
-            tier = _outermost(one.exchange, groups, zero)
+            tier = groups.outermost[group_name(one.exchange)]  # its collectives are counted there
             passes = (
                 (False, one.exchange.forward_count, one.exposed_forward_s),
                 (True, one.exchange.backward_count, one.exposed_backward_s),
@@ -176,14 +176,6 @@ def _half(exchange: Exchange) -> str:
     if exchange.name.startswith(ROUTED) or exchange.beside.startswith(DENSE):
         return "middle"
     return "attention" if exchange.window == "attention" else "shared"
-
-
-def _outermost(exchange: Exchange, groups: Groups, zero: Floats) -> Floats:
-    """The outermost tier that a group spans [n]: its collectives are counted there."""
-    tier = zero
-    for number, fan_out in enumerate(group_of(exchange, groups).fan_out):
-        tier = np.where(fan_out > 1, float(number), tier)
-    return np.asarray(tier)
 
 
 def _expert_exchange(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.tree import CandidateTree
     from autodeploy.workload.operators import Floats
 
-BLOCK = 16384  # runs whose columns stay in the cache together
+BLOCK = 16_384  # runs whose columns stay in the cache together
 TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
 PARTS = (
     *WORK_PARTS,
@@ -68,7 +68,9 @@ def sweep(candidates: Candidates, context: Context) -> Sweep:
 def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True) -> Sweep:
     """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown."""
     names = PARTS if parts else ()
-    columns = {name: np.empty(len(tree)) for name in (*TOTALS, *names)}
+    # One allocation: the system backs large ones with large pages.
+    data = np.empty((len(TOTALS) + len(names), len(tree)))
+    columns = dict(zip((*TOTALS, *names), data, strict=True))
     if parts:
         columns["recompute_s"][:] = 0.0
     if len(tree):
