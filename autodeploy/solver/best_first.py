@@ -18,6 +18,7 @@ from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.solve import solve
 from autodeploy.strategies.memory_rules import launchable
+from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -231,8 +232,7 @@ def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
         c.schedule,
         dispatcher,
     )
-    _, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.asarray(inverse, dtype=np.int64).ravel()
+    return distinct(columns)[1]
 
 
 def _enter(frontier: Frontier, solved: Solved, outer: npt.NDArray[np.int64]) -> None:
