@@ -59,35 +59,36 @@ def greedy_placement(loads: Floats, nodes: int, ranks: int) -> Ints:
     loads : predicted [layers, experts]. ranks : of the group, a multiple of nodes; experts divide by ranks.
     """
     layers, experts = loads.shape
-    inside, rows = ranks // nodes, np.arange(layers)
+    inside = ranks // nodes
     order = np.argsort(-loads, axis=1, kind="stable")
     heaviest_first = np.ascontiguousarray(np.take_along_axis(loads, order, 1).T)
-    # Loads of nodes and ranks that still have a free slot; of full ones infinite.
-    node_load, rank_load = np.zeros((layers, nodes)), np.zeros((layers, nodes, inside))
-    node_slots, rank_slots = (
-        np.full((layers, nodes), experts // nodes),
-        np.full((layers, nodes, inside), experts // ranks),
-    )
+    # Loads of nodes and ranks that still have a free slot, of full ones infinite; a layer's nodes follow each other.
+    node_load, rank_load = np.zeros((layers, nodes)), np.zeros((layers * nodes, inside))
+    node_slots, rank_slots = np.full(layers * nodes, experts // nodes), np.full(layers * ranks, experts // ranks)
+    node_flat, rank_flat = node_load.ravel(), rank_load.ravel()
     placed = np.empty((experts, layers), dtype=np.int64)
-    node = rank = np.zeros(layers, dtype=np.int64)
+    first, rank = np.arange(layers) * nodes, np.zeros(layers, dtype=np.int64)
+    node = first
     for number, load in enumerate(heaviest_first):
         if nodes > 1:
-            node = node_load.argmin(axis=1)
-            _fill(node_load, node_slots, (rows, node), load)
+            node = first + node_load.argmin(axis=1)
+            _fill(node_flat, node_slots, node, load)
         if inside > 1:
-            rank = rank_load[rows, node].argmin(axis=1)
-            _fill(rank_load, rank_slots, (rows, node, rank), load)
-        placed[number] = node * inside + rank
+            rank = rank_load.take(node, axis=0).argmin(axis=1)
+            _fill(rank_flat, rank_slots, node * inside + rank, load)
+        placed[number] = (node - first) * inside + rank
     placement = np.empty((layers, experts), dtype=np.int64)
     np.put_along_axis(placement, order, placed.T, 1)
     return placement
 
 
-def _fill(loads: Floats, slots: Ints, place: tuple[Ints, ...], load: Floats) -> None:
+def _fill(loads: Floats, slots: Ints, place: Ints, load: Floats) -> None:
     """Put a load into a slot of each layer, in place."""
-    left = slots[place] - 1
+    left = slots.take(place) - 1
     slots[place] = left
-    loads[place] = np.where(left > 0, loads[place] + load, np.inf)
+    held = loads.take(place) + load
+    held[left == 0] = np.inf
+    loads[place] = held
 
 
 def migrate(

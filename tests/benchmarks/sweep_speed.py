@@ -45,9 +45,9 @@ def cold_start() -> None:
 
 
 def sweep_speed(spec: Spec, case: str) -> None:
-    """Distinct legal candidates a second of one core, float64, every part and worst-stage memory; a million, all the way.
+    """Distinct legal candidates a second of one core, all in float64; and a million, from the axes to the best.
 
-    Seconds are of this one process with one thread, whatever else runs beside it.
+    Every part and worst-stage memory. Seconds are of this process with one thread, whatever runs beside it.
     """
     prepared = planner.prepare(spec)
     context = prepared.context
