@@ -1,7 +1,7 @@
 """How large a space is, from the values of its axes alone: known before anything is enumerated.
 
-Legal candidates that may fit take about 160 bytes each and half a microsecond, so that a space beyond these limits would
-end in the kernel's memory killer instead of in plans.
+Legal candidates that may fit take half a microsecond and about 160 bytes each, so that a space beyond these limits
+would end in the kernel's memory killer instead of in plans.
 """
 
 from __future__ import annotations
