@@ -40,6 +40,10 @@ class Group:
     size: Floats
     fan_out: tuple[Floats, ...]
 
+    def take(self, index: npt.NDArray[np.int64]) -> Group:
+        """The groups at an index array."""
+        return Group(self.size[index], tuple(fan_out[index] for fan_out in self.fan_out))
+
     def members_inside(self, tier: int) -> Floats:
         """Members within one instance of a tier [n]: the product of the fan-outs up to it."""
         return np.asarray(np.prod(np.broadcast_arrays(*self.fan_out[: tier + 1]), axis=0))
@@ -68,8 +72,37 @@ def _steps(tier: Tier, fan_out: Floats) -> Floats:
     return np.asarray(np.ceil(np.log2(np.maximum(fan_out, 1.0))))
 
 
-def all_gather_s(output_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
+@dataclass(frozen=True, slots=True)
+class GatherRate:
+    """What an all-gather over a group takes: seconds per byte of its output, and latency of its steps [n]."""
+
+    s_per_byte: Floats
+    latency_s: Floats
+
+    def take(self, index: npt.NDArray[np.int64]) -> GatherRate:
+        """The rates at an index array."""
+        return GatherRate(self.s_per_byte[index], self.latency_s[index])
+
+
+def gather_rate(group: Group, tiers: tuple[Tier, ...]) -> GatherRate:
+    """The rate of `all_gather_s`, which is linear in the bytes; a group of one rank has none."""
+    g = np.asarray(group.size, dtype=np.float64)
+    per_byte, latency = np.zeros(g.shape), np.zeros(g.shape)
+    gathered = np.asarray(1.0 / g)
+    for tier, fan_out in zip(reversed(tiers), reversed(group.fan_out), strict=True):
+        crosses = fan_out > 1
+        per_byte = per_byte + np.where(crosses, (fan_out - 1.0) * gathered / tier_rate(tier, fan_out), 0.0)
+        latency = latency + np.where(crosses, tier.latency_s * _steps(tier, fan_out), 0.0)
+        gathered = gathered * fan_out
+    return GatherRate(np.asarray(per_byte), np.asarray(latency))
+
+
+def all_gather_s(
+    output_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number, rate: GatherRate | None = None
+) -> Floats:
     """Seconds until every rank of the group holds all `output_bytes`; reduce-scatter takes as long.
+
+    rate : that of the group, where it is known already.
 
     Notes
     -----
@@ -81,24 +114,19 @@ def all_gather_s(output_bytes: Number, group: Group, tiers: tuple[Tier, ...], fi
     Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", 2005: (g - 1) / g S of
     bandwidth, log2 g steps. Level by level: HCCL's algorithms of level 0 (server) and level 1.
     """
-    g = np.asarray(group.size, dtype=np.float64)
-    total = np.zeros(np.broadcast_shapes(np.shape(output_bytes), g.shape))
-    gathered = np.asarray(output_bytes / g)
-    for tier, fan_out in zip(reversed(tiers), reversed(group.fan_out), strict=True):
-        received = (fan_out - 1.0) * gathered
-        total = total + np.where(
-            fan_out > 1, received / tier_rate(tier, fan_out) + tier.latency_s * _steps(tier, fan_out), 0.0
-        )
-        gathered = gathered * fan_out
-    return np.asarray(np.where(g > 1, total + fixed_s, 0.0))
+    rate = gather_rate(group, tiers) if rate is None else rate
+    total = output_bytes * rate.s_per_byte + rate.latency_s
+    return np.asarray(np.where(np.asarray(group.size) > 1, total + fixed_s, 0.0))
 
 
-def all_reduce_s(payload_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
+def all_reduce_s(
+    payload_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number, rate: GatherRate | None = None
+) -> Floats:
     """Seconds of an all-reduce of `payload_bytes` on every rank: reduce-scatter, then all-gather.
 
     2 (g - 1) / g S of bandwidth: Rabenseifner's algorithm, as in the reference of `all_gather_s`.
     """
-    one_way = all_gather_s(payload_bytes, group, tiers, 0.0)
+    one_way = all_gather_s(payload_bytes, group, tiers, 0.0, rate)
     return np.asarray(np.where(np.asarray(group.size) > 1, 2.0 * one_way + fixed_s, 0.0))
 
 

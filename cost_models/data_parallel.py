@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, all_reduce_s
+from cost_models.collectives import Floats, GatherRate, Group, Number, Tier, all_gather_s, all_reduce_s
 from cost_models.hbm import FULL, OptimizerFormat, Switch, optimizer_moved_bytes
 from cost_models.swap import exposed_swap_s
 
@@ -27,20 +27,22 @@ def synchronisation(
     distributed_optimizer: bool,
     gradient_bytes: float,
     weight_bytes: float = 2.0,
+    rate: GatherRate | None = None,
 ) -> Synchronisation:
     """Seconds to reduce the gradients of `params` parameters on every rank of a data parallel group, and to gather.
 
     With a distributed optimizer gradients are reduce-scattered and updated weights all-gathered; without, gradients
     are all-reduced and every rank updates everything. Buckets are large: no fixed cost per operator.
+    rate : that of the group, where it is known already.
     Source: ZeRO, arXiv:1910.02054, section 7; Megatron-LM docs, distributed optimizer.
     """
     gradients = np.asarray(params) * gradient_bytes
     if distributed_optimizer:
         return Synchronisation(
-            all_gather_s(gradients, group, tiers, 0.0),
-            all_gather_s(np.asarray(params) * weight_bytes, group, tiers, 0.0),
+            all_gather_s(gradients, group, tiers, 0.0, rate),
+            all_gather_s(np.asarray(params) * weight_bytes, group, tiers, 0.0, rate),
         )
-    reduced = all_reduce_s(gradients, group, tiers, 0.0)
+    reduced = all_reduce_s(gradients, group, tiers, 0.0, rate)
     return Synchronisation(reduced, np.zeros_like(reduced))
 
 

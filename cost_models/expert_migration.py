@@ -59,19 +59,36 @@ def greedy_placement(loads: Floats, nodes: int, ranks: int) -> Ints:
     loads : predicted [layers, experts]. ranks : of the group, a multiple of nodes; experts divide by ranks.
     """
     layers, experts = loads.shape
-    inside, rows = ranks // nodes, np.arange(layers)
+    inside = ranks // nodes
     order = np.argsort(-loads, axis=1, kind="stable")
-    rank_load, slots = np.zeros((layers, nodes, inside)), np.full((layers, nodes, inside), experts // ranks)
-    node_load, placement = np.zeros((layers, nodes)), np.zeros((layers, experts), dtype=np.int64)
-    for expert in order.T:
-        load = loads[rows, expert]
-        node = np.argmin(np.where(slots.max(axis=2) > 0, node_load, np.inf), axis=1)
-        rank = np.argmin(np.where(slots[rows, node] > 0, rank_load[rows, node], np.inf), axis=1)
-        placement[rows, expert] = node * inside + rank
-        rank_load[rows, node, rank] += load
-        node_load[rows, node] += load
-        slots[rows, node, rank] -= 1
+    heaviest_first = np.ascontiguousarray(np.take_along_axis(loads, order, 1).T)
+    # Loads of nodes and ranks that still have a free slot, of full ones infinite; a layer's nodes follow each other.
+    node_load, rank_load = np.zeros((layers, nodes)), np.zeros((layers * nodes, inside))
+    node_slots, rank_slots = np.full(layers * nodes, experts // nodes), np.full(layers * ranks, experts // ranks)
+    node_flat, rank_flat = node_load.ravel(), rank_load.ravel()
+    placed = np.empty((experts, layers), dtype=np.int64)
+    first, rank = np.arange(layers) * nodes, np.zeros(layers, dtype=np.int64)
+    node = first
+    for number, load in enumerate(heaviest_first):
+        if nodes > 1:
+            node = first + node_load.argmin(axis=1)
+            _fill(node_flat, node_slots, node, load)
+        if inside > 1:
+            rank = rank_load.take(node, axis=0).argmin(axis=1)
+            _fill(rank_flat, rank_slots, node * inside + rank, load)
+        placed[number] = (node - first) * inside + rank
+    placement = np.empty((layers, experts), dtype=np.int64)
+    np.put_along_axis(placement, order, placed.T, 1)
     return placement
+
+
+def _fill(loads: Floats, slots: Ints, place: Ints, load: Floats) -> None:
+    """Put a load into a slot of each layer, in place."""
+    left = slots.take(place) - 1
+    slots[place] = left
+    held = loads.take(place) + load
+    held[left == 0] = np.inf
+    loads[place] = held
 
 
 def migrate(
@@ -89,21 +106,28 @@ def migrate(
     loads = series.loads if len(series.loads) > 1 else np.repeat(series.loads, 2, axis=0)
     steps = series.steps if len(series.steps) > 1 else series.steps[0] + np.array([0, interval])
     layers, experts = loads.shape[1:]
-    placement, predicted = contiguous(layers, experts, ranks), loads[0]
-    due, moved, wrong, held, seen, levels = steps[1], [], 0.0, 0.0, [], []
+    keep = EMA_WEIGHT ** np.diff(steps).astype(np.float64)
+    predictions, wrong, held = [loads[0]], 0.0, 0.0
+    due: list[int] = []
     for row in range(1, len(loads)):
-        if steps[row] >= due:
-            placement, arriving = _moved(predicted, placement, nodes, ranks, least_drop)
-            moved.append(float(arriving.mean()))
-            due = steps[row] + interval
-        actual = loads[row]
-        on_ranks = loads_of_ranks(actual, placement, ranks)
-        seen.append(imbalance_of(on_ranks))
-        levels.append(imbalance_of(on_ranks.reshape(layers, nodes, -1).sum(axis=-1)))
+        if steps[row] >= (steps[due[-1]] + interval if due else steps[1]):
+            due.append(row)
+        predicted, actual = predictions[-1], loads[row]
         wrong += float(np.abs(predicted - actual).sum())
         held += float(actual.sum())
-        keep = EMA_WEIGHT ** float(steps[row] - steps[row - 1])
-        predicted = keep * predicted + (1.0 - keep) * actual
+        predictions.append(keep[row - 1] * predicted + (1.0 - keep[row - 1]) * actual)
+    # What is predicted does not depend on who holds the experts: all placements are found at once.
+    wanted = greedy_placement(np.concatenate([predictions[row - 1] for row in due]), nodes, ranks)
+    new = dict(zip(due, wanted.reshape(len(due), layers, experts), strict=True))
+    placement = contiguous(layers, experts, ranks)
+    moved, seen, levels = [], [], []
+    for row in range(1, len(loads)):
+        if row in new:
+            placement, arriving = _moved(predictions[row - 1], placement, new[row], ranks, least_drop)
+            moved.append(float(arriving.mean()))
+        on_ranks = loads_of_ranks(loads[row], placement, ranks)
+        seen.append(imbalance_of(on_ranks))
+        levels.append(imbalance_of(on_ranks.reshape(layers, nodes, -1).sum(axis=-1)))
     return Migration(
         imbalance=float(np.mean(seen)),
         node_imbalance=float(np.mean(levels)),
@@ -113,9 +137,8 @@ def migrate(
     )
 
 
-def _moved(predicted: Floats, placement: Ints, nodes: int, ranks: int, least_drop: float) -> tuple[Ints, Floats]:
+def _moved(predicted: Floats, placement: Ints, new: Ints, ranks: int, least_drop: float) -> tuple[Ints, Floats]:
     """The next placement, and the experts that arrive at the busiest rank of each layer [layers]."""
-    new = greedy_placement(predicted, nodes, ranks)
     before, after = (variation_of(loads_of_ranks(predicted, p, ranks)) for p in (placement, new))
     better = (before - after >= least_drop)[:, None]
     chosen = np.where(better, new, placement)

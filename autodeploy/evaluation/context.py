@@ -73,6 +73,13 @@ class Context:
         return self.distributed_optimizer or self.fsdp
 
     @property
+    def cuts_by_replicas(self) -> bool:
+        """Whether a layer's cost depends on the number of replicas and of micro batches too: documents of different
+        lengths spread over them, and parameters are sharded over them.
+        """
+        return self.packs is not None or self.fsdp
+
+    @property
     def optimizer(self) -> OptimizerFormat:
         """Bytes of the optimizer's states."""
         return OptimizerFormat.of(self.features)

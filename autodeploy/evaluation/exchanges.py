@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.evaluation.options import ALL_GATHER, HIERARCHICAL, SEQUENTIAL, ExchangeFeatures
 from cost_models import all_to_all
 from cost_models.chunked_overlap import chunked_s, tile_loss
-from cost_models.collectives import Group, all_gather_s, all_reduce_s, ring_pass_s
+from cost_models.collectives import GatherRate, Group, all_gather_s, all_reduce_s, gather_rate, ring_pass_s
 from cost_models.compute import vector_s
 
 if TYPE_CHECKING:
@@ -80,19 +80,31 @@ class Groups:
     ep: Group
     etp: Group
     experts: Group  # all ranks that hold the experts of a layer
+    rates: dict[str, GatherRate]  # of all-gathers in these groups
+    outermost: dict[str, Floats]  # tier that each group spans
 
     @classmethod
     def of(cls, shard: Sharding, machine: Machine) -> Groups:
         """Groups of every candidate."""
         one = np.ones_like(shard.tp)
-        return cls(
-            tp=machine.group(one, shard.tp),
-            ulysses=machine.group(shard.tp, shard.ulysses),
-            ring=machine.group(shard.tp * shard.ulysses, shard.ring),
-            ep=machine.group(shard.etp, shard.ep),
-            etp=machine.group(one, shard.etp),
-            experts=machine.group(one, shard.etp * shard.ep),
-        )
+        groups = {
+            "tp": machine.group(one, shard.tp),
+            "ulysses": machine.group(shard.tp, shard.ulysses),
+            "ring": machine.group(shard.tp * shard.ulysses, shard.ring),
+            "ep": machine.group(shard.etp, shard.ep),
+            "etp": machine.group(one, shard.etp),
+            "experts": machine.group(one, shard.etp * shard.ep),
+        }
+        rates = {name: gather_rate(groups[name], machine.tiers) for name in ("tp", "ep", "etp", "experts")}
+        return cls(**groups, rates=rates, outermost={name: _outermost(group) for name, group in groups.items()})
+
+
+def _outermost(group: Group) -> Floats:
+    """The outermost tier that a group spans [n]."""
+    tier = np.zeros(1)
+    for number, fan_out in enumerate(group.fan_out):
+        tier = np.where(fan_out > 1, float(number), tier)
+    return np.asarray(tier)
 
 
 def exchange_times(
@@ -101,9 +113,9 @@ def exchange_times(
     machine: Machine,
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
+    groups: Groups,
 ) -> ExchangeTimes:
     """Seconds of every exchange of a layer, and what of them stays exposed inside one micro batch."""
-    groups = Groups.of(shard, machine)
     zero = np.zeros_like(shard.tp)
     exposed = {(lane, back): zero for lane in ("tp", "ep", "cp") for back in (False, True)}
     totals = {"tp": zero, "ep": zero, "cp": zero}
@@ -125,10 +137,11 @@ def exchange_times(
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
-            shown = _exposed_once(exchange, even, machine, features, operators, rows, shard, back=back)
+            shown = shown_uneven = _exposed_once(exchange, even, machine, features, operators, rows, shard, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
-            shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, rows, shard, back=back)
-            extra[back] = extra[back] + (shown_uneven - shown) * count
+            if uneven is not even:
+                shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, rows, shard, back=back)
+                extra[back] = extra[back] + (shown_uneven - shown) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             seen.append(np.asarray(shown_uneven * count))
             if exchange.kind in once:
@@ -164,7 +177,7 @@ def _once_s(
     if exchange.kind in {"dispatch", "combine"}:
         return expert_s(exchange, groups, machine, features, table, busiest=busiest)
     if exchange.name in HOT:
-        return all_gather_s(size, groups.ep, tiers, fixed)
+        return all_gather_s(size, groups.ep, tiers, fixed, groups.rates["ep"])
     if exchange.name in EXPERT and busiest:
         # Every rank of an expert's tensor-parallel group needs the rows of the busiest expert rank.
         size = size * features.balance.compute
@@ -173,19 +186,20 @@ def _once_s(
     if exchange.kind == "heads":
         # All-to-All of tensors cut by heads: each rank keeps 1/U and sends the rest.
         return all_to_all.flat_s(size, 1.0, groups.ulysses, tiers, 4.0 * np.asarray(fixed))
-    group = group_of(exchange, groups)
+    name = group_name(exchange)
+    group, rate = getattr(groups, name), groups.rates[name]
     if exchange.kind == "reduce":
-        return all_reduce_s(size, group, tiers, fixed)
-    return all_gather_s(size, group, tiers, fixed)
+        return all_reduce_s(size, group, tiers, fixed, rate)
+    return all_gather_s(size, group, tiers, fixed, rate)
 
 
-def group_of(exchange: Exchange, groups: Groups) -> Group:
+def group_name(exchange: Exchange) -> str:
     """The group in which an exchange runs."""
     if exchange.kind in {"dispatch", "combine"}:
-        return groups.ep
+        return "ep"
     if exchange.kind in CONTEXT:
-        return groups.ring if exchange.kind == "ring" else groups.ulysses
-    return groups.etp if exchange.name in EXPERT else groups.tp
+        return "ring" if exchange.kind == "ring" else "ulysses"
+    return "etp" if exchange.name in EXPERT else "tp"
 
 
 def expert_s(

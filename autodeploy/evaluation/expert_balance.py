@@ -114,10 +114,10 @@ def prediction_error(context: Context, ep: int) -> float:
 
 
 def _each(first: Floats, second: Floats, value: Callable[[int, int], tuple[float, ...]]) -> tuple[Floats, ...]:
-    """`value` of every distinct pair, one array a result."""
-    pairs, inverse = np.unique(np.stack([first, second], axis=1), axis=0, return_inverse=True)
-    rows = np.array([value(int(a), int(b)) for a, b in pairs])
-    return tuple(np.ascontiguousarray(rows[inverse.ravel(), column]) for column in range(rows.shape[1]))
+    """`value` of every distinct pair of whole numbers, one array a result."""
+    pairs, inverse = np.unique(first.astype(np.int64) << 32 | second.astype(np.int64), return_inverse=True)
+    rows = np.array([value(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()])
+    return tuple(np.ascontiguousarray(rows[inverse, column]) for column in range(rows.shape[1]))
 
 
 @lru_cache(maxsize=512)

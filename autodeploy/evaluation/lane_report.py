@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.exchanges import Groups
 from autodeploy.evaluation.lanes import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.evaluation.layer_cost import launches, layer_times, synchronisation_s
 from autodeploy.evaluation.unit_costs import sharding_of
@@ -59,7 +60,7 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     hidden = issued = synchronisations = event = 0.0
     for kind, count in layer_kinds(context.model):
         table = layer_table(context.model, shard, context.operators, kind)
-        _, times, exchanged = layer_times(table, shard, context.machine, features)
+        _, times, exchanged = layer_times(table, shard, context.machine, features, Groups.of(shard, context.machine))
         for op in table.operators:
             seconds[class_of(op.name, op.kind)] += count * _both_s(times[op.name])
             issued += count * sum(at(launches(op, backward=back), 0) for back in (False, True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import HOT, ExchangeTimes, exchange_times
+from autodeploy.evaluation.exchanges import HOT, ExchangeTimes, Groups, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
@@ -136,7 +136,7 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
 
 
 def layer_times(
-    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures
+    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures, groups: Groups
 ) -> tuple[dict[str, OperatorTime], dict[str, OperatorTime], ExchangeTimes]:
     """Times of a layer's operators under even load and on the busiest rank, and of its exchanges."""
     balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
@@ -146,19 +146,21 @@ def layer_times(
             busiest[op.name] = operator_time(op, machine, features.balance.compute)
         elif op.kind == "attention":
             busiest[op.name] = operator_time(op, machine, features.attention_imbalance)
-    return balanced, busiest, exchange_times(table, shard, machine, features, busiest)
+    return balanced, busiest, exchange_times(table, shard, machine, features, busiest, groups)
 
 
-def layer_cost(table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures) -> LayerCost:
-    """Cost of a layer table for every candidate of `shard`.
+def layer_cost(
+    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures, groups: Groups
+) -> LayerCost:
+    """Cost of a layer table for every candidate of `shard`, whose communication groups are `groups`.
 
     Imbalance, of experts and of packed documents, is priced as the difference between the busiest and the mean rank:
     compute_s is the balanced work.
     """
-    balanced, busiest, exchanged = layer_times(table, shard, machine, features)
+    balanced, busiest, exchanged = layer_times(table, shard, machine, features, groups)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
-    pairing = _pairing(table, shard, machine, features, busiest, exchanged, (forward, backward))
+    pairing = _pairing(table, shard, machine, features, busiest, exchanged, (forward, backward), groups)
     peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + np.zeros_like(shard.tp))
@@ -293,6 +295,7 @@ def _pairing(
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
     passes: tuple[PhaseCost, PhaseCost],
+    groups: Groups,
 ) -> Pairing | None:
     """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
     if not features.paired.any():
@@ -304,7 +307,7 @@ def _pairing(
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
     waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])
     return Pairing(
-        *halves(table, shard, machine, features, times, exchanged),
+        *halves(table, shard, machine, features, times, exchanged, groups),
         alone_s=(passes[0].total_s, passes[1].total_s),
         device_s=(device[0], device[1]),
         issue_s=(issue[0], issue[1]),

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import HOT, Groups, expert_s, group_of
+from autodeploy.evaluation.exchanges import HOT, Groups, expert_s, group_name
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.exchanges import ExchangeTimes
+    from autodeploy.evaluation.exchanges import ExchangeTimes, Groups
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.options import ExchangeFeatures
@@ -91,9 +91,9 @@ def halves(
     features: ExchangeFeatures,
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
+    groups: Groups,
 ) -> tuple[ForwardHalf, BackwardHalf]:
     """The layer's operators and collectives by the step of a pair in which they run."""
-    groups = Groups.of(shard, machine)
     zero = np.zeros_like(shard.tp)
     collected = _Collectives(exchanged, groups, machine, zero)
     experts_dw, left_over = zero, zero
@@ -153,7 +153,7 @@ class _Collectives:
             if one.exchange.kind in {"dispatch", "combine"}:
                 continue
             half = _half(one.exchange)
-            on_tiers = _on_tiers(one.exchange, one.once_s, groups, machine, zero)
+            on_tiers = _on_tiers(one.exchange, one.once_s, groups, machine)
             passes = (
                 (False, one.exchange.forward_count, one.exposed_forward_s),
                 (True, one.exchange.backward_count, one.exposed_backward_s),
@@ -181,14 +181,14 @@ def _half(exchange: Exchange) -> str:
     return "attention" if exchange.window == "attention" else "shared"
 
 
-def _on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine, zero: Floats) -> tuple[Floats, ...]:
+def _on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine) -> tuple[Floats, ...]:
     """Seconds that one run keeps each tier busy [n]: where its group's outermost members are, or each tier's share."""
     if exchange.name in HOT:
         return tuple(
             all_gather_s(exchange.message_bytes, groups.ep, _alone(machine, number).tiers, 0.0)
             for number in range(len(machine.tiers))
         )
-    tier = _outermost(exchange, groups, zero)
+    tier = groups.outermost[group_name(exchange)]
     return tuple(np.asarray(np.where(tier == number, once_s, 0.0)) for number in range(len(machine.tiers)))
 
 
@@ -198,14 +198,6 @@ def _alone(machine: Machine, number: int) -> Machine:
         tier if n == number else replace(tier, bytes_per_s=FAST, latency_s=0.0) for n, tier in enumerate(machine.tiers)
     )
     return replace(machine, tiers=tiers, comm_op_s=0.0)
-
-
-def _outermost(exchange: Exchange, groups: Groups, zero: Floats) -> Floats:
-    """The outermost tier that a group spans [n]: its collectives are counted there."""
-    tier = zero
-    for number, fan_out in enumerate(group_of(exchange, groups).fan_out):
-        tier = np.where(fan_out > 1, float(number), tier)
-    return np.asarray(tier)
 
 
 def _expert_exchange(

@@ -14,14 +14,22 @@ import numpy as np
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
-from autodeploy.evaluation.step_parts import ParameterGroups, Static, Tail, migration_of, static_of, tail_of
+from autodeploy.evaluation.step_parts import (
+    ParameterGroups,
+    Static,
+    Tail,
+    migration_of,
+    state_rates,
+    static_of,
+    tail_of,
+)
 from autodeploy.evaluation.unit_costs import MODULE, chosen
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.unit_costs import UnitCosts
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.candidates import Bools, Candidates, Ints
     from autodeploy.workload.operators import Floats
 
 
@@ -57,6 +65,7 @@ class StepClasses:
 def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> StepClasses:
     """Classes of a batch of candidates; `costs` holds one entry per candidate."""
     groups = ParameterGroups.of(candidates, context)
+    rates = state_rates(candidates, context, groups)
     costs = _with_migration(costs, candidates, context, groups)
     per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
 
@@ -65,18 +74,19 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
             name,
             count,
             cost,
-            static_of(cost, candidates, context, groups),
-            tail_of(cost, candidates, context, groups, per_stage),
+            static_of(cost, rates),
+            tail_of(cost, candidates, context, groups, rates, per_stage),
         )
 
-    merged: dict[str, list[int]] = {}
-    for number, cost in enumerate(costs.layers):
-        merged.setdefault(cost.name.removesuffix("_window"), []).append(number)
-    layers, shares = [], []
-    for name, members in merged.items():
-        total = sum(costs.counts[n] for n in members)
-        shares.append([(n, costs.counts[n] / total) for n in members])
-        layers.append(step_class(_mean([(costs.layers[n], share) for n, share in shares[-1]]), name, total))
+    shares = merged_kinds(costs)
+    layers = [
+        step_class(
+            _mean([(costs.layers[n], share) for n, share in members]),
+            costs.layers[members[0][0]].name.removesuffix("_window"),
+            sum(costs.counts[n] for n, _ in members),
+        )
+        for members in shares
+    ]
     pairs = tuple(tuple(_mean_pair(costs, forward, backward) for backward in shares) for forward in shares)
     modules = context.model.num_nextn_predict_layers
     return StepClasses(
@@ -102,35 +112,72 @@ def _mean_pair(costs: UnitCosts, forward: list[tuple[int, float]], backward: lis
     )
 
 
+def merged_kinds(costs: UnitCosts) -> list[list[tuple[int, float]]]:
+    """Kinds of layers that are one class, each with its share of the class's layers."""
+    merged: dict[str, list[int]] = {}
+    for number, cost in enumerate(costs.layers):
+        merged.setdefault(cost.name.removesuffix("_window"), []).append(number)
+    totals = [sum(costs.counts[n] for n in members) for members in merged.values()]
+    return [
+        [(n, costs.counts[n] / total) for n in members] for members, total in zip(merged.values(), totals, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Where the experts of a layer migrate, and the seconds a step that it takes there, 0 elsewhere [n]."""
+
+    where: Bools
+    seconds: Floats
+
+
+def migrations(
+    costs: UnitCosts, candidates: Candidates, context: Context, groups: ParameterGroups, cut_of: Ints | None = None
+) -> dict[int, Migration]:
+    """Migration by place of the layer: where what it saves a step is more than what it costs.
+
+    cut_of : row of `costs` of each candidate; None: its own.
+    """
+    paired = np.isin(candidates.schedule, PAIRED)
+    found = {}
+
+    def of_cut(values: Floats) -> Floats:
+        return values if cut_of is None or values.shape[:1] == (1,) else values[cut_of]
+
+    for place, moved in costs.moved.items():
+        plain = costs.mtp if place == MODULE else costs.layers[place]
+        assert plain is not None
+        saved = of_cut(plain.alone_s - moved.alone_s)
+        if place != MODULE:
+            hidden = of_cut(costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s)
+            saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
+        cost = migration_of(of_cut(moved.moved_params), candidates, context, groups)
+        better = candidates.micro_batches * saved > cost
+        found[place] = Migration(better, np.where(better, cost, 0.0))
+    return found
+
+
 def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, groups: ParameterGroups) -> UnitCosts:
     """Experts migrate where the time they save in a step is more than their migration costs a step."""
     if not costs.moved:
         return costs
-    paired = np.isin(candidates.schedule, PAIRED)
-    layers, module = list(costs.layers), costs.mtp
-    moves = [np.zeros(len(candidates), dtype=np.bool_) for _ in layers]
-    for place, moved in costs.moved.items():
-        plain = costs.mtp if place == MODULE else costs.layers[place]
-        assert plain is not None
-        saved = plain.alone_s - moved.alone_s
-        if place != MODULE:
-            hidden = costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s
-            saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
-        better = candidates.micro_batches * saved > migration_of(moved, candidates, context, groups)
-        if place == MODULE:
-            module = chosen(better, moved, plain)
-        else:
-            moves[place] = better
-            layers[place] = chosen(better, moved, plain)
+    moves = {place: each.where for place, each in migrations(costs, candidates, context, groups).items()}
+    layers = tuple(
+        chosen(moves[n], costs.moved[n], layer) if n in moves else layer for n, layer in enumerate(costs.layers)
+    )
+    module = costs.mtp
+    if MODULE in moves and module is not None:
+        module = chosen(moves[MODULE], costs.moved[MODULE], module)
+    every = np.ones(len(candidates), dtype=np.bool_)
     # A pair of a layer that migrates with one that does not is priced as neither does.
     pairs = tuple(
         tuple(
-            chosen((moves[i] | (i not in costs.moved)) & (moves[j] | (j not in costs.moved)), moved_pair, pair)
+            chosen(moves.get(i, every) & moves.get(j, every), moved_pair, pair)
             for j, (moved_pair, pair) in enumerate(zip(moved_row, row, strict=True))
         )
         for i, (moved_row, row) in enumerate(zip(costs.moved_pairs, costs.pairs, strict=True))
     )
-    return replace(costs, layers=tuple(layers), mtp=module, pairs=pairs)
+    return replace(costs, layers=layers, mtp=module, pairs=pairs)
 
 
 def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: Context) -> LayerCost:

@@ -108,24 +108,20 @@ def saves_buffers(candidates: Candidates, context: Context) -> bool:
     return bool(communication_bytes(candidates, context)[0] < communication_bytes(candidates, plain)[0])
 
 
-def workspace_bytes(classes: StepClasses, context: Context, candidates: int, *, recomputes_layers: bool) -> Floats:
+def workspace_bytes(widest_bytes: Floats, gathered: Floats, *, recomputes_layers: bool) -> Floats:
     """Allocator bytes beyond what is kept [n]: gradients in flight, a whole layer where layers are recomputed, and the
-    layers whose sharded parameters are gathered.
+    layers whose sharded parameters are gathered. widest_bytes : activations of the layer that keeps most.
     """
-    kept = [np.broadcast_to(np.asarray(c.cost.activation_bytes), (candidates,)) for c in classes.layers]
-    widest = np.max(kept, axis=0) * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0))
-    return np.asarray(widest + gathered_bytes(classes, context))
+    return np.asarray(widest_bytes * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0)) + gathered)
 
 
-def gathered_bytes(classes: StepClasses, context: Context) -> Floats:
+def gathered_bytes(largest_params: Floats, context: Context) -> Floats:
     """Bytes of sharded parameters that are whole for a moment [n]: 16-bit weights of the layer at work and of the next
     one, and the gradient of one until it is reduced. Source: Megatron-LM custom_fsdp, double buffers of units.
     """
     if not context.fsdp:
         return np.zeros(1)
-    units = [*classes.layers, *classes.pieces]
-    largest = np.max(np.broadcast_arrays(*(step.cost.dense_params + step.cost.expert_params for step in units)), axis=0)
-    return np.asarray((2.0 * 2.0 + context.gradient_bytes) * largest)
+    return np.asarray((2.0 * 2.0 + context.gradient_bytes) * largest_params)
 
 
 def stage_buffers(
@@ -134,7 +130,11 @@ def stage_buffers(
     """Buffers of candidate `index` on each of its stages."""
     machine = context.machine
     pp = int(candidates.pp[index])
-    workspace = at(workspace_bytes(classes, context, len(candidates), recomputes_layers=recomputes_layers), index)
+    widest = max(at(step.cost.activation_bytes, index) for step in classes.layers)
+    units = [step.cost for step in (*classes.layers, *classes.pieces)]
+    largest = max(at(np.asarray(cost.dense_params + cost.expert_params), index) for cost in units)
+    gathered = gathered_bytes(np.asarray(largest), context)
+    workspace = float(np.max(workspace_bytes(np.asarray(widest), gathered, recomputes_layers=recomputes_layers)))
     return StageBuffers(
         workspace_bytes=np.full(pp, workspace),
         communication_bytes=float(communication_bytes(candidates, context)[index]),

@@ -24,8 +24,8 @@ def p2p_bytes(candidates: Candidates, context: Context) -> Floats:
 def p2p_s(candidates: Candidates, context: Context) -> Floats:
     """Seconds of such a send to the ranks world / pp apart [n]; 0 without a pipeline."""
     machine, sent = context.machine, p2p_bytes(candidates, context)
-    stride = context.world // candidates.pp
-    outermost = machine.topology.place(stride, np.full(len(candidates), 2)).outermost_tier
+    pp, inverse = np.unique(candidates.pp, return_inverse=True)
+    outermost = machine.topology.place(context.world // pp, np.full(len(pp), 2)).outermost_tier[inverse]
     seconds = np.zeros(len(candidates))
     for number, tier in enumerate(machine.tiers):
         seconds = np.where(outermost == number, point_to_point_s(sent, tier, machine.comm_op_s), seconds)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates
 from cost_models import data_parallel
-from cost_models.collectives import Group
+from cost_models.collectives import GatherRate, Group, gather_rate
 from cost_models.expert_migration import migration_s
 from cost_models.hbm import StateBytes, state_bytes
 
@@ -25,12 +25,14 @@ TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroups:
-    """Data-parallel groups of dense and of expert parameters, with their sizes [n]."""
+    """Data-parallel groups of dense and of expert parameters, with their sizes and rates [n]."""
 
     dense: Group
     dense_shards: Floats
     expert: Group
     expert_shards: Floats
+    dense_rate: GatherRate
+    expert_rate: GatherRate
 
     @classmethod
     def of(cls, candidates: Candidates, context: Context) -> ParameterGroups:
@@ -47,11 +49,26 @@ class ParameterGroups:
         far = context.machine.topology.place(
             np.where(twice, (candidates.pp - 1) * (context.world // candidates.pp), 1), np.where(twice, 2, 1)
         ).outermost_tier
+        dense = _with_copies(context.machine.group(tp, cp * dp), copies, far)
+        expert = _with_copies(context.machine.group(etp * ep, expert_shards), copies, far)
         return cls(
-            dense=_with_copies(context.machine.group(tp, cp * dp), copies, far),
+            dense=dense,
             dense_shards=cp * dp * copies,
-            expert=_with_copies(context.machine.group(etp * ep, expert_shards), copies, far),
+            expert=expert,
             expert_shards=expert_shards * copies,
+            dense_rate=gather_rate(dense, context.machine.tiers),
+            expert_rate=gather_rate(expert, context.machine.tiers),
+        )
+
+    def take(self, index: npt.NDArray[np.int64]) -> ParameterGroups:
+        """The groups of the candidates at an index array."""
+        return ParameterGroups(
+            self.dense.take(index),
+            self.dense_shards[index],
+            self.expert.take(index),
+            self.expert_shards[index],
+            self.dense_rate.take(index),
+            self.expert_rate.take(index),
         )
 
 
@@ -61,6 +78,66 @@ def _with_copies(group: Group, copies: Floats, tier: npt.NDArray[np.int64]) -> G
         return group
     fan_out = tuple(np.where(tier == number, fan * copies, fan) for number, fan in enumerate(group.fan_out))
     return Group(group.size * copies, fan_out)
+
+
+@dataclass(frozen=True, slots=True)
+class StateRates:
+    """What one parameter of a rank costs a step [n]: bytes of its states, seconds to update it and to swap them."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    adam: Floats
+    host: Floats
+    update_s: Floats
+    swap_s: Floats
+
+    @property
+    def total_bytes(self) -> Floats:
+        """Weights, gradients and optimizer states on the device."""
+        return np.asarray(self.weights + self.gradients + self.optimizer)
+
+
+def state_rates(candidates: Candidates, context: Context, groups: ParameterGroups) -> tuple[StateRates, StateRates]:
+    """Rates of a dense and of an expert parameter."""
+    return (
+        _rates(candidates, context, groups.dense_shards),
+        _rates(candidates, context, groups.expert_shards),
+    )
+
+
+def _rates(candidates: Candidates, context: Context, shards: Floats) -> StateRates:
+    swap, virtual, form = candidates.swap_optimizer, candidates.virtual_optimizer, context.optimizer
+    machine = context.machine
+    split = shards if context.splits_states else np.ones_like(shards)
+    each: StateBytes = state_bytes(
+        shards,
+        distributed_optimizer=context.distributed_optimizer,
+        reuse_fp32_param=candidates.reuse_fp32_param,
+        swap_optimizer=swap,
+        virtual_optimizer=virtual,
+        fsdp=context.fsdp,
+        sharded_gradients=context.graph_mode & (candidates.pp == 1),
+        optimizer=form,
+    )
+    on_host = data_parallel.states_on_host_bytes(split, swap_optimizer=swap, virtual_optimizer=virtual, optimizer=form)
+    update = data_parallel.optimizer_s(
+        1.0 / shards if context.fsdp else 1.0,
+        np.ones_like(shards) if context.fsdp else split,
+        machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction),
+        optimizer=form,
+        virtual_optimizer=virtual,
+        fused="unfused_optimizer" not in context.features,
+    )
+    return StateRates(
+        weights=each.weights,
+        gradients=each.gradients,
+        optimizer=each.optimizer,
+        adam=np.where(swap | virtual, 0.0, form.moments / split),
+        host=on_host,
+        update_s=update,
+        swap_s=data_parallel.host_optimizer_s(1.0, on_host, machine.host.link_bytes_per_s, update),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +156,15 @@ class Static:
         return np.asarray(self.weights + self.gradients + self.optimizer)
 
 
-def static_of(cost: LayerCost, candidates: Candidates, context: Context, groups: ParameterGroups) -> Static:
+def static_of(cost: LayerCost, rates: tuple[StateRates, StateRates]) -> Static:
     """Static bytes of one layer or piece."""
-    parts = []
-    for params, shards in ((cost.dense_params, groups.dense_shards), (cost.expert_params, groups.expert_shards)):
-        each: StateBytes = state_bytes(
-            shards,
-            distributed_optimizer=context.distributed_optimizer,
-            reuse_fp32_param=candidates.reuse_fp32_param,
-            swap_optimizer=candidates.swap_optimizer,
-            virtual_optimizer=candidates.virtual_optimizer,
-            fsdp=context.fsdp,
-            sharded_gradients=context.graph_mode & (candidates.pp == 1),
-            optimizer=context.optimizer,
+    dense, expert = rates
+    return Static(
+        *(
+            np.asarray(cost.dense_params * getattr(dense, name) + cost.expert_params * getattr(expert, name))
+            for name in ("weights", "gradients", "optimizer", "adam", "host")
         )
-        split = shards if context.splits_states else 1.0
-        away = candidates.swap_optimizer | candidates.virtual_optimizer
-        adam = np.where(away, 0.0, context.optimizer.moments / split)
-        on_host = data_parallel.states_on_host_bytes(
-            np.asarray(split),
-            swap_optimizer=candidates.swap_optimizer,
-            virtual_optimizer=candidates.virtual_optimizer,
-            optimizer=context.optimizer,
-        )
-        sizes = (each.weights, each.gradients, each.optimizer, adam, on_host)
-        parts.append(tuple(params * size for size in sizes))
-    return Static(*(np.asarray(a + b) for a, b in zip(*parts, strict=True)))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +183,13 @@ class Tail:
         return np.asarray(self.exposed_dp_s + self.optimizer_s + self.exposed_swap_s + self.imbalance_s)
 
 
-def migration_of(cost: LayerCost, candidates: Candidates, context: Context, groups: ParameterGroups) -> Floats:
+def migration_of(moved_params: Floats, candidates: Candidates, context: Context, groups: ParameterGroups) -> Floats:
     """Seconds a step to move experts of a layer, 0 where none move [n]."""
-    if not np.any(cost.moved_params > 0.0):
+    if not np.any(moved_params > 0.0):
         return np.zeros(len(candidates))
     machine = context.machine
     return migration_s(
-        cost.moved_params,
+        moved_params,
         machine.group(candidates.etp.astype(np.float64), candidates.ep.astype(np.float64)),
         groups.expert,
         machine.tiers,
@@ -138,11 +198,43 @@ def migration_of(cost: LayerCost, candidates: Candidates, context: Context, grou
     )
 
 
-def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: ParameterGroups, layers: Floats) -> Tail:
-    """What a layer adds after the last backward pass.
+def tail_of(
+    cost: LayerCost,
+    candidates: Candidates,
+    context: Context,
+    groups: ParameterGroups,
+    rates: tuple[StateRates, StateRates],
+    layers: Floats,
+) -> Tail:
+    """What a layer adds after the last backward pass; `layers` as in `synchronised_of`."""
+    compute = cost.forward.compute_s, cost.backward.compute_s
+    exposed, total = synchronised_of(
+        cost.dense_params, cost.expert_params, compute, candidates, context, groups, layers
+    )
+    dense, expert = rates
+    return Tail(
+        exposed_dp_s=exposed,
+        optimizer_s=np.asarray(cost.dense_params * dense.update_s + cost.expert_params * expert.update_s),
+        exposed_swap_s=np.asarray(cost.dense_params * dense.swap_s + cost.expert_params * expert.swap_s),
+        imbalance_s=migration_of(cost.moved_params, candidates, context, groups),
+        dp_total_s=total,
+    )
+
+
+def synchronised_of(
+    dense_params: Floats,
+    expert_params: Floats,
+    compute_s: tuple[Floats, Floats],
+    candidates: Candidates,
+    context: Context,
+    groups: ParameterGroups,
+    layers: Floats,
+) -> tuple[Floats, Floats]:
+    """Seconds of reducing gradients and gathering weights [n]: those that nothing hides, and all.
 
     Parameters
     ----------
+    compute_s : work of the forward and of the backward pass.
     layers : layers of a stage [n]: the bucket that completes last holds about one of them.
 
     Notes
@@ -157,12 +249,14 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
     overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
     paired = np.isin(candidates.schedule, PAIRED)
     zero = np.zeros(len(candidates))
-    exposed, update, swapped, total = zero, zero, zero, zero
-    memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
+    if context.fsdp:  # every micro batch has reduced and gathered in its passes
+        return zero, zero
+    exposed, total = zero, zero
     last = 1.0 / np.maximum(layers, 1.0)
-    for params, group, shards in (
-        (cost.dense_params, groups.dense, groups.dense_shards),
-        (cost.expert_params, groups.expert, groups.expert_shards),
+    all_params = np.maximum(dense_params + expert_params, 1.0)
+    for params, group, rate in (
+        (dense_params, groups.dense, groups.dense_rate),
+        (expert_params, groups.expert, groups.expert_rate),
     ):
         sync = data_parallel.synchronisation(
             params,
@@ -170,39 +264,22 @@ def tail_of(cost: LayerCost, candidates: Candidates, context: Context, groups: P
             machine.tiers,
             distributed_optimizer=context.distributed_optimizer,
             gradient_bytes=context.gradient_bytes,
+            rate=rate,
         )
-        share = params / np.maximum(cost.dense_params + cost.expert_params, 1.0)
-        reduce_window = cost.backward.compute_s * share * machine.overlap
-        gather_window = cost.forward.compute_s * share * machine.overlap
-        alone = data_parallel.exposed_s(
-            sync.reduce_s, 0.0, overlapped=False, contention=machine.contention, last_share=last
-        )
-        behind = data_parallel.exposed_s(
-            sync.reduce_s, reduce_window, overlapped=overlap_reduce, contention=machine.contention, last_share=last
-        )
-        if context.fsdp:
-            alone = behind = np.zeros_like(behind)  # every micro batch has reduced and gathered in its passes
-            sync = data_parallel.Synchronisation(alone, alone)
-        exposed = exposed + np.where(paired, alone, behind)
-        gathered = data_parallel.exposed_s(
-            sync.gather_s, gather_window, overlapped=overlap_gather, contention=machine.contention, last_share=last
-        )
-        exposed = exposed + np.where(paired, sync.gather_s, gathered)
-        split = shards if context.splits_states else np.ones_like(shards)
-        virtual = candidates.virtual_optimizer
-        step = data_parallel.optimizer_s(
-            params / shards if context.fsdp else params,
-            np.ones_like(shards) if context.fsdp else split,
-            memory_rate,
-            optimizer=context.optimizer,
-            virtual_optimizer=virtual,
-            fused="unfused_optimizer" not in on,
-        )
-        update = update + step
-        on_host = data_parallel.states_on_host_bytes(
-            split, swap_optimizer=candidates.swap_optimizer, virtual_optimizer=virtual, optimizer=context.optimizer
-        )
-        swapped = swapped + data_parallel.host_optimizer_s(params, on_host, machine.host.link_bytes_per_s, step)
-        total = total + sync.reduce_s + sync.gather_s
-    moved = migration_of(cost, candidates, context, groups)
-    return Tail(np.asarray(exposed), np.asarray(update), np.asarray(swapped), moved, np.asarray(total))
+        share = params / all_params
+        for seconds, window, overlapped in (
+            (sync.reduce_s, compute_s[1], overlap_reduce),
+            (sync.gather_s, compute_s[0], overlap_gather),
+        ):
+            behind = seconds
+            if overlapped:
+                behind = data_parallel.exposed_s(
+                    seconds,
+                    window * share * machine.overlap,
+                    overlapped=True,
+                    contention=machine.contention,
+                    last_share=last,
+                )
+            exposed = exposed + np.where(paired, seconds, behind)
+            total = total + seconds
+    return np.asarray(exposed), np.asarray(total)

@@ -3,6 +3,8 @@
 The template gives each middle stage k layers, the first stage fewer by the embedding's share, the last by the head's:
 k is the smallest count for which all layers fit. With several chunks a stage the pieces take room in their own chunk
 alone, for the chunks keep step with each other: a head that is longer than a chunk holds all stages up for its excess.
+
+Arrays [n, 3] are stored column by column: n is the axis that is long.
 """
 
 from __future__ import annotations
@@ -12,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.strategies.candidates import SCHEDULES, Candidates
-
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.stage_classes import StepClass, StepClasses
+    from collections.abc import Sequence
+
+    from autodeploy.strategies.candidates import Ints
     from autodeploy.workload.operators import Floats
 
 FIRST, MIDDLE, LAST = 0, 1, 2
@@ -43,79 +44,95 @@ class ChunkSeconds:
     last: Floats
 
 
-def column(values: Floats, n: int) -> Floats:
-    """One entry per candidate."""
-    return np.broadcast_to(np.asarray(values, dtype=np.float64), (n,))
+def stages(*columns: Floats) -> Floats:
+    """An array [n, 3] of its columns."""
+    return np.stack(columns).T
 
 
-def each_piece(classes: StepClasses, candidates: Candidates) -> list[tuple[StepClass, Floats]]:
-    """Pieces, and how many of each a stage class holds [n, 3].
+def template_of(
+    counts: Sequence[int], first_ends: Floats, last_ends: Floats, pp: Ints, vpp: int, *, balanced: bool = True
+) -> Template:
+    """Layers per stage class; where pp is 1 the last stage holds everything.
 
-    The embedding sits on the first stage, head and prediction modules on the last: dualpipev folds that onto the first.
+    Parameters
+    ----------
+    counts : layers of each class, in model order.
+    first_ends, last_ends : time of the pieces on the first and on the last stage, in layers [n].
+    balanced : False where pieces take no room.
     """
-    first = np.broadcast_to(np.array([1.0, 0.0, 0.0]), (len(candidates), 3))
-    folded = (candidates.schedule == SCHEDULES.index("dualpipev")) & (candidates.pp > 1)
-    last = np.where(folded[:, None], first, np.array([0.0, 0.0, 1.0]))
-    return [(classes.embedding, first), *((piece, last) for piece in classes.pieces[1:])]
-
-
-def template_of(classes: StepClasses, candidates: Candidates, *, balanced: bool = True) -> Template:
-    """Layers per stage class; where pp is 1 the last stage holds everything. Not `balanced`: pieces take no room."""
-    n, total = len(candidates), float(sum(c.count for c in classes.layers))
-    layer_s = sum(c.count * (c.cost.forward.total_s + c.cost.backward.total_s) for c in classes.layers) / total
-    ends = np.zeros((n, 3))
-    for piece, where in each_piece(classes, candidates):
-        ends += where * column((piece.cost.forward.total_s + piece.cost.backward.total_s) / layer_s, n)[:, None]
-    pp, vpp = candidates.pp.astype(np.float64), candidates.vpp.astype(np.float64)
-    first_less, last_less = np.round(ends[:, FIRST]), np.round(ends[:, LAST])
+    total = float(sum(counts))
+    stage_count = pp.astype(np.float64)
+    zero = np.zeros(len(stage_count))
     # A piece takes the room of its own chunk, and every chunk of the template keeps a layer.
-    least = np.where(total >= pp * vpp, 1.0, 0.0)
-    room = np.where(vpp > 1, np.maximum(np.floor(total / (pp * vpp)) - least, 0.0), total)
-    room = room if balanced else np.zeros(n)
-    first_less, last_less = np.minimum(first_less, room), np.minimum(last_less, room)
-    middle = np.ceil((total + np.minimum(first_less + last_less, total)) / pp)
-    middle = np.where(pp == 1, total, np.minimum(middle, total))
-    last = np.where(pp == 1, total, np.clip(total - (pp - 1) * middle, 0.0, np.maximum(middle - last_less, 0.0)))
-    first = np.where(pp == 1, 0.0, np.clip(total - last - (pp - 2) * middle, 0.0, middle))
-    sizes = np.stack([first, middle, last], axis=1)
+    room = zero
+    if balanced:
+        chunks = stage_count * vpp
+        least = np.where(total >= chunks, 1.0, 0.0)
+        room = np.maximum(np.floor(total / chunks) - least, 0.0) if vpp > 1 else np.full(len(chunks), total)
+    first_less, last_less = np.minimum(np.round(first_ends), room), np.minimum(np.round(last_ends), room)
+    middle = np.minimum(np.ceil((total + np.minimum(first_less + last_less, total)) / stage_count), total)
+    last = _between(total - (stage_count - 1) * middle, np.maximum(middle - last_less, 0.0))
+    first = _between(total - last - (stage_count - 2) * middle, middle)
+    one = pp == 1
+    if one.any():
+        first, middle, last = np.where(one, 0.0, first), np.where(one, total, middle), np.where(one, total, last)
+    sizes = stages(first, middle, last)
     # Model order: leading classes fill the first stages; the middle stage that counts is the one before the last.
-    starts = np.stack([np.zeros(n), np.maximum(first, total - last - middle), total - last], axis=1)
+    starts = stages(zero, np.maximum(first, total - last - middle), total - last)
+    ends = starts + sizes
     layers, before = [], 0.0
-    for step in classes.layers:
-        low, high = before, before + step.count
-        layers.append(np.clip(np.minimum(starts + sizes, high) - np.maximum(starts, low), 0.0, None))
-        before = high
-    share = sizes / vpp[:, None]
-    one = (vpp == 1)[:, None]
-    fewer = np.stack([first_less, np.zeros(n), np.zeros(n)], axis=1)
-    embedding_chunk = np.where(one, sizes, np.clip(share - fewer, 0.0, sizes))
-    fewer = np.stack([np.zeros(n), np.zeros(n), last_less], axis=1)
-    head_chunk = np.where(one, sizes, np.clip(share[:, [MIDDLE]] - fewer, 0.0, sizes))
-    return Template(layers, embedding_chunk, np.where(fewer > 0, head_chunk, np.where(one, sizes, share)))
+    for count in counts:
+        layers.append(np.maximum(np.minimum(ends, before + count) - np.maximum(starts, before), 0.0))
+        before += count
+    if vpp == 1:
+        return Template(layers, sizes, sizes)
+    share = sizes / vpp
+    embedding_chunk, head_chunk = share.copy(order="K"), share.copy(order="K")
+    embedding_chunk[:, FIRST] = _between(share[:, FIRST] - first_less, sizes[:, FIRST])
+    with_less = _between(share[:, MIDDLE] - last_less, sizes[:, LAST])
+    head_chunk[:, LAST] = np.where(last_less > 0, with_less, share[:, LAST])
+    return Template(layers, embedding_chunk, head_chunk)
+
+
+def _between(values: Floats, most: Floats) -> Floats:
+    return np.minimum(np.maximum(values, 0.0), most)
 
 
 def chunk_seconds(
-    classes: StepClasses, template: Template, candidates: Candidates, phase: str, context: Context, blocking: Floats
+    template: Template,
+    layer_s: Sequence[Floats],
+    first_piece_s: Floats,
+    last_pieces_s: Floats,
+    blocking: Floats,
+    *,
+    several: bool,
+    folded: bool,
 ) -> ChunkSeconds:
-    """Seconds of one micro batch; `blocking` [n] is what a stage spends on sending in each pass."""
-    n, slow = len(candidates), context.slowest_device_factor - 1.0
+    """Seconds of one micro batch in one pass.
 
-    def seconds(step: StepClass) -> Floats:
-        cost = getattr(step.cost, phase)
-        return column(cost.total_s + slow * cost.compute_s, n)
-
-    held = np.zeros((n, 3))
-    for step, layers in zip(classes.layers, template.layers, strict=True):
-        held += layers * seconds(step)[:, None]
+    Parameters
+    ----------
+    layer_s, first_piece_s, last_pieces_s : of a layer of each class, and of the pieces at the model's ends [n].
+    blocking : what a stage spends on sending [n].
+    several : stages have several chunks. folded : the last pieces are on the first stage.
+    """
+    held = sum_over(template.layers, layer_s)
+    pieces_at = FIRST if folded else LAST
+    stage = held + blocking[:, None]
+    stage[:, FIRST] += first_piece_s
+    stage[:, pieces_at] += last_pieces_s
+    if not several:
+        return ChunkSeconds(stage, stage, stage)
     each = held / np.maximum(sum(template.layers), 1.0)
-    several = (candidates.vpp > 1)[:, None]
-    first, last, pieces = each * template.embedding_chunk, each * template.head_chunk, np.zeros((n, 3))
-    for piece, where in each_piece(classes, candidates):
-        own = where * seconds(piece)[:, None]
-        pieces += own
-        if piece is classes.embedding:
-            first = first + own
-        else:
-            last = last + own
-    stage = held + pieces + blocking[:, None]
-    return ChunkSeconds(stage, np.where(several, first, stage), np.where(several, last, stage))
+    first, last = each * template.embedding_chunk, each * template.head_chunk
+    first[:, FIRST] += first_piece_s
+    last[:, pieces_at] += last_pieces_s
+    return ChunkSeconds(stage, first, last)
+
+
+def sum_over(layers: Sequence[Floats], each: Sequence[Floats]) -> Floats:
+    """Sum over classes of layers [n, 3] times a quantity of one layer [n]."""
+    total = layers[0] * each[0][:, None]
+    for count, quantity in zip(layers[1:], each[1:], strict=True):
+        total += count * quantity[:, None]
+    return total

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.evaluation.exchanges import Groups
 from autodeploy.evaluation.expert_balance import even_balance, migrated_balance, routed_balance
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
 from autodeploy.evaluation.pair_windows import PairCost, pair_cost
-from autodeploy.strategies.candidates import PAIRED, Candidates
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import LayerTable
 
 T = TypeVar("T")
@@ -75,34 +76,6 @@ def _take(value: T, index: Any) -> T:
     return value
 
 
-def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Candidates, npt.NDArray[np.int64]]:
-    """One candidate for each distinct cut of tensors, and which of them each candidate has.
-
-    by_replicas : the number of replicas and of micro batches counts too: documents of different lengths spread over
-        them, and parameters are sharded over them.
-    """
-    paired = np.isin(candidates.schedule, PAIRED)
-    key = np.zeros(len(candidates), dtype=np.int64)
-    for column, radix in (
-        (candidates.tp, 4096),
-        (candidates.cp, 4096),
-        (candidates.ulysses, 64),
-        (candidates.ep, 4096),
-        (candidates.etp == candidates.tp, 2),
-        (candidates.micro_batch_size, 4096),
-        (candidates.moe_dispatcher, 4),
-        (candidates.sequence_parallel, 2),
-        (paired, 2),
-    ):
-        key = key * radix + column.astype(np.int64) % radix
-    if by_replicas:
-        key = np.unique(np.stack([key, candidates.dp, candidates.micro_batches]), axis=1, return_inverse=True)[
-            1
-        ].ravel()
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return candidates.take(first), inverse.astype(np.int64)
-
-
 def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
     """The cuts of a batch of candidates as float arrays."""
     return Sharding(
@@ -121,10 +94,10 @@ def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
 def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
     """Costs of every layer kind for every candidate given (make them distinct first)."""
     model, shard = context.model, sharding_of(candidates, context.seq_length)
-    exchange = context.exchange_features(candidates)
+    exchange, groups = context.exchange_features(candidates), Groups.of(shard, context.machine)
 
     def cost(table: Any, features: ExchangeFeatures = exchange, cut: Sharding = shard) -> LayerCost:
-        return layer_cost(table, cut, context.machine, features)
+        return layer_cost(table, cut, context.machine, features, groups)
 
     def tables(cut: Sharding) -> dict[int, LayerTable]:
         """Of layers that may have experts."""

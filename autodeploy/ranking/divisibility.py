@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.sweep import sweep
-from autodeploy.solver.search_space import Searched, legal_candidates, variant
+from autodeploy.evaluation.sweep import sweep_tree
+from autodeploy.solver.search_space import Searched, legal_tree, variant
 from autodeploy.strategies.feature_choice import choose_features
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
     """The rate of the fastest swept candidate of another batch or card count."""
     choice = choose_features(spec.search, spec.model, profile.name)
     near = variant(spec, profile, choice, num_npus, batch)
-    legal, _ = legal_candidates(spec.search, near, profile, choice)
-    return _rate(sweep(legal, near).repaired_s, near) if len(legal) else 0.0
+    legal, _ = legal_tree(spec.search, near, profile, choice)
+    return _rate(sweep_tree(legal, near, parts=False).repaired_s, near)
 
 
 def _near_batches(batch: int, world: int) -> list[int]:

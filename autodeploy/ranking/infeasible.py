@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.sweep import sweep_tree
 from autodeploy.ranking.legality import pins_to_lift, why_nothing_is_legal
-from autodeploy.solver.search_space import Searched, legal_candidates, variant
+from autodeploy.solver.search_space import Searched, legal_tree, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
 from autodeploy.strategies.feature_choice import choose_features
 from cost_models.hbm import GIB
@@ -46,18 +46,18 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
     changed = spec if search is None else spec.model_copy(update={"search": search})
     choice = choose_features(changed.search, spec.model, profile.name)
     near = variant(changed, profile, choice, num_npus, batch)
-    legal, _ = legal_candidates(changed.search, near, profile, choice)
+    legal, _ = legal_tree(changed.search, near, profile, choice)
     if not len(legal):
         return None
-    seconds = sweep(legal, near).repaired_s
+    seconds = sweep_tree(legal, near, parts=False).repaired_s
     fastest = float(np.min(seconds))
     return fastest if fastest < HOPELESS_S else None
 
 
 def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
     choice = choose_features(spec.search, spec.model, profile.name)
-    legal, _ = legal_candidates(spec.search, context, profile, choice)
-    return float(np.min(sweep(legal, context).recomputed_bytes)) / GIB if len(legal) else float("nan")
+    legal, _ = legal_tree(spec.search, context, profile, choice)
+    return float(np.min(sweep_tree(legal, context, parts=False).recomputed_bytes)) / GIB if len(legal) else float("nan")
 
 
 def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[NearestChange]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.sweep import sweep_tree
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.plans import Identity, plan_of
-from autodeploy.solver.search_space import legal_candidates
+from autodeploy.solver.search_space import legal_tree
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.feature_choice import choose_features
@@ -46,11 +46,11 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     )
     choice = choose_features(search, spec.model, profile.name)
     context = replace(context, features=context.features - set(FEATURES))
-    legal, _ = legal_candidates(search, context, profile, choice)
+    tree, _ = legal_tree(search, context, profile, choice)
+    legal = tree.candidates()
     order = _preference(legal, context)
-    swept = sweep(legal, context) if len(legal) else None
+    swept = sweep_tree(tree, context, parts=False)
     for index in order[:60]:
-        assert swept is not None
         if swept.least_bytes[index] > context.limit_bytes:
             continue
         one = legal.take(slice(int(index), int(index) + 1))

@@ -19,6 +19,7 @@ from autodeploy.solver.effort import QUICK
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.open_bounds import OpenBounds
 from autodeploy.solver.solve import solve
+from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -253,8 +254,7 @@ def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
         c.schedule,
         dispatcher,
     )
-    _, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.asarray(inverse, dtype=np.int64).ravel()
+    return distinct(columns)[1]
 
 
 def _enter(frontier: Frontier, solved: Solved, open_: OpenBounds) -> None:

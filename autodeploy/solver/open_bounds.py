@@ -9,12 +9,13 @@ import numpy as np
 
 from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
+from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.outer_bound import outer_bounds_s
 from autodeploy.solver.path_bound import PathLibrary, path_bound_s
+from autodeploy.strategies.tree import distinct_cuts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,8 +127,8 @@ class OpenBounds:
             if id(context) not in costs:
                 mine = np.concatenate([other for other in groups if self.contexts(int(other[0])) is context])
                 some = self.candidates.take(mine)
-                cuts, inverse = distinct_cuts(some, packed=context.packs is not None)
-                classes = step_classes(unit_costs(context, cuts).take(inverse), some, context)
+                first, inverse = distinct_cuts(some, by_replicas=context.cuts_by_replicas)
+                classes = step_classes(unit_costs(context, some.take(first)).take(inverse), some, context)
                 costs[id(context)] = classes, some, {int(row): place for place, row in enumerate(mine)}
             classes, some, place_of = costs[id(context)]
             places = [place_of[int(row)] for row in rows]

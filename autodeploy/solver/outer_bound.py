@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes
-from autodeploy.evaluation.unit_costs import distinct_cuts, unit_costs
+from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.memory_choices import possible_choices
 from autodeploy.solver.stage_bound import (
     Batch,
@@ -23,6 +23,7 @@ from autodeploy.solver.stage_bound import (
 )
 from autodeploy.strategies.candidates import SCHEDULES
 from autodeploy.strategies.memory_rules import launchable_each
+from autodeploy.strategies.tree import distinct_cuts
 from autodeploy.workload.memory_choices import compete
 from cost_models.schedule import model_parts
 
@@ -69,8 +70,8 @@ def _block(
     high_s: float,
     should_cancel: Callable[[], bool] | None,
 ) -> Floats:
-    cuts, inverse = distinct_cuts(candidates, packed=context.packs is not None)
-    classes = step_classes(unit_costs(context, cuts).take(inverse), candidates, context)
+    first, inverse = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas)
+    classes = step_classes(unit_costs(context, candidates.take(first)).take(inverse), candidates, context)
     alike = Alike(outer)
     parts = _Parts(classes, candidates, context, alike)
     low = alike.least(low_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import spec_context
-from autodeploy.evaluation.sweep import Sweep, sweep
+from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
-from autodeploy.strategies.rules import judge
-from autodeploy.strategies.space import Space, default_space, enumerate_space, restrict
+from autodeploy.strategies.grid import Grid, grid_of
+from autodeploy.strategies.grid_rules import judge_grid
+from autodeploy.strategies.space import Space, default_space, restrict
 from autodeploy.strategies.space_size import (
     MOST_CANDIDATES,
     MOST_CANDIDATES_IN_ALL,
@@ -30,12 +31,16 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.feature_choice import FeatureChoice
+    from autodeploy.strategies.tree import CandidateTree
     from hardware_profiles.profile import Profile
 
 
 @dataclass(frozen=True)
 class Searched:
-    """Candidates that are legal and may fit, with their sweep. `variant` indexes contexts (cards, batch)."""
+    """Candidates that are legal and may fit, with their sweep without parts.
+
+    `variant` indexes contexts (cards, batch).
+    """
 
     candidates: Candidates
     swept: Sweep
@@ -64,15 +69,15 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
     enumerated, too_big = 0, 0
     rejected: dict[str, int] = {}
     for number, context in enumerate(contexts):
-        legal, dead = legal_candidates(spec.search, context, profile, choice)
+        legal, dead = legal_tree(spec.search, context, profile, choice)
         enumerated += len(legal) + sum(dead.values())
         for name, count in dead.items():
             rejected[name] = rejected.get(name, 0) + count
-        table = sweep(legal, context)
-        fits = np.flatnonzero(np.isfinite(table.repaired_s)) if len(legal) else np.zeros(0, dtype=np.int64)
+        table = sweep_tree(legal, context, parts=False)
+        fits = np.flatnonzero(np.isfinite(table.repaired_s))
         too_big += len(legal) - len(fits)
         parts.append(legal.take(fits))
-        swept.append(_take(table, fits))
+        swept.append(table.take(fits))
         variants.append(np.full(len(fits), number))
     counts = Counts(
         enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big
@@ -84,25 +89,32 @@ def legal_candidates(
     search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
 ) -> tuple[Candidates, dict[str, int]]:
     """Candidates of one context that obey every rule of the target, and how many each rule rejected."""
-    found = enumerate_candidates(search, context, profile, choice)
-    verdict = judge(found, context.facts, search.target)
-    return found.take(np.flatnonzero(verdict.legal)), verdict.rejected
+    tree, rejected = legal_tree(search, context, profile, choice)
+    return tree.candidates(), rejected
 
 
-def enumerate_candidates(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Candidates:
+def legal_tree(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
+) -> tuple[CandidateTree, dict[str, int]]:
+    """`legal_candidates` by what their costs depend on."""
+    grid = candidate_grid(search, context, profile, choice)
+    return judge_grid(grid, context.facts, search.target, by_replicas=context.cuts_by_replicas)
+
+
+def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Grid:
     """Every candidate of one context before rules."""
     space = _space_of(search, context, profile, choice)
-    found = enumerate_space(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
-    keep = np.ones(len(found), dtype=bool)
+    grid = grid_of(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
+    keep = np.ones(len(grid.cut_of), dtype=bool)
     for axis in ("dp", "etp"):
-        values = getattr(found, axis)
+        values = grid.column(axis)
         if axis in search.fix:
             keep &= values == int(search.fix[axis])
         if axis in search.allow:
             keep &= np.isin(values, [int(v) for v in search.allow[axis]])
         if axis in search.forbid:
             keep &= ~np.isin(values, [int(v) for v in search.forbid[axis]])
-    return found.take(np.flatnonzero(keep))
+    return grid if keep.all() else grid.only(keep)
 
 
 def _space_of(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Space:
@@ -178,21 +190,7 @@ def _smoothness(number: int) -> int:
     return score
 
 
-def _take(table: Sweep, index: npt.NDArray[np.int64]) -> Sweep:
-    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
-    return replace(
-        table,
-        **{name: getattr(table, name)[index] for name in names},
-        parts={k: v[index] for k, v in table.parts.items()},
-    )
-
-
 def _join(tables: Sequence[Sweep]) -> Sweep:
     if len(tables) == 1:
         return tables[0]
-    names = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
-    keys = next((t.parts.keys() for t in tables if t.parts), ())
-    return Sweep(
-        **{name: np.concatenate([getattr(t, name) for t in tables]) for name in names},
-        parts={k: np.concatenate([t.parts[k] for t in tables if t.parts]) for k in keys},
-    )
+    return Sweep(**{name: np.concatenate([getattr(t, name) for t in tables]) for name in TOTALS}, parts={})

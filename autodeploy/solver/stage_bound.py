@@ -64,9 +64,7 @@ class Choices:
         groups, beside = (
             tuple(tuple(choice.take(rows) for choice in group) for group in part) for part in (self.groups, self.beside)
         )
-        return Choices(
-            groups, None if self.hub is None else self.hub.take(rows), beside, self.most_saved_bytes[rows]
-        )
+        return Choices(groups, None if self.hub is None else self.hub.take(rows), beside, self.most_saved_bytes[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,9 +345,7 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
             wide = (slice(None), None, None, None)
             extra = np.stack(
                 [
-                    mu[..., None] * part.static_bytes[wide]
-                    + scaled[:, place] * part.activation_bytes[wide]
-                    - gain
+                    mu[..., None] * part.static_bytes[wide] + scaled[:, place] * part.activation_bytes[wide] - gain
                     for part, gain in zip(batch.layers, gains, strict=True)
                 ],
                 axis=-1,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, Ints, concatenate
+from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.grid import grid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.search import SearchSpec
@@ -118,96 +117,5 @@ def _encoder(axis: str) -> Any:
 
 
 def enumerate_space(space: Space, *, world: int, global_batch: int, moe: bool) -> Candidates:
-    """All combinations as candidates; dp and the number of micro batches follow from the others.
-
-    Redundant spellings of one strategy are made once: no algorithm without context parallelism, no dispatcher without
-    expert parallelism, a schedule only with the virtual stages it can have, etp only where tp differs from 1.
-    """
-    axes = _grid(
-        [
-            space.tp,
-            space.cp,
-            space.pp,
-            space.vpp,
-            space.schedule,
-            space.ep,
-            space.micro_batch_size,
-            space.moe_dispatcher,
-        ],
-    )
-    tp, cp, pp, vpp, schedule, ep, _micro_batch_size, dispatcher = axes
-    one_f_one_b, interleaved, dualpipev, _, adaptive = range(len(SCHEDULES))
-    keep = np.where(schedule == one_f_one_b, vpp == 1, True)
-    keep &= np.where(schedule == interleaved, vpp > 1, True)
-    keep &= np.where(schedule == dualpipev, vpp == 2, True)
-    keep &= np.where(schedule == adaptive, (vpp > 1) | (pp == 1), True)
-    keep &= np.where(vpp > 1, pp > 1, True)
-    keep &= np.where(ep == 1, dispatcher == space.moe_dispatcher[0], True)
-    keep &= np.where(tp == 1, dispatcher != DISPATCHERS.index("alltoall_seq"), True)
-    keep &= world % np.maximum(tp * cp * pp, 1) == 0
-    columns = [a[keep] for a in axes]
-    parts = []
-    plain = _context_choices(space)[0]  # cp 1 is made once, under the first algorithm
-    for mode in space.etp_modes:
-        for memory in space.memory_modes:
-            for choice in _context_choices(space):
-                parts.append(_assemble(columns, mode, memory, choice, plain, world, global_batch, moe))
-    return concatenate(parts)
-
-
-def _grid(values: Iterable[Sequence[int]]) -> list[Ints]:
-    return [a.ravel() for a in np.meshgrid(*[np.asarray(v, dtype=np.int64) for v in values], indexing="ij")]
-
-
-def _context_choices(space: Space) -> list[tuple[int, int]]:
-    """(algorithm, ulysses degree; 0 = all of cp) pairs."""
-    choices: list[tuple[int, int]] = []
-    for algo in space.cp_algo:
-        if CP_ALGOS[algo] == "hybrid":
-            choices += [(algo, degree) for degree in (2, 4, 8)]
-        else:
-            choices.append((algo, 0))
-    return choices
-
-
-def _assemble(
-    columns: list[Ints],
-    mode: str,
-    memory: str,
-    choice: tuple[int, int],
-    plain: tuple[int, int],
-    world: int,
-    global_batch: int,
-    moe: bool,
-) -> Candidates:
-    tp, cp, pp, vpp, schedule, ep, micro_batch_size, dispatcher = columns
-    algo, ulysses = choice
-    first = choice == plain
-    keep = (cp == 1) if first else np.zeros_like(cp, dtype=bool)
-    name = CP_ALGOS[algo]
-    keep = keep | (cp > 1) if name != "hybrid" else (cp > ulysses)
-    if mode == "whole":
-        keep = keep & (tp > 1)
-    tp, cp, pp, vpp, schedule, ep, micro_batch_size, dispatcher = (c[keep] for c in columns)
-    n = tp.shape[0]
-    dp = world // (tp * cp * pp)
-    etp = tp.copy() if mode == "as_tp" and moe else np.ones(n, dtype=np.int64)
-    per_round = micro_batch_size * np.maximum(dp, 1)
-    split = {"ring": np.ones(n, dtype=np.int64), "ulysses": cp.copy(), "hybrid": np.full(n, max(ulysses, 1))}[name]
-    return Candidates(
-        tp=tp,
-        pp=pp,
-        vpp=vpp,
-        cp=cp,
-        cp_algo=np.full(n, algo),
-        ulysses=np.where(cp > 1, split, 1),
-        ep=ep,
-        etp=etp,
-        dp=dp,
-        micro_batch_size=micro_batch_size,
-        micro_batches=global_batch // per_round,
-        schedule=schedule,
-        moe_dispatcher=dispatcher,
-        sequence_parallel=tp > 1,
-        **{name: np.full(n, name == memory) for name in OPTIMIZER_MEMORY},
-    )
+    """All combinations as candidates, before any rule: `grid_of`, multiplied out."""
+    return grid_of(space, world=world, global_batch=global_batch, moe=moe).whole().candidates()

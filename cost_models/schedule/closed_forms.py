@@ -122,11 +122,20 @@ class _Own:
 
 
 def _excursions(
-    kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints, depth: Ints, reach: Floats, own: _Own
+    kind: ScheduleKind,
+    stage: Ints,
+    pp: Ints,
+    vpp: Ints,
+    micro_batches: Ints,
+    depth: Ints,
+    reach: Floats,
+    own: _Own,
+    size: Ints | None = None,
 ) -> Floats:
     """What a path gains by leaving its stage for the stages behind it, at the start and (1f1b) at the end [n].
 
-    depth, reach [n, k]: how many stages the path goes down, and the seconds it spends there.
+    depth, reach [n, k]: how many stages the path goes down, and the seconds it spends there; only 1f1b turns back
+    before the last stage. size: `group_size`, where they are known already.
     """
     m = micro_batches[..., None]
     if kind == "1f1b":
@@ -136,9 +145,9 @@ def _excursions(
         end = (reach - missed * own.backward_s[:, None]).max(axis=1)
         # With M <= P - p all forwards come before all backwards: there is one way down, not two.
         return np.asarray(np.where(micro_batches > pp - stage, start + end, np.maximum(start, end)))
-    size = group_size(pp, micro_batches)
+    size = group_size(pp, micro_batches) if size is None else size
     total, first_return = micro_batches * vpp, (vpp - 1) * size + 1
-    ahead = forwards_ahead(stage, pp, vpp, micro_batches)
+    ahead = forwards_ahead(stage, pp, vpp, micro_batches, size)
     missed = np.minimum(ahead, total) - first_return
     missed = np.where((kind == "interleaved") & (micro_batches <= pp) & (vpp > 1), 0, missed)
     late = np.minimum(missed, size - 1)

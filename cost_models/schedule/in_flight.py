@@ -62,20 +62,23 @@ def _held(order: OperationOrder) -> Ints:
     return np.asarray(begun - before)
 
 
-def in_flight_closed(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints) -> Ints:
+def in_flight_closed(
+    kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints, size: Ints | None = None
+) -> Ints:
     """Chunk-micro-batches that a stage holds at its peak [n]: the sum of `in_flight` over its chunks, by formula.
 
     1f1b: min(M, P - p). interleaved: min(M V, 2 (P - p - 1) + (V - 1) N + 1), all M V when M <= P, with group size N;
     adaptive_pipe one more. dualpipev: 2P, and one more on every stage that reaches the main step; dualpipe holds
     as many
     as a DualPipeV of half the devices, in chunks twice as large. Divide by vpp for whole micro batches of the stage.
+    size: `group_size`, where they are known already.
 
     References
     ----------
     arXiv 2104.04473; Megatron-LM `theoretical_memory_usage.py` (stage 0: L (1 + (P - 1) / (P V)) layers); MindSpeed
     `vpp_schedules.py`. DualPipeV: <= 2P + 1 chunks of L / 2P layers on every rank.
     """
-    stage, pp, vpp, m = np.broadcast_arrays(stage, pp, vpp, micro_batches)
+    m = micro_batches
     if kind == "1f1b":
         return np.asarray(np.minimum(m, pp - stage))
     if kind in ("dualpipev", "dualpipe"):
@@ -83,7 +86,8 @@ def in_flight_closed(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro
             stage, pp, m = np.minimum(stage, pp - 1 - stage), pp // 2, m // 2
         return _dual_closed(stage, pp, m)
     # A pair holds one more: its new forward is there together with its old backward.
-    most = np.minimum(m * vpp, forwards_ahead(stage, pp, vpp, m) + (1 if kind == "adaptive_pipe" else 0))
+    ahead = forwards_ahead(stage, pp, vpp, m, size)
+    most = np.minimum(m * vpp, ahead + (1 if kind == "adaptive_pipe" else 0))
     if kind == "interleaved":
         most = np.where((m <= pp) & (vpp > 1), m * vpp, most)
     return np.asarray(most)

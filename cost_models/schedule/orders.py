@@ -80,22 +80,27 @@ def group_size(pp: Ints | int, micro_batches: Ints | int) -> Ints:
     M mod N = 0 or M mod N >= P (its `microbatch_group_size_per_vp_stage`); all of them when M < P.
     """
     pp, micro_batches = np.broadcast_arrays(pp, micro_batches)
-    size = np.minimum(pp, micro_batches)
-    while True:
-        rest = micro_batches % np.maximum(size, 1)
-        refused = (size < micro_batches) & (rest != 0) & (rest < pp)
-        if not refused.any():
-            return np.asarray(size)
-        size = np.where(refused, size + 1, size)
+    size = np.atleast_1d(np.minimum(pp, micro_batches)).copy()
+    stages, m = pp.ravel(), micro_batches.ravel()
+    refused = np.flatnonzero(m % np.maximum(stages, 1))  # the others come in groups of pp
+    while len(refused):
+        found = size.ravel()[refused]
+        rest = m[refused] % np.maximum(found, 1)
+        refused = refused[(found < m[refused]) & (rest != 0) & (rest < stages[refused])]
+        size.ravel()[refused] += 1
+    return np.asarray(size.reshape(pp.shape))
 
 
-def forwards_ahead(stage: Ints | int, pp: Ints | int, vpp: Ints | int, micro_batches: Ints | int) -> Ints:
+def forwards_ahead(
+    stage: Ints | int, pp: Ints | int, vpp: Ints | int, micro_batches: Ints | int, size: Ints | None = None
+) -> Ints:
     """Forwards before a stage's first backward in the interleaved orders, were there enough of them [n].
 
-    2 (P - p - 1) + (V - 1) N + 1 with group size N. Interleaved, the last of them is in the first steady slot; under
-    adaptive_pipe it is the additional warm-up forward.
+    2 (P - p - 1) + (V - 1) N + 1 with group size N (`size`, where it is known already). Interleaved, the last of them
+    is in the first steady slot; under adaptive_pipe it is the additional warm-up forward.
     """
-    return np.asarray(2 * (np.asarray(pp) - stage - 1) + (np.asarray(vpp) - 1) * group_size(pp, micro_batches) + 1)
+    size = group_size(pp, micro_batches) if size is None else size
+    return np.asarray(2 * (np.asarray(pp) - stage - 1) + (np.asarray(vpp) - 1) * size + 1)
 
 
 def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.closed_forms import ClosedForm, PathTerms, _excursions, _Own, waiting
-from cost_models.schedule.orders import forwards_ahead
+from cost_models.schedule.closed_forms import ClosedForm, _excursions, _Own, waiting
+from cost_models.schedule.orders import forwards_ahead, group_size
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import ScheduleKind
@@ -21,7 +21,7 @@ FIRST, MIDDLE, LAST = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class StageClasses:
-    """Times of one micro batch on the first, each middle and the last stage [n, 3].
+    """Times of one micro batch on the first, each middle and the last stage [n, 3], fastest in column order.
 
     forward_s, backward_s: whole stage, all its chunks. first_*: its chunk 0; last_*: its chunk vpp - 1 (with vpp = 1
     both are the whole stage). hidden_pair_s: what one fused pair hides. split_s: weight gradients of its chunk vpp - 1
@@ -40,6 +40,32 @@ class StageClasses:
     split_s: Floats | float = 0.0
 
 
+class _Longest:
+    """The longest path so far of every candidate; of equals the first."""
+
+    def __init__(self, n: int) -> None:
+        self._total_s = np.full(n, -np.inf)
+        self._work_s, self._bubble_s, self._stage = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+
+    def offer(self, work_s: Floats, bubble_s: Floats | float, stage: Ints, exists: npt.NDArray[np.bool_]) -> None:
+        """A path [n] where it exists: the work of the pacing stage, what it spends beside it, and the stage."""
+        total = work_s + bubble_s
+        longer = (total > self._total_s) & exists
+        for kept, new in (
+            (self._total_s, total),
+            (self._work_s, work_s),
+            (self._bubble_s, bubble_s),
+            (self._stage, stage),
+        ):
+            np.copyto(kept, new, where=longer)
+
+    def closed_form(self) -> ClosedForm:
+        """What it takes."""
+        # The longest path is no shorter than the pacing stage's own work, so only rounding can make this negative.
+        bubble = np.maximum(self._bubble_s, 0.0)
+        return ClosedForm(self._work_s + bubble, self._work_s, bubble, self._stage)
+
+
 def closed_form_classes_s(
     kind: ScheduleKind,
     stages: StageClasses,
@@ -48,50 +74,58 @@ def closed_form_classes_s(
     micro_batches: Ints,
     p2p_s: Floats | float = 0.0,
     covered_p2p_s: Floats | float | None = None,
+    size: Ints | None = None,
 ) -> ClosedForm:
     """`closed_form_s` for candidates of any pp, vpp and micro batches [n]: equal to it when M > P, else no greater.
 
     A middle stage is a candidate for the pace at both ends of the run of middle stages: with M > P its path is linear
     in its place between them. Chunks between a stage's first and last are not seen one by one. covered_p2p_s: the
-    least latency of an edge out of a pair (None: the same as any other).
+    least latency of an edge out of a pair (None: the same as any other). size: `group_size`, where they are known.
     """
     n = len(stages.forward_s)
-    pp, vpp, micro_batches = (np.broadcast_to(np.asarray(a, dtype=np.int64), (n,)) for a in (pp, vpp, micro_batches))
-    edge = np.broadcast_to(np.asarray(p2p_s, dtype=np.float64), (n,))
-    least = edge if covered_p2p_s is None else np.broadcast_to(np.asarray(covered_p2p_s, dtype=np.float64), (n,))
+    pp, vpp, micro_batches = (np.asarray(a, dtype=np.int64) for a in (pp, vpp, micro_batches))
+    edge = np.asarray(p2p_s, dtype=np.float64)
+    least = edge if covered_p2p_s is None else np.asarray(covered_p2p_s, dtype=np.float64)
     if kind in ("dualpipev", "dualpipe"):
         if kind == "dualpipe":
             pp, micro_batches = pp // 2, micro_batches // 2
         return _dual_classes(stages, pp, micro_batches, edge)
-    work = np.empty((n, 4))
-    bubble = np.full((n, 4), -np.inf)
-    place = np.stack([np.zeros(n, dtype=np.int64), np.minimum(1, pp - 1), np.maximum(pp - 2, 0), pp - 1], axis=1)
-    exists = (pp > 1, pp > 2, pp > 2, pp > 0)
-    for column, stage_class in enumerate((FIRST, MIDDLE, MIDDLE, LAST)):
-        stage = place[:, column]
-        pairs = fused_pairs(kind, stage, pp, vpp, micro_batches)
-        work[:, column] = (
-            micro_batches * (stages.forward_s[:, stage_class] + stages.backward_s[:, stage_class])
-            - pairs * stages.hidden_pair_s[:, stage_class]
-        )
-        spent = _ramp(stages, stage, edge) + _filling(
-            kind, stages, stage_class, stage, pp, vpp, micro_batches, edge + least
-        )
-        bubble[:, column] = np.where(exists[column], spent, -np.inf)
-    work = np.where(np.isfinite(bubble), work, 0.0)
-    beside = _through(kind, stages, pp, vpp, micro_batches, least) - work[:, -1]
-    return PathTerms(
-        np.append(work, work[:, -1:], axis=1),
-        np.append(bubble, beside[:, None], axis=1),
-        np.append(place, place[:, -1:], 1),
-    ).longest()
+    if kind != "1f1b" and size is None:
+        size = group_size(pp, micro_batches)
+    whole = stages.forward_s + stages.backward_s
+    before = stages.first_forward_s + stages.first_backward_s + 2 * np.reshape(edge, (-1, 1))
+    behind = stages.last_forward_s + stages.last_backward_s + np.reshape(edge + least, (-1, 1))
+    longest = _Longest(n)
+    always = np.ones(n, dtype=np.bool_)
+    some, several = pp > 1, pp > 2
+    places = (
+        (np.zeros_like(pp), FIRST, some),
+        (np.minimum(1, pp - 1), MIDDLE, several),
+        (np.maximum(pp - 2, 0), MIDDLE, several),
+        (pp - 1, LAST, always),
+    )
+    for stage, stage_class, exists in places:
+        if not exists.any():
+            continue
+        work = micro_batches * whole[:, stage_class]
+        if kind == "adaptive_pipe":
+            pairs = fused_pairs(kind, stage, pp, vpp, micro_batches, size)
+            work = work - pairs * stages.hidden_pair_s[:, stage_class]
+        spent = np.zeros(n)
+        if stage_class != FIRST:
+            spent = spent + _ramp(before, stage)
+        if stage_class != LAST:
+            spent = spent + _filling(kind, stages, stage_class, stage, pp, vpp, micro_batches, behind, size)
+        longest.offer(work, spent, stage, np.broadcast_to(exists, (n,)))
+    beside = _through(kind, stages, whole, pp, vpp, micro_batches, least) - work
+    longest.offer(work, beside, pp - 1, always)
+    return longest.closed_form()
 
 
 def _through(
-    kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, micro_batches: Ints, edge: Floats
+    kind: ScheduleKind, stages: StageClasses, x: Floats, pp: Ints, vpp: Ints, micro_batches: Ints, edge: Floats
 ) -> Floats:
     """One micro batch through every chunk and back, waiting for all the others at the slowest first or last chunk."""
-    x = stages.forward_s + stages.backward_s
     whole = x[:, LAST] + np.where(pp > 1, x[:, FIRST] + (pp - 2) * x[:, MIDDLE] + 2 * (pp * vpp - 1) * edge, 0.0)
     slowest = []
     for first, last in (
@@ -104,10 +138,9 @@ def _through(
     return whole + waiting(kind, vpp, pp, micro_batches, slowest[0], slowest[1])
 
 
-def _ramp(stages: StageClasses, stage: Ints, edge: Floats) -> Floats:
+def _ramp(before: Floats, stage: Ints) -> Floats:
     """Stages before this one: the first forward comes through their chunk 0, the last backward goes."""
-    x = stages.first_forward_s + stages.first_backward_s + 2 * edge[:, None]
-    return np.asarray(np.where(stage > 0, x[:, FIRST] + (stage - 1) * x[:, MIDDLE], 0.0))
+    return np.asarray(np.where(stage > 0, before[:, FIRST] + (stage - 1) * before[:, MIDDLE], 0.0))
 
 
 def _filling(
@@ -118,31 +151,28 @@ def _filling(
     pp: Ints,
     vpp: Ints,
     micro_batches: Ints,
-    edges: Floats,
+    behind: Floats,
+    size: Ints | None,
 ) -> Floats:
-    """The way down to the last stage and back; `edges` are the two between neighbours."""
-    x = stages.last_forward_s + stages.last_backward_s + edges[:, None]
+    """The way down to the last stage and back; `behind` is a stage's last chunk with the edges between neighbours."""
     middles = np.maximum(pp - 2 - stage, 0)
     whole = pp - 1 - stage
-    # 1f1b: a path loses nothing by going down while micro batches are short of stages.
-    kink = np.clip(pp - stage - micro_batches, 0, middles)
-    depth = np.stack([np.zeros_like(whole), kink, middles, whole], axis=1)
-    reach = np.stack(
-        [
-            np.zeros(len(edges)),
-            kink * x[:, MIDDLE],
-            middles * x[:, MIDDLE],
-            np.where(whole > 0, middles * x[:, MIDDLE] + x[:, LAST], 0.0),
-        ],
-        axis=1,
-    )
+    depth = [whole]
+    reach = [np.where(whole > 0, middles * behind[:, MIDDLE] + behind[:, LAST], 0.0)]
+    if kind == "1f1b":
+        # A path loses nothing by going down while micro batches are short of stages.
+        kink = np.clip(pp - stage - micro_batches, 0, middles)
+        depth += [np.zeros_like(whole), kink, middles]
+        reach += [np.zeros(len(behind)), kink * behind[:, MIDDLE], middles * behind[:, MIDDLE]]
     own = _Own(
         stages.first_forward_s[:, stage_class], stages.last_forward_s[:, stage_class], stages.backward_s[:, stage_class]
     )
-    return _excursions(kind, stage, pp, vpp, micro_batches, depth, reach, own)
+    return _excursions(kind, stage, pp, vpp, micro_batches, np.stack(depth).T, np.stack(reach).T, own, size)
 
 
-def in_step_s(kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, micro_batches: Ints) -> Floats:
+def in_step_s(
+    kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, micro_batches: Ints, size: Ints | None = None
+) -> Floats:
     """What interleaved chunks take that keep step with each other [n]: an estimate beside the bound, not a bound.
 
     A group of micro batches runs through chunk after chunk on all stages at once, so a chunk that is longer on one
@@ -152,31 +182,38 @@ def in_step_s(kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, mic
 
     On the first and on the last stage the forward and the backward of such a chunk meet in the same slots. Own
     derivation; without excess it is interleaving's M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2).
+    size: `group_size`, where they are known already.
     """
-    reference = np.where(pp > 2, MIDDLE, FIRST)[:, None]
+    interleaved = (vpp > 1) & (pp > 1) & (kind in ("interleaved", "adaptive_pipe"))
+    if not np.any(interleaved):
+        return np.zeros(len(stages.forward_s))
+    several = pp > 2
 
     def of_reference(values: Floats) -> Floats:
-        return np.asarray(np.take_along_axis(values, reference, 1)[:, 0])
+        return np.asarray(np.where(several, values[:, MIDDLE], values[:, FIRST]))
 
     first, last = stages.first_forward_s + stages.first_backward_s, stages.last_forward_s + stages.last_backward_s
     excess = np.maximum(last[:, LAST] - of_reference(last), 0.0) + np.maximum(
         first[:, FIRST] - of_reference(first), 0.0
     )
     whole = of_reference(stages.forward_s + stages.backward_s)
-    stage = np.minimum(1, pp - 1)
-    hidden = fused_pairs(kind, stage, pp, vpp, micro_batches) * of_reference(stages.hidden_pair_s)
-    time = micro_batches * (whole + excess) - hidden + (pp - 1) * whole / vpp
-    interleaved = (vpp > 1) & (pp > 1) & (kind in ("interleaved", "adaptive_pipe"))
+    time = micro_batches * (whole + excess) + (pp - 1) * whole / vpp
+    if kind == "adaptive_pipe":
+        pairs = fused_pairs(kind, np.minimum(1, pp - 1), pp, vpp, micro_batches, size)
+        time = time - pairs * of_reference(stages.hidden_pair_s)
     return np.asarray(np.where(interleaved, np.maximum(time, 0.0), 0.0))
 
 
-def fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints) -> Ints:
+def fused_pairs(
+    kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints, size: Ints | None = None
+) -> Ints:
     """Slots of a stage [n] that run a forward against a backward: `pair_counts` over all its chunks, by formula.
 
     dualpipe: as dualpipev on half of the devices with half of the micro batches, counted from the nearer end.
+    size: `group_size`, where they are known already.
     """
     if kind == "adaptive_pipe":
-        return np.asarray(np.maximum(micro_batches * vpp - forwards_ahead(stage, pp, vpp, micro_batches), 0))
+        return np.asarray(np.maximum(micro_batches * vpp - forwards_ahead(stage, pp, vpp, micro_batches, size), 0))
     if kind not in ("dualpipev", "dualpipe"):
         return np.zeros_like(stage)
     if kind == "dualpipe":
@@ -187,10 +224,6 @@ def fused_pairs(kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batc
 
 def _dual_classes(stages: StageClasses, ranks: Ints, m: Ints, edge: Floats) -> ClosedForm:
     own = stages.forward_s + stages.backward_s
-    place = np.stack([np.zeros_like(ranks), np.maximum(ranks - 2, 0), ranks - 1, ranks - 1], axis=1)
-    classes = [FIRST, MIDDLE, LAST, LAST]
-    fused = fused_pairs("dualpipev", place, ranks[:, None], np.array(2), m[:, None])
-    work = m[:, None] * own[:, classes] - fused * stages.hidden_pair_s[:, classes]
     outer = stages.last_forward_s + 2 * stages.backward_s - stages.hidden_pair_s - stages.split_s
     turn = (
         (2 * ranks - 1) * stages.first_forward_s[:, FIRST]
@@ -201,14 +234,17 @@ def _dual_classes(stages: StageClasses, ranks: Ints, m: Ints, edge: Floats) -> C
         - ranks * stages.last_forward_s[:, LAST]
         - (ranks - 1) * stages.backward_s[:, LAST]
     )
-    absent = -np.inf
-    bubble = np.stack(
-        [
-            np.where(ranks > 1, 0.0, absent),
-            np.where(ranks > 2, _ramp(stages, place[:, 1], edge), absent),
-            _ramp(stages, place[:, 2], edge),
-            np.where(ranks > 1, turn, absent),
-        ],
-        axis=1,
-    )
-    return PathTerms(np.where(np.isfinite(bubble), work, 0.0), bubble, place).longest()
+    before = stages.first_forward_s + stages.first_backward_s + 2 * np.reshape(edge, (-1, 1))
+    longest = _Longest(len(own))
+    always, some = np.ones(len(own), dtype=np.bool_), np.broadcast_to(ranks > 1, len(own))
+    nearest, last = np.maximum(ranks - 2, 0), ranks - 1
+    for stage, stage_class, exists, bubble in (
+        (np.zeros_like(ranks), FIRST, some, np.zeros(len(own))),
+        (nearest, MIDDLE, np.broadcast_to(ranks > 2, len(own)), _ramp(before, nearest)),
+        (last, LAST, always, _ramp(before, last)),
+        (last, LAST, some, turn),
+    ):
+        pairs = fused_pairs("dualpipev", stage, ranks, np.array(2), m)
+        work = m * own[:, stage_class] - pairs * stages.hidden_pair_s[:, stage_class]
+        longest.offer(work, bubble, stage, exists)
+    return longest.closed_form()

@@ -6,34 +6,14 @@ import resource
 import time
 from pathlib import Path
 
-import numpy as np
-
 from autodeploy import planner
-from autodeploy.evaluation.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.solver.search_space import enumerate_candidates
-from autodeploy.strategies.rules import judge
+from tests.benchmarks.sweep_speed import cold_start, growth, sweep_speed
 from tests.support.figures import report
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PLANNED = ("deepseek_v3_cloudmatrix_384", "llama2_70b_32", "qwen3_235b_128", "pangu_ultra_moe_718b_6144")
-
-
-def sweep_speed() -> None:
-    """Distinct legal candidates a second, float64, all parts and worst-stage memory, tables included, one core."""
-    case = "deepseek_v3_cloudmatrix_384"
-    prepared = planner.prepare(read_spec_file(EXAMPLES / f"{case}.yaml"))
-    context = prepared.context
-    started = time.perf_counter()
-    found = enumerate_candidates(prepared.spec.search, context, prepared.profile, prepared.choice)
-    enumerated = time.perf_counter()
-    legal = found.take(np.flatnonzero(judge(found, context.facts, "any").legal))
-    judged = time.perf_counter()
-    sweep(legal, context)
-    swept = time.perf_counter()
-    report("strategies_per_second", len(legal) / (swept - judged), "1/s", case)
-    report("enumerated_per_second", len(found) / (enumerated - started), "1/s", case)
-    report("seconds_per_million_enumerated", (swept - started) / len(found) * 1e6, "s", case)
+LARGE = "pangu_ultra_moe_718b_6144"
 
 
 def plan_times() -> None:
@@ -49,7 +29,10 @@ def plan_times() -> None:
 
 def main() -> None:
     """All figures."""
-    sweep_speed()
+    cold_start()
+    for case in (LARGE, "deepseek_v3_cloudmatrix_384"):
+        sweep_speed(read_spec_file(EXAMPLES / f"{case}.yaml"), case)
+    growth(read_spec_file(EXAMPLES / f"{LARGE}.yaml"), LARGE)
     plan_times()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     report("peak_memory_of_the_process", peak, "GiB", "all of the above")

@@ -87,7 +87,10 @@ def template_of(case: Case, d: Degrees) -> list[list[int]] | None:
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     balanced = "virtual_pipeline_balance" in case.context.features
-    template = planned_template(classes, candidates, balanced=balanced)
+    first, *last = ((p.cost.forward.total_s + p.cost.backward.total_s) for p in classes.pieces)
+    counts = tuple(c.count for c in classes.layers)
+    layer_s = sum(c.count * (c.cost.forward.total_s + c.cost.backward.total_s) for c in classes.layers) / sum(counts)
+    template = planned_template(counts, first / layer_s, sum(last) / layer_s, candidates.pp, d.vpp, balanced=balanced)
     kinds = np.array([row[0] for row in template.layers])  # [class, stage class]
     first, middle, last = (int(n) for n in kinds.sum(axis=0))
     sizes = {1: [last], 2: [first, last]}.get(d.pp, [first, *[middle] * (d.pp - 2), last])

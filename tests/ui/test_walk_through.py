@@ -15,7 +15,7 @@ from autodeploy.importers.import_document import import_document
 from tests import factories
 from tests.ui.conftest import visiting
 from tests.ui.test_plan_pages import SPEC as PLANNED
-from tests.ui.test_plan_pages import planned as planned  # noqa: PLC0414 - the fixture of a server that plans
+from tests.ui.test_plan_pages import planned as planned
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -1,0 +1,366 @@
+"""Runs: placements under one schedule with one number of chunks. Everything but what a mode of the optimizer adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.stage_memory import workspace_bytes
+from autodeploy.evaluation.sweep_columns import FIRST_PIECE, FOLDED, LAST_PIECES, REPAIRS, WORK_PARTS, Columns
+from autodeploy.evaluation.sweep_template import (
+    FIRST,
+    LAST,
+    MIDDLE,
+    ChunkSeconds,
+    Template,
+    chunk_seconds,
+    stages,
+    sum_over,
+    template_of,
+)
+from autodeploy.strategies.candidates import PAIRED, SCHEDULES
+from cost_models.schedule import (
+    ScheduleKind,
+    StageClasses,
+    closed_form_classes_s,
+    fused_pairs,
+    in_flight_closed,
+    in_step_s,
+)
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Ints
+    from autodeploy.workload.operators import Floats
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the runs of a batch are scheduled."""
+
+    schedule: int
+    vpp: int
+
+    @property
+    def kind(self) -> ScheduleKind:
+        """The schedule's name."""
+        return SCHEDULES[self.schedule]  # type: ignore[return-value]
+
+    @property
+    def paired(self) -> bool:
+        """Whether a forward runs against a backward."""
+        return self.schedule in PAIRED
+
+    @property
+    def folded(self) -> bool:
+        """Whether the model ends on the first stage."""
+        return self.schedule == FOLDED
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes of the pipelines of placements [n]: stages, micro batches, `group_size` of both; a send's seconds."""
+
+    pp: Ints
+    micro_batches: Ints
+    group_size: Ints
+    send_s: Floats
+
+    def take(self, rows: Ints) -> Shapes:
+        """Of some placements."""
+        return Shapes(*(getattr(self, name)[rows] for name in ("pp", "micro_batches", "group_size", "send_s")))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A batch of runs [n]; arrays [n, 3] are of the first, a middle and the last stage, 0 where there is none.
+
+    makespan_s : of the pipeline; parts: what it is made of. tail_s, moving_s [n, 3] : synchronising and moving
+    parameters. dense_params, expert_params [n, 3]. bare_bytes, lean_bytes [n, 3] : allocator bytes beside the states of
+    parameters, with nothing and with everything recomputed. workspace_bytes : of any stage. floor_s : a time that no
+    layout beats before what follows the pipeline. repairs : of each choice, the bytes of the fullest stage that it
+    frees and the seconds it costs.
+    """
+
+    makespan_s: Floats
+    parts: dict[str, Floats]
+    tail_s: Floats
+    moving_s: Floats
+    dense_params: Floats
+    expert_params: Floats
+    bare_bytes: Floats
+    lean_bytes: Floats
+    workspace_bytes: Floats
+    floor_s: Floats
+    repairs: dict[str, tuple[Floats, Floats]]
+
+
+def runs_of(
+    way: Way, shapes: Shapes, costs: Columns, pairs: Columns, counts: tuple[int, ...], context: Context
+) -> Runs:
+    """Evaluate runs of one way; `costs` and, where it pairs passes, `pairs` have an entry for each of them."""
+    first_ends, last_ends = costs["layers", FIRST_PIECE], costs["layers", LAST_PIECES]
+    if way.folded:
+        first_ends, last_ends = first_ends + last_ends, np.zeros_like(last_ends)
+    balanced = "virtual_pipeline_balance" in context.features
+    template = template_of(counts, first_ends, last_ends, shapes.pp, way.vpp, balanced=balanced)
+    blocks = way.kind == "1f1b"
+    blocking, edge = (shapes.send_s, np.zeros_like(shapes.send_s)) if blocks else (shapes.send_s * 0.0, shapes.send_s)
+    one = shapes.pp == 1
+    single = one if one.any() else None
+    forward, backward = (
+        chunk_seconds(
+            template,
+            [costs[name, number] for number in range(len(counts))],
+            costs[name, FIRST_PIECE],
+            costs[name, LAST_PIECES],
+            blocking,
+            several=way.vpp > 1,
+            folded=way.folded,
+        )
+        for name in ("forward_s", "backward_s")
+    )
+    for seconds in (forward, backward):
+        for values in (seconds.stage,) if way.vpp == 1 else (seconds.stage, seconds.first, seconds.last):
+            _onto_one(values, single)
+    paced = _paced(way, shapes, costs, pairs, template, forward, backward, edge, single)
+    parts = _parts(way, shapes, costs, template, paced, blocking, single)
+    floor = _floor_s(way, shapes, costs, pairs, edge + blocking, sum(counts))
+    return _with_parameters(way, shapes, costs, template, paced, parts, floor, single)
+
+
+def _onto_one(values: Floats, single: np.ndarray | None) -> Floats:
+    """A single stage holds the first stage's pieces too: onto the last column, in place."""
+    if single is not None:
+        values[:, LAST] += np.where(single, values[:, FIRST], 0.0)
+        values[:, FIRST] *= ~single
+    return values
+
+
+@dataclass(frozen=True)
+class _Paced:
+    """Work of the pacing stage, bubble, which class of stages paces, and what its fused pairs hide [n]."""
+
+    work_s: Floats
+    bubble_s: Floats
+    first: np.ndarray
+    last: np.ndarray
+    hidden_s: Floats | None
+    hidden_exchange_s: Floats | None
+
+    def pick(self, values: Floats) -> Floats:
+        """Of an array [n, 3] the pacing stage's."""
+        return np.asarray(
+            np.where(self.first, values[:, FIRST], np.where(self.last, values[:, LAST], values[:, MIDDLE]))
+        )
+
+
+def _paced(
+    way: Way,
+    shapes: Shapes,
+    costs: Columns,
+    pairs: Columns,
+    template: Template,
+    forward: ChunkSeconds,
+    backward: ChunkSeconds,
+    edge: Floats,
+    single: np.ndarray | None,
+) -> _Paced:
+    n, kind = len(edge), way.kind
+    vpp = np.array(way.vpp)
+    hidden = exchange = split = np.zeros((n, 3))
+    covered = edge
+    if way.paired:
+        hidden, exchange = _hidden(way, pairs, template)
+        split, covering = _split(way, pairs, template)
+        covered = np.maximum(edge - covering, 0.0)
+        shortest = np.minimum(np.minimum(forward.first, forward.last), np.minimum(backward.first, backward.last))
+        if single is not None:
+            shortest = np.where(single[:, None], np.minimum(forward.stage, backward.stage), shortest)
+        hidden = np.minimum(hidden, shortest)
+    classes = StageClasses(
+        forward.stage, backward.stage, forward.first, backward.first, forward.last, backward.last, hidden, split
+    )
+    sizes = shapes.pp, vpp, shapes.micro_batches
+    closed = closed_form_classes_s(kind, classes, *sizes, edge, covered, shapes.group_size)
+    bubble = closed.bubble_s
+    if way.vpp > 1:
+        bubble = np.maximum(bubble, in_step_s(kind, classes, *sizes, shapes.group_size) - closed.work_s)
+    pace = np.asarray(closed.pacing_stage)
+    last = pace >= shapes.pp - 1
+    paced = _Paced(closed.work_s, bubble, (pace == 0) & ~last, last, None, None)
+    if not way.paired:
+        return paced
+    count = fused_pairs(kind, pace, *sizes, shapes.group_size)
+    all_s = count * paced.pick(hidden)
+    return _Paced(closed.work_s, bubble, paced.first, last, all_s, np.minimum(all_s, count * paced.pick(exchange)))
+
+
+def _hidden(way: Way, pairs: Columns, template: Template) -> tuple[Floats, Floats]:
+    """What a pair of even chunks hides, and the part of it that is expert communication [n, 3]."""
+    shape = template.layers[0].shape
+    hidden, exchange, first = (np.zeros(shape, order="F") for _ in range(3))
+    chunk = [layers / way.vpp for layers in template.layers]
+    zero = np.zeros(shape, order="F")
+    starts = [sum(chunk[:number], zero) for number in range(len(chunk))]
+    starts_back = [sum(chunk[number + 1 :], zero) for number in range(len(chunk))]
+    for i, mine in enumerate(chunk):
+        for j, other in enumerate(chunk):
+            # Layers first to last beside layers last to first.
+            low = np.maximum(starts[i], starts_back[j])
+            both = np.maximum(np.minimum(starts[i] + mine, starts_back[j] + other) - low, 0.0)
+            hidden += both * pairs[f"hidden_s_{i}", j][:, None]
+            exchange += both * pairs[f"hidden_exchange_s_{i}", j][:, None]
+            first += np.where(low == 0.0, np.minimum(both, 1.0), 0.0) * pairs[f"first_s_{i}", j][:, None]
+    return np.maximum(hidden - first, 0.0), np.maximum(exchange - first, 0.0)
+
+
+def _split(way: Way, pairs: Columns, template: Template) -> tuple[Floats, Floats]:
+    """Of an even chunk: dW after a split backward [n, 3], and dW beside a pair's sends [n]."""
+    classes = range(len(template.layers))
+    split = sum_over(template.layers, [pairs["split_s", n] for n in classes]) / way.vpp
+    return split, np.asarray(np.max([pairs["covering_s", n] for n in classes], axis=0))
+
+
+def _parts(
+    way: Way,
+    shapes: Shapes,
+    costs: Columns,
+    template: Template,
+    paced: _Paced,
+    blocking: Floats,
+    single: np.ndarray | None,
+) -> dict[str, Floats]:
+    """Work of the pacing stage by part; what pairing hides comes off exposed expert communication."""
+    micro_batches = shapes.micro_batches.astype(np.float64)
+    counts = [paced.pick(layers) * micro_batches for layers in template.layers]
+    with_first, with_last = paced.first, paced.first if way.folded else paced.last
+    if single is not None:
+        with_first, with_last = with_first | single, with_last | single
+    first, last = with_first * micro_batches, with_last * micro_batches
+    parts = {}
+    for name in WORK_PARTS:
+        total = first * costs[name, FIRST_PIECE] + last * costs[name, LAST_PIECES]
+        for number, count in enumerate(counts):
+            total += count * costs[name, number]
+        parts[name] = total
+    parts["exposed_pp_s"] = 2.0 * micro_batches * blocking
+    if paced.hidden_s is not None and paced.hidden_exchange_s is not None:
+        _take(parts, ("exposed_ep_s", "imbalance_s"), paced.hidden_exchange_s)
+        _take(parts, ("host_bound_s",), paced.hidden_s - paced.hidden_exchange_s)
+    parts["pipeline_bubble_s"] = paced.bubble_s
+    return parts
+
+
+def _take(parts: dict[str, Floats], names: tuple[str, ...], seconds: Floats) -> None:
+    for name in names:
+        taken = np.minimum(parts[name], seconds)
+        parts[name] = parts[name] - taken
+        seconds = seconds - taken
+
+
+def _with_parameters(
+    way: Way,
+    shapes: Shapes,
+    costs: Columns,
+    template: Template,
+    paced: _Paced,
+    parts: dict[str, Floats],
+    floor_s: Floats,
+    single: np.ndarray | None,
+) -> Runs:
+    """What stages hold: parameters, activations and workspace, and what choices of memory would free."""
+    pieces_at, suffix = (FIRST, "_folded") if way.folded else (LAST, "")
+    classes = range(len(template.layers))
+    short = shapes.pp <= 2
+    absent = short if short.any() else None
+
+    def held(name: str, folded: str = "") -> Floats:
+        total = sum_over(template.layers, [costs[name, n] for n in classes])
+        total[:, FIRST] += costs[name, FIRST_PIECE]
+        total[:, pieces_at] += costs[f"{name}{folded}", LAST_PIECES]
+        return _existing(_onto_one(total, single))
+
+    def _existing(values: Floats) -> Floats:
+        if absent is not None:
+            values[:, MIDDLE] *= ~absent
+        return values
+
+    in_flight = _in_flight(way, shapes)
+    kept = _onto_one(sum_over(template.layers, [costs["activation_bytes", n] for n in classes]), single)
+    freed = _onto_one(sum_over(template.layers, [costs["full_saved_bytes", n] for n in classes]), single)
+    pieces = np.zeros_like(kept)
+    pieces[:, FIRST] += costs["activation_bytes", FIRST_PIECE]
+    pieces[:, pieces_at] += costs["activation_bytes", LAST_PIECES]
+    _onto_one(pieces, single)
+    # The last chunk of the model is held by one micro batch at a time; its pieces do not pile up.
+    pieces[:, FIRST] *= in_flight[:, FIRST]
+    pieces[:, LAST] *= 1.0 if single is None else np.where(single, in_flight[:, LAST], 1.0)
+    widest, gathered = costs["widest_bytes", "all"], costs["gathered_bytes", "all"]
+    workspace, replaying = (workspace_bytes(widest, gathered, recomputes_layers=again) for again in (False, True))
+    kept *= in_flight
+    freed *= in_flight
+    kept += pieces
+    bare, lean = kept + workspace[:, None], kept - freed + replaying[:, None]
+    for bytes_ in (bare, lean):
+        _existing(bytes_)
+        if single is not None:
+            bytes_[:, FIRST] *= ~single
+    return Runs(
+        makespan_s=paced.work_s + paced.bubble_s,
+        parts=parts,
+        tail_s=held("tail_dp_s", suffix),
+        moving_s=held("migration_s", suffix),
+        dense_params=held("dense_params", suffix),
+        expert_params=held("expert_params"),
+        bare_bytes=bare,
+        lean_bytes=lean,
+        workspace_bytes=workspace,
+        floor_s=floor_s,
+        repairs=_repairs(shapes, costs, template, np.maximum(in_flight[:, FIRST], in_flight[:, LAST])),
+    )
+
+
+def _in_flight(way: Way, shapes: Shapes) -> Floats:
+    """Micro batches that each class of stages holds at its peak [n, 3]."""
+    pp, m, vpp = shapes.pp, shapes.micro_batches, np.array(way.vpp)
+    places = np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1
+    held = (in_flight_closed(way.kind, place, pp, vpp, m, shapes.group_size) for place in places)
+    return stages(*(count / way.vpp for count in held))
+
+
+def _repairs(shapes: Shapes, costs: Columns, template: Template, held: Floats) -> dict[str, tuple[Floats, Floats]]:
+    """Bytes that each choice of memory frees where most micro batches are held, and seconds it costs [n]."""
+    most = [np.maximum(np.maximum(c[:, FIRST], c[:, MIDDLE]), c[:, LAST]) for c in template.layers]
+    found = {}
+    for name in REPAIRS:
+        saved, cost = (
+            np.asarray(sum(count * costs[f"{name}_{what}", n] for n, count in enumerate(most)))
+            for what in ("saved_bytes", "recompute_s")
+        )
+        found[name] = saved * held, np.asarray(cost * shapes.micro_batches.astype(np.float64))
+    return found
+
+
+def _floor_s(way: Way, shapes: Shapes, costs: Columns, pairs: Columns, edge: Floats, total_layers: int) -> Floats:
+    """Seconds of a pipeline that no layout and no memory choice can beat [n].
+
+    With W seconds of work of one micro batch over all stages, some device works at least W / P a micro batch. Under
+    1f1b with M > P micro batches an even split is the best of all splits and takes (M + P - 1) W / P (the average of
+    the stages' paths with weights that make it stationary). Under other schedules stage p works for M micro batches
+    after the first forward has come down to it and before the last backward goes up, through the first chunks of the
+    stages before, which have a layer each: the mean of these paths over the stages takes M W / P and half of that ramp.
+    Pairing can hide at most what a pair of whole layers hides.
+    """
+    pp, m = shapes.pp.astype(np.float64), shapes.micro_batches.astype(np.float64)
+    work = costs["work_s", "all"]
+    paired = work - pairs["hidden_s", "all"] if way.paired else work
+    # dualpipev has its head on stage 0 too, but in the other chunk.
+    chunks = np.where(total_layers >= pp * way.vpp, costs["smallest_s", "all"], 0.0) + 2.0 * edge
+    ramp = (pp - 1.0) * (chunks / 2.0 + costs["alone_s", FIRST_PIECE] / pp)
+    even = m / pp * paired + ramp
+    if way.kind == "1f1b":
+        even = np.where(m > pp, (m + pp - 1.0) / pp * work, even)
+    return np.asarray(np.maximum(even, m * costs["heaviest_s", "all"]))

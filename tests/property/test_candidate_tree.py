@@ -1,0 +1,171 @@
+"""A space judged by the levels of its axes is the space judged one candidate at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autodeploy.specs.presets import load_preset
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.facts import facts_of
+from autodeploy.strategies.grid import Grid, grid_of
+from autodeploy.strategies.grid_rules import judge_grid
+from autodeploy.strategies.rules import judge
+from autodeploy.strategies.space import Space, enumerate_space
+from autodeploy.strategies.tree import CandidateTree, tree_of
+
+MODELS = ("deepseek-v3", "llama2-70b", "qwen3-235b-a22b")
+TARGETS = ("any", "mindspeed-llm", "megatron", "mindformers")
+FEATURES = ("grouped_gemm", "capacity_drop", "o2_optimizer", "quantized_optimizer", "tp_extend_ep")
+
+
+def some(values: list[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True).map(sorted)
+
+
+spaces = st.builds(
+    Space,
+    tp=some([1, 2, 4, 8]),
+    pp=some([1, 2, 4, 8, 16]),
+    vpp=some([1, 2, 3, 5]),
+    cp=some([1, 2, 4]),
+    ep=some([1, 4, 8, 16]),
+    micro_batch_size=some([1, 2, 3]),
+    cp_algo=some([0, 1, 2]),
+    schedule=some([0, 1, 2, 4]),
+    moe_dispatcher=some([0, 1, 2, 3]),
+    etp_modes=st.sampled_from([("whole", "as_tp"), ("as_tp",)]),
+    memory_modes=st.sampled_from(
+        [("",), ("", "reuse_fp32_param"), ("", "reuse_fp32_param", "swap_optimizer", "virtual_optimizer")]
+    ),
+)
+
+
+@st.composite
+def judged(draw: st.DrawFn) -> tuple[Grid, Candidates, dict[str, Any], str]:
+    """A space as a grid and multiplied out, with facts and a target."""
+    model = load_preset(draw(st.sampled_from(MODELS)))
+    space, world, batch = draw(spaces), draw(st.sampled_from([16, 64, 96])), draw(st.sampled_from([32, 64, 96]))
+    space = space if model.is_moe else replace(space, etp_modes=("as_tp",))
+    facts = facts_of(
+        model,
+        world=world,
+        seq_length=draw(st.sampled_from([4096, 4099])),
+        global_batch=batch,
+        node_ranks=8,
+        tp_limit=8,
+        features=set(draw(st.lists(st.sampled_from(FEATURES), unique=True))),
+        exact_numerics=draw(st.booleans()),
+        deterministic=draw(st.booleans()),
+    )
+    sizes = {"world": world, "global_batch": batch, "moe": model.is_moe}
+    return grid_of(space, **sizes), enumerate_space(space, **sizes), facts, draw(st.sampled_from(TARGETS))
+
+
+def rows(candidates: Candidates) -> np.ndarray:
+    return np.stack([np.asarray(column, dtype=np.int64) for column in candidates.columns().values()], axis=1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(judged(), st.booleans())
+def test_rules_by_level_give_the_same_candidates_and_counts(
+    case: tuple[Grid, Candidates, dict[str, Any], str], by_replicas: bool
+) -> None:
+    grid, candidates, facts, target = case
+    tree, rejected = judge_grid(grid, facts, target, by_replicas=by_replicas)
+    verdict = judge(candidates, facts, target)
+    assert len(grid) == len(candidates)
+    assert rejected == verdict.rejected
+    assert len(tree) == int(verdict.legal.sum())
+    assert np.array_equal(rows(tree.candidates()), rows(candidates.take(np.flatnonzero(verdict.legal))))
+    check_levels(tree, by_replicas)
+
+
+def check_levels(tree: CandidateTree, by_replicas: bool) -> None:
+    """Parents share the axes of their level with what hangs from them, and nothing is there twice."""
+    assert len(np.unique(rows(tree.candidates()), axis=0)) == len(tree)
+    for axis in ("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher"):
+        assert np.array_equal(getattr(tree.cuts, axis)[tree.cut_of], getattr(tree.placed, axis))
+    assert len(tree.cuts) == (len(tree.placed) if by_replicas else len(np.unique(tree.cut_of)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(judged(), st.randoms(use_true_random=False), st.booleans())
+def test_any_candidates_make_a_tree(
+    case: tuple[Grid, Candidates, dict[str, Any], str], random: Any, by_replicas: bool
+) -> None:
+    _, candidates, _, _ = case
+    chosen = np.array([random.randrange(len(candidates)) for _ in range(9)] if len(candidates) else [], dtype=np.int64)
+    some_of_them = candidates.take(chosen)
+    tree, place = tree_of(some_of_them, by_replicas=by_replicas)
+    assert np.array_equal(rows(tree.take(place)), rows(some_of_them))
+    assert len(tree) == len(np.unique(rows(some_of_them), axis=0))
+    check_levels(tree, by_replicas)
+
+
+def test_a_space_is_every_combination_that_exists() -> None:
+    space = Space(
+        tp=[1, 2],
+        pp=[1, 2],
+        vpp=[1, 2],
+        cp=[1, 4],
+        ep=[1, 4],
+        micro_batch_size=[1],
+        cp_algo=[0, 2],
+        schedule=[0, 1, 2, 4],
+        moe_dispatcher=[0, 1],
+        etp_modes=("whole", "as_tp"),
+        memory_modes=("", "swap_optimizer"),
+    )
+    found = set(map(tuple, rows(enumerate_space(space, world=16, global_batch=32, moe=True)).tolist()))
+    assert found == set(combinations(space))
+
+
+def combinations(space: Space) -> list[tuple[int, ...]]:
+    """The same, one loop after the other, for 16 ranks and a batch of 32."""
+    made = []
+    for tp in space.tp:
+        for cp in space.cp:
+            for pp in space.pp:
+                for etp in {1, tp}:
+                    for ep in space.ep:
+                        for dispatcher in space.moe_dispatcher if ep > 1 else [0]:
+                            if DISPATCHERS[dispatcher] == "alltoall_seq" and tp == 1:
+                                continue
+                            for algo, ulysses in [(0, 1)] if cp == 1 else [(0, 1), (2, 2)]:
+                                assert CP_ALGOS[algo] in ("ring", "hybrid")
+                                for schedule, vpp in ways(pp):
+                                    dp = 16 // (tp * cp * pp)
+                                    cut = (tp, pp, vpp, cp, algo, ulysses, ep, etp, dp, 1, 32 // dp)
+                                    way = (SCHEDULES.index(schedule), dispatcher, int(tp > 1))
+                                    made += [(*cut, *way, 0, swap, 0) for swap in (0, 1)]
+    return made
+
+
+def ways(pp: int) -> list[tuple[str, int]]:
+    if pp == 1:
+        return [("1f1b", 1), ("adaptive_pipe", 1)]
+    return [("1f1b", 1), ("interleaved", 2), ("dualpipev", 2), ("adaptive_pipe", 2)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_empty_grid_is_judged(target: str) -> None:
+    space = Space([4], [1], [1], [1], [1], [1], [0], [0], [0], ("as_tp",), ("",))
+    grid = grid_of(space, world=2, global_batch=4, moe=False)
+    facts = facts_of(
+        load_preset("llama2-70b"),
+        world=2,
+        seq_length=4096,
+        global_batch=4,
+        node_ranks=8,
+        tp_limit=8,
+        features=set(),
+    )
+    tree, rejected = judge_grid(grid, facts, target)
+    assert len(grid) == len(tree) == len(tree.candidates()) == 0
+    assert rejected == {}
