@@ -58,7 +58,9 @@ def one_sided_shares(hidden_s: Sequence[Sequence[Floats]]) -> tuple[PairShares, 
     classes = range(len(hidden_s))
     zero = tuple(np.zeros_like(np.asarray(hidden_s[i][i])) for i in classes)
     rows = tuple(np.asarray(np.max(np.stack([np.asarray(hidden_s[i][j]) for j in classes]), axis=0)) for i in classes)
-    columns = tuple(np.asarray(np.max(np.stack([np.asarray(hidden_s[i][j]) for i in classes]), axis=0)) for j in classes)
+    columns = tuple(
+        np.asarray(np.max(np.stack([np.asarray(hidden_s[i][j]) for i in classes]), axis=0)) for j in classes
+    )
     return PairShares(_positive(rows), zero), PairShares(zero, _positive(columns))
 
 
