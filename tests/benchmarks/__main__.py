@@ -13,6 +13,7 @@ from autodeploy.evaluation.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.solver.search_space import enumerate_candidates
 from autodeploy.strategies.rules import judge
+from tests.benchmarks.inner import greedy_devices, inner_problems
 from tests.support.figures import report
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -40,8 +41,12 @@ def plan_times() -> None:
     """Seconds from a parsed spec to the top 5, and the proven gap."""
     for case in PLANNED:
         spec = read_spec_file(EXAMPLES / f"{case}.yaml")
+        seen: list[planner.Progress] = []
         started = time.perf_counter()
-        result = planner.plan(spec)
+        result = planner.plan(spec, progress=seen.append)
+        for limit in (3.0, 5.0, 30.0):
+            gaps = [event.gap for event in seen if event.elapsed_s <= limit and event.gap is not None]
+            report(f"gap_after_{limit:g}_s", min(gaps, default=1.0), "fraction", case)
         report("seconds_to_plan", time.perf_counter() - started, "s", case)
         report("gap", result.optimality.gap if result.optimality.gap is not None else 1.0, "fraction", case)
         report("step_time", result.plans[0].step_time_s, "s", case)
@@ -51,6 +56,8 @@ def main() -> None:
     """All figures."""
     sweep_speed()
     plan_times()
+    inner_problems()
+    greedy_devices()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     report("peak_memory_of_the_process", peak, "GiB", "all of the above")
 

@@ -90,8 +90,9 @@ def greedy_devices() -> None:
 def pipeline(vpp: int) -> InnerProblem:
     """61 layers, the first three dense, on 16 stages with head and prediction module: DeepSeek-V3's shape."""
     rng = np.random.default_rng(7)
-    dense, moe = LayerClass("dense", 0.010, 0.020, 1.2 * GIB, 0.30 * GIB, 0.01), LayerClass(
-        "moe", 0.024, 0.046, 4.4 * GIB, 0.58 * GIB, 0.02
+    dense, moe = (
+        LayerClass("dense", 0.010, 0.020, 1.2 * GIB, 0.30 * GIB, 0.01),
+        LayerClass("moe", 0.024, 0.046, 4.4 * GIB, 0.58 * GIB, 0.02),
     )
     schedule = "1f1b" if vpp == 1 else "interleaved"
     mine = tuple(replace(option, layer_class=1) for option in options(rng, 0.070, moe.activation_bytes))
