@@ -42,6 +42,20 @@ def cliques(options: tuple[MemoryOption, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(tuple(sorted(c)) for c in found if len(c) > 1))
 
 
+@lru_cache(maxsize=512)
+def components(options: tuple[MemoryOption, ...]) -> tuple[tuple[int, ...], ...]:
+    """Options in groups that compete directly or through others; options of different groups never do."""
+    rival, left, found = conflicts(options), set(range(len(options))), []
+    while left:
+        group, grown = set(), {min(left)}
+        while grown:
+            group |= grown
+            grown = set().union(*(rival[i] for i in grown)) - group
+        found.append(tuple(sorted(group)))
+        left -= group
+    return tuple(found)
+
+
 def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
     """Whether option counts [n, pp, options] fit their layers and their rivals [n].
 
@@ -108,8 +122,8 @@ def stage_frontier(
 
     Notes
     -----
-    Class by class: options that compete are branched on, most rivals first; the independent rest is summed up one by
-    one with dominance, so that the frontier stays small.
+    Component by component of what competes: options that do are branched on, most rivals first; what is independent is
+    summed up one by one with dominance, so that the frontier stays small.
     """
     stage = _Stage(options, chunks, moments, need, free_swap_bytes)
     total = np.array([chunks[:, o.layer_class].sum() for o in options], dtype=np.int64)
@@ -117,15 +131,18 @@ def stage_frontier(
     left = float(movable.sum())
     none = np.zeros((1, len(options)), dtype=np.int64)
     frontier = Frontier(none, np.zeros((1, len(moments))), np.zeros(1), np.zeros(1))
-    for number in range(chunks.shape[1]):
-        mine = tuple(i for i, o in enumerate(options) if o.layer_class == number and total[i])
+    everything = left
+    for mine in components(options):
+        mine = tuple(i for i in mine if total[i])
         if not mine:
             continue
         own = float(movable[list(mine)].sum())
-        # Dominance inside a class may not count on swaps that another class could still fill up.
-        part = _joined(_branch(stage, mine, total, np.zeros(len(options), dtype=np.int64), left - own))
-        part = undominated(part, None, stage.free_swap_bytes - (left - own))
-        frontier = undominated(summed(frontier, part), need, stage.free_swap_bytes - (left - own))
+        left -= own
+        # Dominance may not count on swaps that other options could still fill up.
+        others = everything - own
+        part = _joined(_branch(stage, mine, total, np.zeros(len(options), dtype=np.int64), others))
+        part = undominated(part, None, stage.free_swap_bytes - others)
+        frontier = undominated(summed(frontier, part), need, stage.free_swap_bytes - left)
     return frontier
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Surcharge:
-    """constant + sum of layer [vpp, classes] times counts <= time added to the stage by a micro batch; <= 0 for bytes."""
+    """constant + sum of layer [vpp, classes] times counts <= what a micro batch adds to the stage; <= 0 for bytes."""
 
     stage: int
     constant: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,10 +30,12 @@ from cost_models.schedule import model_parts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.layer_cost import LayerCost, PhaseCost
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
-    from autodeploy.strategies.candidates import Candidates, Ints
+    from autodeploy.strategies.candidates import Bools, Candidates, Ints
     from autodeploy.workload.operators import Floats
     from cost_models.schedule import ScheduleKind
 
@@ -98,7 +100,7 @@ class Alike:
         """The least of each group."""
         return np.asarray(np.minimum.reduceat(values[self._order], self._starts))
 
-    def most(self, values: Floats) -> Floats:
+    def most(self, values: Floats | Bools) -> npt.NDArray[Any]:
         """The largest of each group."""
         return np.asarray(np.maximum.reduceat(values[self._order], self._starts))
 

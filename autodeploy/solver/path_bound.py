@@ -9,7 +9,7 @@ the next row, until the simulation agrees with the linear programme or the bound
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from autodeploy.solver.memory_prices import Surcharge, surcharges
 from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
 
 if TYPE_CHECKING:
-    from ortools.linear_solver import pywraplp
-
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem
     from cost_models.schedule import SchedulePath
 
@@ -140,10 +138,10 @@ class _Model:
     """The linear programme of one problem."""
 
     def __init__(self, problem: InnerProblem, paths: list[SchedulePath]) -> None:
-        from ortools.linear_solver import pywraplp
+        from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
         self.problem = problem
-        self.solver: pywraplp.Solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.solver: Any = pywraplp.Solver.CreateSolver("GLOP")
         self.unit = max(c.forward_s + c.backward_s for c in problem.classes) * problem.micro_batches
         shape = (problem.pp, problem.vpp, len(problem.classes))
         self.counts = np.empty(shape, dtype=object)
@@ -152,7 +150,7 @@ class _Model:
         self.extra = np.empty(shape[:2], dtype=object)
         for place in np.ndindex(shape[:2]):
             self.extra[place] = self.solver.NumVar(0.0, self.solver.infinity(), "")
-        self.hidden: dict[tuple[int, int, int], pywraplp.Variable] = {}
+        self.hidden: dict[tuple[int, int, int], Any] = {}
         self.makespan = self.solver.NumVar(0.0, self.solver.infinity(), "")
         self.tail = self.solver.NumVar(0.0, self.solver.infinity(), "")
         self.solver.Minimize(self.makespan + self.tail)
@@ -218,7 +216,7 @@ class _Model:
         for place in zip(*np.nonzero(path.pairs), strict=True):
             row.SetCoefficient(self._hidden(*map(int, place)), float(path.pairs[place]) / problem.micro_batches)
 
-    def _hidden(self, stage: int, forward: int, backward: int) -> pywraplp.Variable:
+    def _hidden(self, stage: int, forward: int, backward: int) -> Any:
         """What a pair of chunks hides, in units of `unit` / micro batches."""
         key = (stage, forward, backward)
         if key not in self.hidden:

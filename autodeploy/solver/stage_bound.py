@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class Part:
     def take(self, rows: Ints) -> Part:
         """Of some candidates."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        arrays = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
+        arrays: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
         return replace(self, choices=self.choices.take(rows), **arrays)
 
 
@@ -101,11 +101,12 @@ def independent(
     The hub is the one with most rivals, where it has more than two thirds of the others.
     """
     many = {a: sum(rivals(a, b) for b in names if b != a) for a in names}
-    hub = max(names, key=lambda a: many[a], default=None)
-    if hub is not None and 3 * many[hub] <= 2 * (len(names) - 1):
-        hub = None
+    most = max(names, key=lambda a: many[a], default=None)
+    if most is None or 3 * many[most] <= 2 * (len(names) - 1):
+        return _cliques(names, rivals), None, ()
+    hub = most
     rest = [a for a in names if a != hub]
-    under = [a for a in rest if hub is not None and rivals(a, hub)] if hub is not None else rest
+    under = [a for a in rest if rivals(a, hub)]
     return _cliques(under, rivals), hub, _cliques([a for a in rest if a not in under], rivals)
 
 

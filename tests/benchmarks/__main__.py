@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_file
+from tests.benchmarks.inner import greedy_devices, inner_problems
 from tests.benchmarks.sweep_speed import cold_start, growth, sweep_speed
 from tests.support.figures import report
 
@@ -20,8 +21,12 @@ def plan_times() -> None:
     """Seconds from a parsed spec to the top 5, and the proven gap."""
     for case in PLANNED:
         spec = read_spec_file(EXAMPLES / f"{case}.yaml")
+        seen: list[planner.Progress] = []
         started = time.perf_counter()
-        result = planner.plan(spec)
+        result = planner.plan(spec, progress=seen.append)
+        for limit in (3.0, 5.0, 30.0):
+            gaps = [event.gap for event in seen if event.elapsed_s <= limit and event.gap is not None]
+            report(f"gap_after_{limit:g}_s", min(gaps, default=1.0), "fraction", case)
         report("seconds_to_plan", time.perf_counter() - started, "s", case)
         report("gap", result.optimality.gap if result.optimality.gap is not None else 1.0, "fraction", case)
         report("step_time", result.plans[0].step_time_s, "s", case)
@@ -34,6 +39,8 @@ def main() -> None:
         sweep_speed(read_spec_file(EXAMPLES / f"{case}.yaml"), case)
     growth(read_spec_file(EXAMPLES / f"{LARGE}.yaml"), LARGE)
     plan_times()
+    inner_problems()
+    greedy_devices()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     report("peak_memory_of_the_process", peak, "GiB", "all of the above")
 
