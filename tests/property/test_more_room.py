@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ def test_a_larger_limit_never_takes_a_plan_away(block: int) -> None:
         problem = random_problem(seed)
         limits = np.geomspace(0.5, 3.0, 5) * problem.limit_bytes
         answers = [solve(replace(problem, limit_bytes=float(limit))) for limit in limits]
-        for tight, wide in zip(answers, answers[1:], strict=False):
+        for tight, wide in itertools.pairwise(answers):
             assert wide.step_s <= tight.step_s * (1 + 1e-9)
             assert wide.bound_s <= wide.step_s * (1 + 1e-9)
         found.append((answers[0].step_s, answers[-1].step_s))
