@@ -74,7 +74,7 @@ def sharded_pass_s(
     zero = np.zeros(1)
     beside = (gather_s if overlap_gather else zero) + (reduce_s if overlap_reduce else zero)
     alone = (zero if overlap_gather else gather_s) + (zero if overlap_reduce else reduce_s)
-    return np.asarray(alone + np.maximum(0.0, beside * contention - window_s))
+    return np.asarray(alone + np.minimum(np.maximum(0.0, beside * contention - window_s), beside))
 
 
 def exposed_s(
@@ -94,7 +94,8 @@ def exposed_s(
     if not overlapped:
         return communication_s
     hidden_rest = np.maximum(0.0, communication_s * (1.0 - last_share) * contention - window_s)
-    return np.asarray(hidden_rest + communication_s * last_share)
+    # Beside no computation nothing contends.
+    return np.asarray(np.minimum(hidden_rest + communication_s * last_share, communication_s))
 
 
 def optimizer_s(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SHORT = 16  # documents of the curve are whole sequences, or a sixteenth of one
 BISECTIONS = 24
+BALANCE = "virtual_pipeline_balance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +122,24 @@ def _stages_pct(spec: Spec, features: frozenset[str], imbalance: float) -> float
     """Free against even placement, memory aside, where a larger head makes the last stage this uneven."""
     rows = float(spec.model.vocab_size)
 
-    def problem(vocabulary: float) -> InnerProblem:
+    def problem(vocabulary: float, on: frozenset[str]) -> InnerProblem:
         model = spec.model.model_copy(update={"vocab_size": int(vocabulary)})
-        found = _predicted(spec.model_copy(update={"model": model}), features | {"virtual_pipeline_balance"})
+        found = _predicted(spec.model_copy(update={"model": model}), on)
         lowered = build_problem(found.classes, found.candidate, found.context, 0, choices=frozenset())
         return replace(lowered, limit_bytes=1e18)
 
+    even, free = features - {BALANCE}, features | {BALANCE}
+
     def uneven(vocabulary: float) -> float:
-        lowered = problem(vocabulary)
-        even = solve(replace(lowered, equal_chunks=True), effort=FAST).layout
-        assert even is not None
-        times = chunk_times(lowered, even[None], np.zeros((1, lowered.pp, 0), dtype=np.int64))
+        lowered = problem(vocabulary, even)
+        layout = solve(lowered, effort=FAST).layout
+        assert layout is not None
+        times = chunk_times(lowered, layout[None], np.zeros((1, lowered.pp, 0), dtype=np.int64))
         stages = (times.forward_s + times.backward_s)[0].sum(axis=-1)
         return float(stages.max() / stages.mean())
 
-    if uneven(rows) >= imbalance:
-        return _placement_pct(problem(rows)) if imbalance > 1.0 else 0.0
-    return _placement_pct(problem(_bisected(uneven, rows, 256.0 * rows, imbalance)))
-
-
-def _placement_pct(lowered: InnerProblem) -> float:
-    even, free = (solve(replace(lowered, equal_chunks=equal), effort=FAST).step_s for equal in (True, False))
-    return max(0.0, _gain_pct(even, free))
+    if imbalance <= 1.0:
+        return 0.0
+    wanted = rows if uneven(rows) >= imbalance else _bisected(uneven, rows, 256.0 * rows, imbalance)
+    steps = (solve(problem(wanted, on), effort=FAST).step_s for on in (even, free))
+    return max(0.0, _gain_pct(*steps))

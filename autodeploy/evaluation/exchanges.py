@@ -320,7 +320,7 @@ def _behind_layer(
     """Weights of hot experts arrive while the rank's own experts run; their gradients return beside attention's.
 
     Source: MindSpeed balanced_moe: balanced_moe_grouped_mlp waits for the broadcast after the local experts, and
-    "hot experts gradient reduce comm is overlaped by attention backward".
+    the reduction of their gradients overlaps with attention backward.
     """
     window = np.zeros(1)
     for name, time in operators.items():
@@ -328,7 +328,7 @@ def _behind_layer(
             window = window + (time.backward_s if rows[name].window == "attention" else 0.0)
         elif name.startswith("expert_"):
             window = window + (time.input_gradient_s if back else time.forward_s)
-    return np.asarray(np.maximum(0.0, seconds * machine.contention - window))
+    return np.asarray(np.minimum(np.maximum(0.0, seconds * machine.contention - window), seconds))
 
 
 def _behind_experts(

@@ -71,7 +71,7 @@ def expert_messages(a: Account, received: float) -> None:
         a.on_tiers["hot"] = [only.all_gather(2 * levelled.hot * one, ep) for only in alone]
 
         def beside(seconds: float) -> Hide:
-            return lambda t: max(0.0, machine.contention * t - seconds)
+            return lambda t: min(t, max(0.0, machine.contention * t - seconds))
 
         forward, dx = (a.work(backward=n, where=lambda name, _: name.startswith("expert_")) for n in (0, 1))
         attention = sum(a.work(backward=n, where=lambda _, window: window == "attention") for n in (1, 2))

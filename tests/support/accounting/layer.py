@@ -239,7 +239,7 @@ def sharded(a: Account, work: float, *, backward: bool) -> float:
     alone = beside = 0.0
     for seconds, overlaps in ((gather, beside_gather), (reduce if backward else 0.0, beside_reduce)):
         alone, beside = (alone, beside + seconds) if overlaps else (alone + seconds, beside)
-    return alone + max(0.0, a.machine.contention * beside - a.machine.overlap * work)
+    return alone + min(beside, max(0.0, a.machine.contention * beside - a.machine.overlap * work))
 
 
 # -- parts of a layer ----------------------------------------------------------------------------------------

@@ -371,7 +371,7 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
     def exposed(seconds: float, window: float, beside: bool) -> float:
         if not beside:
             return seconds
-        return max(0.0, seconds * (1 - last) * machine.contention - window) + seconds * last
+        return min(seconds, max(0.0, seconds * (1 - last) * machine.contention - window) + seconds * last)
 
     for a, n in stage.all():
         if run.levelled is not None and run.levelled.moved and a.expert_params:
