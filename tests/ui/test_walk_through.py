@@ -1,4 +1,4 @@
-"""One person's whole way through the pages in each language: submit, watch, cancel, compare, what-if, scaling, export."""
+"""One person's way through the pages in each language: submit, watch, cancel, compare, what-if, scaling, export."""
 
 from __future__ import annotations
 
