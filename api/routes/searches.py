@@ -16,7 +16,7 @@ from api.openapi import spec_request_body
 from api.problems import responses
 from api.threads import run_submission
 from autodeploy.errors import SpecError
-from autodeploy.services import SearchService, SearchView
+from autodeploy.services import SearchView
 from autodeploy.services.intake import read_spec
 from autodeploy.services.searches import NEWEST
 from autodeploy.specs.planset import Status
@@ -58,28 +58,31 @@ async def create_search(
     """An infeasible spec is a result too: its `infeasible` names the binding rules and the nearest change that fits."""
     reuse = "no-cache" not in (cache_control or "").lower()
 
-    def submit() -> SearchView:
+    def answer(view: SearchView) -> tuple[SearchView, Response]:
+        headers = {"Location": f"/v1/searches/{view.id}"}
+        return view, _answer(view, 200 if view.is_finished else 202, headers)
+
+    def submit() -> tuple[SearchView, Response]:
         spec = read_spec(document)
-        return services.searches.submit(spec, idempotency_key=idempotency_key, principal=principal, reuse=reuse).search
+        submission = services.searches.submit(spec, idempotency_key=idempotency_key, principal=principal, reuse=reuse)
+        return answer(submission.search)
 
-    headers = {}
-    view = await run_submission(request, submit)
+    view, response = await run_submission(request, submit)
     if not view.is_finished and wait_s > 0:
-        headers["Preference-Applied"] = "wait"
-        view = await wait_until_finished(services.searches, view.id, wait_s, request)
-    headers["Location"] = f"/v1/searches/{view.id}"
-    return _answer(view, 200 if view.is_finished else 202, headers)
+        await wait_until_finished(view.id, wait_s, request)
+        view, response = await run_in_threadpool(lambda: answer(services.searches.get(view.id)))
+        response.headers["Preference-Applied"] = "wait"
+    return response
 
 
-async def wait_until_finished(searches: SearchService, search_id: str, wait_s: float, request: Request) -> SearchView:
-    """The search when it is finished, or when the time is over, the client gone or the server stopping."""
+async def wait_until_finished(search_id: str, wait_s: float, request: Request) -> None:
+    """Returns when the search is finished or gone, the time is over, the client gone or the server stopping."""
     end_s = time.monotonic() + wait_s
     with following_of(request).follow(search_id) as follower:
         while (left_s := end_s - time.monotonic()) > 0 and not follower.is_over:
             await follower.news(min(left_s, CLIENT_LOOK_S))
             if await request.is_disconnected():
                 break
-    return await run_in_threadpool(searches.get, search_id)
 
 
 def _answer(view: SearchView, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -146,8 +149,8 @@ async def get_search(
 
     view, response = await run_in_threadpool(look)
     if not view.is_finished and wait_s > 0:
-        view = await wait_until_finished(services.searches, search_id, wait_s, request)
-        response = _unless_known(view, if_none_match)
+        await wait_until_finished(search_id, wait_s, request)
+        view, response = await run_in_threadpool(look)
         response.headers["Preference-Applied"] = "wait"
     return response
 

@@ -67,38 +67,47 @@ class Freshness:
 
     def stale_ids(self, session: Session, searches: Sequence[Resting]) -> set[str]:
         """Which of these searches have stale plans."""
-        self._read_clusters(session, searches)
+        clusters = self._clusters_of(session, searches)
         today = {
-            spec_hash: self._hash_today(session, *self._clusters[spec_hash], overlays_at)
+            spec_hash: self._hash_today(session, *clusters[spec_hash], overlays_at)
             for spec_hash, overlays_at in {(search.spec_hash, search.overlays_at) for search in searches}
+            if spec_hash in clusters
         }
-        return {search.search_id for search in searches if today[search.spec_hash] not in {None, search.profile_hash}}
+        return {each.search_id for each in searches if today.get(each.spec_hash) not in {None, each.profile_hash}}
 
-    def _read_clusters(self, session: Session, searches: Sequence[Resting]) -> None:
-        unknown = {search.spec_hash: search.search_id for search in searches if search.spec_hash not in self._clusters}
+    def _clusters_of(self, session: Session, searches: Sequence[Resting]) -> dict[str, tuple[ClusterSpec, str]]:
+        """The clusters of these specs; other threads may forget them meanwhile, and searches may be deleted."""
+        found = {
+            search.spec_hash: known
+            for search in searches
+            if (known := self._clusters.get(search.spec_hash)) is not None
+        }
+        unknown = {search.search_id: search.spec_hash for search in searches if search.spec_hash not in found}
         if not unknown:
-            return None
+            return found
         if len(self._clusters) + len(unknown) > REMEMBERED:
             self._clusters = {}
-            return self._read_clusters(session, searches)
-        documents = Searches(session).clusters(list(unknown.values()))
-        for spec_hash, search_id in unknown.items():
-            cluster = ClusterSpec.model_validate(documents[search_id])
+        for search_id, document in Searches(session).clusters(list(unknown)).items():
+            cluster = ClusterSpec.model_validate(document)
             if is_ledgers(cluster):
                 cluster = cluster.model_copy(update={"overlay": "auto"})
-            self._clusters[spec_hash] = cluster, canonical_json(cluster.model_dump(mode="json"))
-        return None
+            known = cluster, canonical_json(cluster.model_dump(mode="json"))
+            found[unknown[search_id]] = self._clusters[unknown[search_id]] = known
+        return found
 
     def _hash_today(self, session: Session, cluster: ClusterSpec, text: str, overlays_at: object) -> str | None:
         """None where the profile is a file that is gone, or an override no longer fits: nothing can be said."""
         if cluster.profile not in list_profiles():  # a file may change at any time
             return self._hash_of(_resolved(session, cluster))
         key = text, overlays_at
-        if key not in self._hashes:
-            if len(self._hashes) > REMEMBERED:
-                self._hashes = {}
-            self._hashes[key] = self._hash_of(_resolved(session, cluster))
-        return self._hashes[key]
+        try:
+            return self._hashes[key]
+        except KeyError:
+            found = self._hash_of(_resolved(session, cluster))
+        if len(self._hashes) >= REMEMBERED:
+            self._hashes = {}
+        self._hashes[key] = found
+        return found
 
     def _hash_of(self, cluster: ClusterSpec) -> str | None:
         try:
