@@ -13,6 +13,7 @@ from cost_models.collectives import (
     Group,
     all_gather_s,
     all_reduce_s,
+    fused_pieces,
     overlapped_s,
     ring_pass_s,
 )
@@ -117,6 +118,7 @@ def exchange_times(
     behind: dict[tuple[str, bool], Floats] = {}
     launches = {False: zero, True: zero}
     each = []
+    pieces = _pieces(table, shard, features)
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         even = uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=False)
@@ -131,9 +133,9 @@ def exchange_times(
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
-            shown = _exposed_once(exchange, even, machine, features, operators, shard, back=back)
+            shown = _exposed_once(exchange, even, machine, features, operators, shard, pieces, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
-            shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, shard, back=back)
+            shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, shard, pieces, back=back)
             extra[back] = extra[back] + (shown_uneven - shown) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             seen.append(np.asarray(shown_uneven * count))
@@ -153,6 +155,21 @@ def exchange_times(
         launches=launches,
         each=tuple(each),
     )
+
+
+def _pieces(table: LayerTable, shard: Sharding, features: ExchangeFeatures) -> dict[str, Floats]:
+    """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't.
+
+    A chunked one has as many as its flag says, a fused kernel chooses by the size of the multiplication.
+    """
+    found = {}
+    for op in table.operators:
+        if op.kind == "gemm":
+            sized = fused_pieces(op.rows, op.columns, op.depth, shard.tp)
+            found[op.name] = np.where(
+                features.tp_fused_kernel, np.minimum(sized, features.tp_fusion), features.tp_fusion
+            )
+    return found
 
 
 def _once_s(
@@ -240,6 +257,7 @@ def _exposed_once(
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
     shard: Sharding,
+    pieces: dict[str, Floats],
     *,
     back: bool,
 ) -> Floats:
@@ -250,8 +268,9 @@ def _exposed_once(
         return np.asarray(np.maximum(0.0, seconds * machine.contention - window))
     if beside is not None:
         work = beside.input_gradient_s if back else beside.forward_s
-        fused = overlapped_s(work, seconds, features.tp_fusion) - work
-        return np.asarray(np.where(features.tp_fusion > 1, fused, seconds))
+        count = pieces[exchange.beside]
+        fused = overlapped_s(work, seconds * machine.contention, count) - work
+        return np.asarray(np.where(count > 1, np.minimum(fused, seconds), seconds))
     if exchange.kind == "ring":
         core = operators.get("core_attention")
         if core is not None:

@@ -32,6 +32,7 @@ class ExchangeFeatures:
 
     dispatcher: npt.NDArray[np.int64]
     tp_fusion: npt.NDArray[np.float64]
+    tp_fused_kernel: bool
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
     paired: Bools

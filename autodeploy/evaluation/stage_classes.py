@@ -157,9 +157,8 @@ def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: C
     if not needed:
         return cost
     together = np.isin(candidates.schedule, [SCHEDULES.index("dualpipev"), SCHEDULES.index("dualpipe")])
-    copied = np.where(
-        (candidates.pp > 1) & ~together, context.model.vocab_size * context.model.hidden_size / candidates.tp, 0.0
-    )
+    cut = 1 if context.operators.whole_vocabulary else candidates.tp
+    copied = np.where((candidates.pp > 1) & ~together, context.model.vocab_size * context.model.hidden_size / cut, 0.0)
     return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -76,12 +77,17 @@ class Account:
     synchronises: bool = False
     backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
     launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
+    shapes: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # rows, columns, depth of a product
     hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
 
     @property
     def replays_in_waits(self) -> bool:
         """Whether a backward pass recomputes while it waits for an exchange; pairs of passes have no waits left."""
-        return "selective_recompute" in self.run.on and self.d.schedule not in {"adaptive_pipe", "dualpipev"}
+        return "selective_recompute" in self.run.on and self.d.schedule not in {
+            "adaptive_pipe",
+            "dualpipev",
+            "dualpipe",
+        }
 
     @property
     def hot(self) -> float:
@@ -113,6 +119,7 @@ class Account:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
         times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups))
+        self.shapes[name] = (m, n, k)
         self._operator(name, window, times, times, launches, 2 * launches)
 
     def experts(self, name: str, groups: float, m: float, n: float, k: float) -> None:
@@ -210,7 +217,8 @@ class Account:
                 self, backward=number == 1, busy=False
             )
             ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
-            waits = self.synchronises and number == 0 and "host_sync_free" not in self.run.on
+            free = {"host_sync_free", "graph_mode"} & self.run.on  # a compiled graph runs without the host
+            waits = self.synchronises and number == 0 and not free
             part.host = max(ahead, restart(self, ahead)) if waits else ahead
 
 
@@ -348,7 +356,7 @@ def _latent_messages(a: Account, size: float) -> None:
     gather, reduce = a.machine.all_gather(size, tp), a.machine.all_reduce(size, tp)
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
-    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, up.busy[0]))
+    a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, "q_up_proj", up.busy[0]))
     a.message("latent_regather", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[1]))
     a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[2]))
     a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, up.busy[2]))
@@ -409,18 +417,24 @@ def _context_parallel(a: Account, heads: float) -> None:
     a.message("heads", "cp", exchanged, 1, 1)
 
 
-def _chunks(a: Account) -> int:
+def _chunks(a: Account, name: str) -> int:
     """Pieces of a multiplication that overlap with its collective."""
     if a.run.n_routed_experts or a.d.tp == 1:
         return 1
     if "mc2" in a.run.on:
-        return 8 if a.d.sequence_parallel else 1
+        m, n, k = a.shapes[name]
+        # 10 Gi products and 128 rows of each rank at least, 16 pieces at most.
+        sized = max(1, min(16, math.floor(m * n * k / (10 * 2**30)), math.floor(m / (128 * a.d.tp))))
+        return sized if a.d.sequence_parallel else 1
     return 4 if "coc" in a.run.on else 1
 
 
-def chunked(a: Account, work: float) -> Hide:
-    c = _chunks(a)
-    return (lambda t: max(work, t) * (c - 1) / c + (work + t) / c - work) if c > 1 else (lambda t: t)
+def chunked(a: Account, name: str, work: float) -> Hide:
+    """Beside the multiplication a message is slower by the contention; alone it is not."""
+    c, slow = _chunks(a, name), a.machine.contention
+    if c == 1:
+        return lambda t: t
+    return lambda t: min(t, max(work, slow * t) * (c - 1) / c + (work + slow * t) / c - work)
 
 
 def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_input: bool = True) -> None:
@@ -431,11 +445,11 @@ def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_in
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
     head, tail = a.operators[first], a.operators[last]
     if gathers_input:
-        a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=chunked(a, head.busy[0]))
+        a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=chunked(a, first, head.busy[0]))
         a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[1]))
         a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
         a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, head.busy[2]))
-    out, back = chunked(a, tail.busy[0]), chunked(a, tail.busy[1])
+    out, back = chunked(a, last, tail.busy[0]), chunked(a, last, tail.busy[1])
     a.message(f"{window}_scatter", "tp", gather, sp, 0, hide_forward=out)
     a.message(f"{window}_gradient_gather", "tp", gather, 0, sp, hide_backward=back)
     a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=out)
@@ -469,7 +483,9 @@ def _mixture(a: Account) -> None:
     r, d = a.run, a.d
     h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
     fused = "fused_operators" in r.on
-    a.synchronises = r.capacity_factor is None
+    # Sizes that the host must know: of messages, of rows picked out of gathered ones, of experts one by one.
+    unknown = d.ep > 1 or d.dispatcher == "allgather" or "grouped_gemm" not in r.on
+    a.synchronises = r.capacity_factor is None and unknown
     # Replicated: each tensor-parallel rank routes and sends the tokens of all.
     everything = "replicated_dispatch" in r.on
     own = a.tokens if everything else a.local
