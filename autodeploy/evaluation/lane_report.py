@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import LayerTable
 
 # Sorting and reordering of routed rows: the class of operators that sort instructions speed up.
 SORTING = frozenset({"routing", *(name for names in VECTOR_LANE.values() for name in names)})

@@ -64,6 +64,14 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         ("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
         ("mlp_gather", "mlp_scatter", "mlp_reduce"),
     ),
+    "moe": (
+        ("router_logits", "unpermute_in", *EXPERT_ROWS, "shared_up_out", "shared_activation_out"),
+        (
+            *("router", "routing", *SORTING, "expert_up_proj", "expert_activation", "expert_down_proj"),
+            *("sort_by_rank", "unpermute", *SHARED_OPERATORS),
+        ),
+        (*EXPERT_MESSAGES, "combine", "expert_scatter", "mlp_gather", "mlp_scatter"),
+    ),
     "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
 }
 SWAP = {
