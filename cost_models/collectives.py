@@ -151,6 +151,19 @@ def ring_pass_s(chunk_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixe
     return np.asarray(slowest)
 
 
+# A fused kernel cuts no piece below this many multiply-adds, no piece below one tile of rows a rank, and at most 16.
+# Source: CANN ops-adv, mc2/common: matmul_performance.cpp (GetLinearThresholdLen), hccl_formulaic_tiling.h.
+LEAST_PIECE_PRODUCTS = 10.0 * 2**30
+LEAST_PIECE_ROWS = 128.0
+MOST_PIECES = 16.0
+
+
+def fused_pieces(m: Number, n: Number, k: Number, ranks: Number) -> Floats:
+    """Pieces in which a kernel that fuses C[m, n] = A[m, k] B[k, n] with its collective over `ranks` runs both."""
+    pieces = np.minimum(np.asarray(m) * n * k / LEAST_PIECE_PRODUCTS, np.asarray(m) / (LEAST_PIECE_ROWS * ranks))
+    return np.asarray(np.clip(np.floor(pieces), 1.0, MOST_PIECES))
+
+
 def overlapped_s(compute_s: Number, communication_s: Number, chunks: Number) -> Floats:
     """Seconds of a matrix multiplication and its collective cut into `chunks` that overlap.
 

@@ -24,6 +24,8 @@ from autodeploy.calibration.accuracy_texts import (
     PARAMETERS_INTRO,
     SHARED_INTRO,
     SHARED_NOTES,
+    UNEXPLAINED,
+    UNEXPLAINED_RUN,
     WORST_INTRO,
 )
 from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses, parts_of
@@ -119,13 +121,22 @@ def _without_doubted(sets: Sequence[tuple[str, Runs, Aim]]) -> str:
             rest = runs.of([not mark for mark in doubt])
             errors = errors_of(rest.left_out)
             rows.append([name, str(sum(doubt)), str(errors.n), *_cells(errors), aim.verdict(errors)])
+            if name.endswith("experts"):
+                rows.append(_without_the_unexplained(name, rest, aim, sum(doubt)))
     titles = ("set", "left aside", "runs", *ERROR_TITLES, "verdict")
     names = ", ".join(f"`{name}`" for name, each in diagnoses().items() if each.cause == "record")
     return (
         "What the figures are without the records whose own source or repeats contradict them "
         f"({names}; reasons [below](#the-worst-records)). They stay in the fit and in every other figure, and were "
-        f"looked at because they are far off, so this table flatters.\n\n{table(titles, rows)}"
+        f"looked at because they are far off, so this table flatters.\n\n{table(titles, rows)}\n\n{UNEXPLAINED}"
     )
+
+
+def _without_the_unexplained(name: str, runs: Runs, aim: Aim, aside: int) -> list[str]:
+    """A set without the one run that forbids its aim."""
+    rest = runs.of([record.id != UNEXPLAINED_RUN for record in runs.records])
+    errors = errors_of(rest.left_out)
+    return [f"{name}, without `{UNEXPLAINED_RUN}`", str(aside + 1), str(errors.n), *_cells(errors), aim.verdict(errors)]
 
 
 def _carried(measures: Measures) -> str:

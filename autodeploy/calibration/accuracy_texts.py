@@ -19,6 +19,15 @@ All aims are for predictions out of sample; a miss says so.
 ![Predicted against measured tokens per second and card](images/accuracy.svg)
 """
 
+UNEXPLAINED_RUN = "ML031"
+UNEXPLAINED = """
+`ML031` alone keeps the runs with experts from their aim. Its script names what ML049's does (asynchronous permutation,
+all-gather dispatch, grouped multiplication, unfused accumulation), yet some 20 ms a layer and micro batch are missing
+there and not in ML049. What differs are 64 cards on eight nodes, where all MindSpeed-LLM runs of 2024 are predicted too
+fast, Ulysses over four ranks and the reduction of 12 GB of expert gradients over two nodes that nothing hides. A trace
+of one step would tell which.
+""".strip()
+
 HOW = """
 ## How it is computed
 

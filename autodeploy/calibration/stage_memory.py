@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
 RECORD = "deepseek_v3_stage_memory.yaml"
 RECOMPUTED_LAYERS = (0, 1)  # of every stage, as published
-# The record names no operator switch: these are the fusions of compiled graphs and of MindFormers' expert layers.
-FEATURES = frozenset({"graph_mode", "flash_attention", "grouped_gemm", "fused_rmsnorm", "fused_swiglu"})
+# The record names no operator switch: these are the fusions of compiled graphs and of MindFormers' expert layers. Its
+# configuration does not cut the vocabulary over tensor-parallel ranks (vocab_emb_dp).
+FEATURES = frozenset(
+    {"graph_mode", "flash_attention", "grouped_gemm", "fused_rmsnorm", "fused_swiglu", "whole_vocabulary"}
+)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def uses_of(context: Context, candidate: Candidates) -> frozenset[Use]:
     shard = sharding_of(candidate, context.seq_length)
     model = context.model
     tables = [layer_table(model, shard, context.operators, kind) for kind, _ in layer_kinds(model)]
-    tables += [embedding_table(model, shard), head_table(model, shard, context.operators)]
+    tables += [embedding_table(model, shard, context.operators), head_table(model, shard, context.operators)]
     if model.num_nextn_predict_layers:
         tables.append(mtp_table(model, shard, context.operators))
     groups = Groups.of(shard, context.machine)

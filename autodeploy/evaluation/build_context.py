@@ -112,6 +112,7 @@ def operator_features(
         keeps_gathered="graph_mode" in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" else 2.0,
         logit_bytes=_logit_bytes(features),
+        whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
         fused_rotary="unfused_rotary" not in features,

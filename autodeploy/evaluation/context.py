@@ -12,6 +12,7 @@ from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sh
 from autodeploy.evaluation.sample_balance import Packs, attention_factor
 from autodeploy.strategies.candidates import PAIRED, Candidates
 from cost_models.all_to_all import ExpertGroups
+from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
 
-MC2_CHUNKS = 8.0  # the fused kernel splits rows into about this many pieces
 COC_CHUNKS = 4.0  # --coc-parallel-num
 
 
@@ -97,14 +97,14 @@ class Context:
         fused = (candidates.tp > 1) & (not self.model.is_moe)
         chunks = np.ones(n)
         if "mc2" in on:
-            chunks = np.where(fused & candidates.sequence_parallel, MC2_CHUNKS, chunks)
+            chunks = np.where(fused & candidates.sequence_parallel, MOST_PIECES, chunks)
         elif "coc" in on:
             chunks = np.where(fused, COC_CHUNKS, chunks)
         overlap = flat & ~paired & (candidates.ep > 1)
         return ExchangeFeatures(
             dispatcher=candidates.moe_dispatcher,
             tp_fusion=chunks,
-            reorders_rows="coc" in on and "mc2" not in on,
+            tp_fused_kernel="mc2" in on,
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
@@ -113,7 +113,8 @@ class Context:
             attention_imbalance=attention_factor(self, candidates),
             paired=paired,
             deduplicate=self.deduplicate,
-            sync_free="host_sync_free" in on,
+            # A compiled graph has fixed sizes and runs without the host.
+            sync_free="host_sync_free" in on or self.graph_mode,
             host_reorder="host_reorder" in on,
             vector_parallel="cube_vector_parallel" in on,
             # MindFormers runs the gather between nodes and the exchange inside one after the other.

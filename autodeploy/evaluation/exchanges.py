@@ -10,7 +10,15 @@ import numpy as np
 from autodeploy.evaluation.options import ALL_GATHER, HIERARCHICAL, SEQUENTIAL, ExchangeFeatures
 from cost_models import all_to_all
 from cost_models.chunked_overlap import chunked_s, tile_loss
-from cost_models.collectives import GatherRate, Group, all_gather_s, all_reduce_s, gather_rate, ring_pass_s
+from cost_models.collectives import (
+    GatherRate,
+    Group,
+    all_gather_s,
+    all_reduce_s,
+    fused_pieces,
+    gather_rate,
+    ring_pass_s,
+)
 from cost_models.compute import vector_s
 
 if TYPE_CHECKING:
@@ -126,6 +134,7 @@ def exchange_times(
     launches = {False: zero, True: zero}
     each = []
     rows = {op.name: op for op in table.operators}
+    pieces = _pieces(table, shard, features)
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         even = uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=False)
@@ -137,10 +146,14 @@ def exchange_times(
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
-            shown = shown_uneven = _exposed_once(exchange, even, machine, features, operators, rows, shard, back=back)
+            shown = shown_uneven = _exposed_once(
+                exchange, even, machine, features, operators, rows, shard, pieces, back=back
+            )
             exposed[lane, back] = exposed[lane, back] + shown * count
             if uneven is not even:
-                shown_uneven = _exposed_once(exchange, uneven, machine, features, operators, rows, shard, back=back)
+                shown_uneven = _exposed_once(
+                    exchange, uneven, machine, features, operators, rows, shard, pieces, back=back
+                )
                 extra[back] = extra[back] + (shown_uneven - shown) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             seen.append(np.asarray(shown_uneven * count))
@@ -160,6 +173,20 @@ def exchange_times(
         launches=launches,
         each=tuple(each),
     )
+
+
+def _pieces(table: LayerTable, shard: Sharding, features: ExchangeFeatures) -> dict[str, Floats]:
+    """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't.
+
+    A chunked one has as many as its flag says, a fused kernel chooses by the size of the multiplication.
+    """
+    products = [op for op in table.operators if op.kind == "gemm"]
+    found = {op.name: features.tp_fusion for op in products}
+    if features.tp_fused_kernel and (features.tp_fusion > 1).any():
+        for op in products:
+            sized = fused_pieces(op.rows, op.columns, op.depth, shard.tp)
+            found[op.name] = np.minimum(sized, features.tp_fusion)
+    return found
 
 
 def _once_s(
@@ -249,6 +276,7 @@ def _exposed_once(
     operators: dict[str, OperatorTime],
     rows: dict[str, Operator],
     shard: Sharding,
+    pieces: dict[str, Floats],
     *,
     back: bool,
 ) -> Floats:
@@ -261,7 +289,8 @@ def _exposed_once(
         return np.asarray(np.maximum(0.0, seconds * machine.contention - window))
     if beside is not None:
         work = beside.input_gradient_s if back else beside.forward_s
-        return _beside_chunks(exchange, seconds, work, rows[exchange.beside], machine, features, back=back)
+        chunks = pieces[exchange.beside]
+        return _beside_chunks(exchange, seconds, work, rows[exchange.beside], chunks, machine, features, back=back)
     if exchange.kind == "ring":
         core = operators.get("core_attention")
         if core is not None:
@@ -278,6 +307,7 @@ def _beside_chunks(
     seconds: Floats,
     work: Floats,
     product: Operator,
+    chunks: Floats,
     machine: Machine,
     features: ExchangeFeatures,
     *,
@@ -289,23 +319,23 @@ def _beside_chunks(
     product's output or input, and of the gathered gradient. The kernels of MC2 place rows themselves.
     Source: MindSpeed coc_parallel_linears_sequence_parallel.py, shuffle_as_coc_*.
     """
-    if not (features.tp_fusion > 1).any():
+    if not (chunks > 1).any():
         return seconds
     m, n, k = product.rows, product.columns, product.depth
     copied, copies = np.zeros(1), 0.0
-    if features.reorders_rows and exchange.kind in {"gather", "scatter"}:
+    if not features.tp_fused_kernel and exchange.kind in {"gather", "scatter"}:
         inner = np.asarray(m * (n if exchange.kind == "gather" and not back else k))
         copied, copies = (inner + np.asarray(m * n), 2.0) if back else (inner, 1.0)
     together = chunked_s(
         work,
         seconds,
-        features.tp_fusion,
-        loss=tile_loss(m, *((k, n) if back else (n, k)), features.tp_fusion, machine.rates),
+        chunks,
+        loss=tile_loss(m, *((k, n) if back else (n, k)), chunks, machine.rates),
         contention=machine.contention,
         collective_s=machine.comm_op_s,
         copies_s=vector_s(4.0 * copied, copies, machine.rates) * machine.software_factor,
     )
-    return np.asarray(np.where(features.tp_fusion > 1, together - work, seconds))
+    return np.asarray(np.where(chunks > 1, together - work, seconds))
 
 
 def _behind_layer(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import LayerTable
 
 # Sorting and reordering of routed rows: the class of operators that sort instructions speed up.
 SORTING = frozenset({"routing", *(name for names in VECTOR_LANE.values() for name in names)})
@@ -69,9 +68,12 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
             hidden += count * sum(
                 at(beside_matrix_work_s(times, exchanged, backward=back), 0) for back in (False, True)
             )
-        if table.synchronisations and not features.sync_free:
-            synchronisations += count * table.synchronisations
-            event = max(event, _event_s(table, context, *synchronisation_s(table, context.machine, features, times)))
+        waits = at(np.asarray(table.synchronisations), 0)
+        if waits and not features.sync_free:
+            synchronisations += count * waits
+            event = max(
+                event, _event_s(context, *synchronisation_s(table, context.machine, features, times, exchanged))
+            )
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
     return LaneReport(
         shares={name: value / total for name, value in seconds.items()},
@@ -87,7 +89,7 @@ def _both_s(time: OperatorTime) -> float:
     return at(time.forward_s, 0) + at(time.backward_s, 0)
 
 
-def _event_s(table: LayerTable, context: Context, restart_s: np.ndarray, queued_s: np.ndarray) -> float:
+def _event_s(context: Context, restart_s: np.ndarray, queued_s: np.ndarray) -> float:
     """Seconds that one synchronisation of a layer exposes on a device that is otherwise busy."""
     sync = context.machine.host.sync_s
     found = exposed_host_s(sync, np.inf, 1.0, sync, restart_s=restart_s, queued_s=queued_s)

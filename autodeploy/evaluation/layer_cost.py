@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.exchanges import HOT, ExchangeTimes, Groups, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
+from autodeploy.evaluation.options import ALL_GATHER
 from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
@@ -251,26 +252,33 @@ def _host_s(
     """Seconds of a pass in which the device waits for the host."""
     issued = _issued(table, exchanged, backward=backward)
     rates = machine.host
-    if features.sync_free or backward or not table.synchronisations:
+    if features.sync_free or backward or not np.any(table.synchronisations):
         return exposed_host_s(issue_s(issued, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
-    restart, queued = synchronisation_s(table, machine, features, times)
+    restart, queued = synchronisation_s(table, machine, features, times, exchanged)
     host = issue_s(issued, rates.issue_s, table.synchronisations, rates.sync_s)
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
 
 
 def synchronisation_s(
-    table: LayerTable, machine: Machine, features: ExchangeFeatures, times: dict[str, OperatorTime]
+    table: LayerTable,
+    machine: Machine,
+    features: ExchangeFeatures,
+    times: dict[str, OperatorTime],
+    exchanged: ExchangeTimes,
 ) -> tuple[Floats, Floats]:
     """After a synchronisation: the wait until the host is ahead again, and the work still queued beside it.
 
-    Issued in the order of the mathematics, nothing is queued. Reordered, what does not depend on the split sizes - the
-    shared experts - is issued before the host waits for them.
+    An all-gather of tokens does not depend on what the host waits for: it runs beside the wait. Otherwise nothing is
+    queued where operators are issued in the order of the mathematics. Reordered, what does not depend on the sizes -
+    the shared experts - is issued before the host waits for them.
+    Source: MindSpeed allgather_token_permutation, whose gathers are asynchronous.
     """
     rows = {op.name: op for op in table.operators}
     names = [name for name in table.after_synchronisation if name in rows]
     early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
     late = [name for name in names if name not in early]
     queued = np.asarray(sum((times[name].forward_s for name in early), np.zeros(1)))
+    queued = queued + np.where(features.dispatcher == ALL_GATHER, exchanged.dispatch_s, 0.0)
     restart = restart_s(
         [rows[name].launches for name in late], [times[name].forward_s for name in late], machine.host.issue_s
     )

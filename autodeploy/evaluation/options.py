@@ -38,7 +38,6 @@ class ExchangeFeatures:
     """Features of the communication, one entry per candidate.
 
     tp_fusion : chunks of a fused or chunked matrix multiplication with its collective (1 = none).
-    reorders_rows : chunks of gathered or scattered rows are copied into the framework's order.
     dispatcher : index into DISPATCHERS. balance : how evenly experts load the ranks.
     paired : the schedule runs the forward of one micro batch against the backward of another.
     recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
@@ -48,6 +47,7 @@ class ExchangeFeatures:
 
     dispatcher: npt.NDArray[np.int64]
     tp_fusion: npt.NDArray[np.float64]
+    tp_fused_kernel: bool
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
     paired: Bools
@@ -57,7 +57,6 @@ class ExchangeFeatures:
     deduplicate: bool = False
     sync_free: bool = False
     host_reorder: bool = False
-    reorders_rows: bool = False
     vector_parallel: bool = False
     pipelined: bool = True
     groups: ExpertGroups | None = None

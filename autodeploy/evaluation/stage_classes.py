@@ -188,10 +188,14 @@ def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: C
     if not needed:
         return cost
     together = np.isin(candidates.schedule, [SCHEDULES.index("dualpipev"), SCHEDULES.index("dualpipe")])
-    copied = np.where(
-        (candidates.pp > 1) & ~together, context.model.vocab_size * context.model.hidden_size / candidates.tp, 0.0
-    )
+    copied = np.where(together, 0.0, embedding_copy_params(candidates, context))
     return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
+
+
+def embedding_copy_params(candidates: Candidates, context: Context) -> Floats:
+    """Parameters of a copy of the embedding on another stage than the first [n]; 0 without a pipeline."""
+    cut = 1 if context.operators.whole_vocabulary else candidates.tp
+    return np.where(candidates.pp > 1, context.model.vocab_size * context.model.hidden_size / cut, 0.0)
 
 
 def _mean(weighted: list[tuple[LayerCost, float]]) -> LayerCost:

@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.evaluation.layer_cost import PhaseCost
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
-from autodeploy.evaluation.stage_classes import merged_kinds, migrations
+from autodeploy.evaluation.stage_classes import embedding_copy_params, merged_kinds, migrations
 from autodeploy.evaluation.stage_memory import gathered_bytes
 from autodeploy.evaluation.step_parts import ParameterGroups, migration_of, state_rates, synchronised_of
 from autodeploy.evaluation.unit_costs import MODULE
@@ -215,7 +215,7 @@ def _pieces(
     module: Migration | None,
 ) -> dict[Key, Floats]:
     """The embedding, and the pieces at the other end together; "folded": where that is the first stage too."""
-    copied = np.where(placed.pp > 1, context.model.vocab_size * context.model.hidden_size / placed.tp, 0.0)
+    copied = embedding_copy_params(placed, context)
     needed = {"head": context.model.tie_word_embeddings, "mtp": True}
     found: dict[Key, Floats] = {(name, FIRST_PIECE): values for name, values in pieces["embedding"].items()}
     found |= _after_pipeline(pieces["embedding"], FIRST_PIECE, placed, context, groups)

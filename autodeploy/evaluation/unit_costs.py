@@ -128,7 +128,7 @@ def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
     return UnitCosts(
         layers=tuple(_alone(layers[n]) for n in order),
         counts=tuple(count for _, count in kinds),
-        embedding=_alone(cost(embedding_table(model, shard), even)),
+        embedding=_alone(cost(embedding_table(model, shard, context.operators), even)),
         head=_alone(cost(head_table(model, shard, context.operators), even)),
         mtp=_alone(layers[MODULE]) if MODULE in layers else None,
         shard=shard,

@@ -6,7 +6,7 @@ import numpy as np
 
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.attention import attention_rows
-from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
+from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, synchronisations
 from autodeploy.workload.operators import (
     Exchange,
     Floats,
@@ -62,7 +62,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         dense_params=dense_params,
         expert_params=expert_params,
         choices_per_token=float(model.num_experts_per_tok or 0) if moe else 0.0,
-        synchronisations=1.0 if moe and on.capacity_factor is None else 0.0,
+        synchronisations=synchronisations(shard, on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
     )
 
@@ -191,12 +191,22 @@ def _tensor_parallel(
     return [*inputs, *outputs] if gathers_hidden else outputs
 
 
-def embedding_table(model: ModelSpec, shard: Sharding) -> LayerTable:
+def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
+    """Ranks over which embedding and head are cut: the tensor-parallel group, or none where each rank holds them whole.
+
+    Source of the latter: MindFormers vocab_emb_dp, which cuts the head's product over data parallel ranks only
+    (mindformers llama.py, deepseek2_model.py: lm_head.shard); its loss is cut over both.
+    """
+    return np.ones_like(shard.tp) if on.whole_vocabulary else shard.tp
+
+
+def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | None = None) -> LayerTable:
     """Token embedding on the first stage: a gather forward, a scatter-add backward."""
+    cut = vocabulary_cut(shard, on or OperatorFeatures())
     elements = shard.tokens * model.hidden_size
     lookup = Operator("embedding", "movement", "mlp", forward_bytes=4.0 * elements, backward_bytes=8.0 * elements)
-    params = np.asarray(model.embedding_params / shard.tp)
-    multiple = np.where(shard.tp > 1, 1.0, 0.0)
+    params = np.asarray(model.embedding_params / cut)
+    multiple = np.where(cut > 1, 1.0, 0.0)
     kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
     ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens))
     return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params))
@@ -209,10 +219,11 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     (8); backward it is scaled (8) and cast back (6). A fused kernel keeps the maximum, difference and exponent
     together (22 forward, 12 backward). It keeps the 16-bit logits and their FP32 cast, which the softmax and the
     gradient overwrite; fused kernels work in place. Tied weights are the embedding's: a pipeline that keeps them apart
-    adds a copy. Source: Megatron-LM tensor_parallel/cross_entropy.py.
+    adds a copy. A whole head makes whole 16-bit logits on every rank, and needs their whole gradient when the loss is
+    done with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py.
     """
-    h, tokens, vocab = model.hidden_size, shard.tokens, model.vocab_size / shard.tp
-    logits = tokens * vocab
+    h, tokens, cut = model.hidden_size, shard.tokens, vocabulary_cut(shard, on)
+    vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
     forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
     operators = (
         Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h),
@@ -235,10 +246,13 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     tensors = (
         Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
         Tensor("logits", np.asarray(on.logit_bytes * logits)),
+        Tensor("whole_logits", np.asarray(2.0 * tokens * vocab * (cut < shard.tp))),
     )
-    cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
-    gather = Exchange("head_gather", "gather", "mlp", np.asarray(2.0 * tokens * h), cut, cut, beside="output_proj")
-    reduced = np.where(~shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    gathered = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
+    gather = Exchange(
+        "head_gather", "gather", "mlp", np.asarray(2.0 * tokens * h), gathered, gathered, beside="output_proj"
+    )
+    reduced = np.where(~shard.sequence_parallel & (cut > 1), 1.0, 0.0)
     returned = Exchange(
         "head_gradient_reduce",
         "reduce",
@@ -250,7 +264,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
         behind="weight_gradient",
     )
     loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), np.where(shard.tp > 1, 1.0, 0.0), 0.0)
-    params = np.asarray(model.head_params / shard.tp + h)
+    params = np.asarray(model.head_params / cut + h)
     return LayerTable("head", operators, tensors, (gather, returned, loss), params, np.zeros_like(params))
 
 

@@ -72,6 +72,18 @@ def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures) -> Floa
     return np.asarray(rows * on.capacity_factor if on.capacity_factor else rows)
 
 
+def synchronisations(shard: Sharding, on: OperatorFeatures) -> Floats:
+    """Times that the host waits for the router of a layer: once, to learn sizes that depend on it [n].
+
+    The sizes are those of an exchange over several ranks, of the rows that a rank picks out of gathered tokens, or of
+    experts that are operators of their own. One grouped multiplication reads its sizes on the device, and experts
+    padded to a capacity have fixed ones. Source: MindSpeed core/transformer/moe/token_dispatcher.py.
+    """
+    if on.capacity_factor is not None:
+        return np.zeros_like(shard.tp)
+    return np.where((shard.ep > 1.0) | shard.gathers_tokens | (not on.grouped_gemm), 1.0, 0.0)
+
+
 def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     """Router, permutation, dispatch, experts, combine and shared experts of one mixture-of-experts layer."""
     operators, tensors = _router(model, shard, on)

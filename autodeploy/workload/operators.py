@@ -90,7 +90,7 @@ class LayerTable:
     dense_params: Floats  # parameters on the rank that data parallel x context parallel ranks share
     expert_params: Floats  # parameters on the rank that expert data parallel ranks share
     choices_per_token: float = 0.0  # experts a token is sent to
-    synchronisations: float = 0.0  # device-host synchronisations of the forward pass
+    synchronisations: Floats | float = 0.0  # device-host synchronisations of the forward pass
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order
 
 
@@ -144,6 +144,7 @@ class OperatorFeatures:
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; other losses differ
     fused_rotary: bool = True
+    whole_vocabulary: bool = False  # every tensor-parallel rank holds embedding and head whole
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts
     copies_heads: bool = False  # attention kernels take whole arrays, not slices of the joined projection
     fused_cross_entropy: bool = False

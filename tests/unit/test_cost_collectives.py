@@ -10,6 +10,7 @@ from cost_models.collectives import (
     Tier,
     all_gather_s,
     all_reduce_s,
+    fused_pieces,
     overlapped_s,
     point_to_point_s,
     ring_pass_s,
@@ -121,3 +122,17 @@ def test_coc_never_beats_the_longer_part_nor_loses_to_the_sum() -> None:
         together = overlapped_s(parts, 2.0, float(chunks))
         assert np.all(together >= np.maximum(parts, 2.0))
         assert np.all(together <= parts + 2.0 + 1e-12)
+
+
+# Source: CANN ops-adv, mc2: a piece holds at least 10 Gi products and 128 rows of each rank; 16 pieces at most.
+@pytest.mark.parametrize(
+    ("m", "n", "k", "ranks", "pieces"),
+    [
+        (16384, 4096, 512, 8, 3),  # output projection of 7B, TP8, two sequences of 8192: 32 Gi products
+        (4096, 7168, 8192, 8, 4),  # first MLP product of 70B, TP8, 4096 tokens: 512 rows a rank
+        (65536, 7168, 8192, 8, 16),
+        (512, 1024, 1024, 8, 1),
+    ],
+)
+def test_pieces_of_a_fused_kernel(m: int, n: int, k: int, ranks: int, pieces: int) -> None:
+    assert float(fused_pieces(m, n, k, ranks)) == pieces

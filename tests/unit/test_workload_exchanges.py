@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -140,10 +142,20 @@ def test_expert_tensor_parallelism_gathers_the_rows_of_its_group() -> None:
 
 def test_dropless_routing_synchronises_once_a_layer_and_capacity_never() -> None:
     model = load_preset("deepseek-v3")
-    assert layer_table(model, shard(), FUSED, ("moe", None)).synchronisations == 1
-    assert layer_table(model, shard(), FUSED, ("dense", None)).synchronisations == 0
+    assert layer_table(model, shard(ep=8), FUSED, ("moe", None)).synchronisations == 1
+    assert layer_table(model, shard(ep=8), FUSED, ("dense", None)).synchronisations == 0
     padded = OperatorFeatures(capacity_factor=1.0)
-    assert layer_table(model, shard(), padded, ("moe", None)).synchronisations == 0
+    assert layer_table(model, shard(ep=8), padded, ("moe", None)).synchronisations == 0
+
+
+def test_the_host_waits_only_for_sizes_that_it_must_know() -> None:
+    # On one rank no message has a size to learn: a grouped multiplication reads its own on the device, experts that are
+    # operators of their own, and rows picked out of gathered tokens, have sizes that the host needs.
+    model, apart = load_preset("mixtral-8x7b"), replace(FUSED, grouped_gemm=False)
+    assert layer_table(model, shard(tp=8), FUSED, ("moe", None)).synchronisations == 0
+    assert layer_table(model, shard(tp=8), apart, ("moe", None)).synchronisations == 1
+    gathers = replace(shard(tp=8), gathers_tokens=np.array([True]))
+    assert layer_table(model, gathers, FUSED, ("moe", None)).synchronisations == 1
 
 
 def test_the_loss_reduces_three_numbers_a_token() -> None:

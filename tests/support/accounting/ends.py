@@ -19,17 +19,26 @@ def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int
     a.vector("embedding", "mlp", 4 * elements, 8 * elements, moves=True)
     a.keep("token_ids", 8 * a.tokens)
     reduced = machine.all_gather(2 * elements, groups["tp"])
-    many = 1 if d.tp > 1 else 0
+    cut = vocabulary_ranks(run, d)
+    many = 1 if cut > 1 else 0
     a.message("embedding_reduce", "tp", reduced, many, many)
-    a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / d.tp
+    a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / cut
     a.close()
     return a
 
 
+def vocabulary_ranks(run: Run, d: Degrees) -> int:
+    """Ranks that share embedding and head."""
+    return 1 if "whole_vocabulary" in run.on else d.tp
+
+
 def _head(a: Account) -> None:
     r, machine, tp = a.run, a.machine, a.groups["tp"]
-    h, vocab = r.hidden_size, r.vocab_size / a.d.tp
-    logits = a.tokens * vocab
+    cut = vocabulary_ranks(r, a.d)
+    h, vocab = r.hidden_size, r.vocab_size / cut
+    logits = a.tokens * r.vocab_size / a.d.tp  # of the loss
+    if cut < a.d.tp:
+        a.keep("whole_logits", 2 * a.tokens * r.vocab_size)
     a.gemm("output_proj", "mlp", a.tokens, vocab, h)
     # Cast, maximum, difference, exponent, sum, quotient; scaled and cast back. Fused kernels touch them less often.
     cast, once, twice = 2 + 4, 4, 4 + 4
@@ -47,7 +56,7 @@ def _head(a: Account) -> None:
     m, n, k = a.shapes["output_proj"]
     hide = (chunked(a, head.busy[0], (m, n, k), (m * n,)), chunked(a, head.busy[1], (m, k, n), (m * k, m * n)))
     a.message("head_gather", "tp", gather, sp, sp, hide_forward=hide[0], hide_backward=hide[1])
-    plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
+    plain = 1 if not a.d.sequence_parallel and cut > 1 else 0
     returned = machine.all_reduce(2 * a.tokens * h, tp)
     a.message("head_gradient_reduce", "tp", returned, 0, plain, hide_backward=behind(a, head.busy[2]))
     a.message("loss_reduce", "tp", machine.all_reduce(12 * a.tokens, tp), 1 if len(tp) > 1 else 0, 0)
@@ -59,7 +68,8 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     _head(a)
     # Tied weights are the embedding's, where that is on the same stage.
     own = not run.tie_word_embeddings or _apart(d)
-    a.dense_params = (run.vocab_size * run.hidden_size / d.tp if own else 0) + run.hidden_size
+    cut = vocabulary_ranks(run, d)
+    a.dense_params = (run.vocab_size * run.hidden_size / cut if own else 0) + run.hidden_size
     a.copied_params = a.dense_params - run.hidden_size if run.tie_word_embeddings else 0.0
     a.close()
     return a
@@ -79,7 +89,7 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     _head(a)
     a.dense_params += 2 * h * h / d.tp + 3 * h
     if _apart(d):  # all modules share one copy of the embedding, whose own is on the first stage
-        a.copied_params = run.vocab_size * h / d.tp / run.num_nextn_predict_layers
+        a.copied_params = run.vocab_size * h / vocabulary_ranks(run, d) / run.num_nextn_predict_layers
         a.dense_params += a.copied_params
     a.close()
     return a

@@ -18,6 +18,8 @@ def restart(a: Account, ahead: float) -> float:
         queued = sum(a.operators[n].busy[0] for n in shared)
     else:
         order += shared
+    if a.d.dispatcher == "allgather":
+        queued += a.dispatch  # gathered while the host waits
     worst, clock, work = ahead, 0.0, 0.0
     for name in order:
         clock += a.launched[name] * a.machine.issue_s

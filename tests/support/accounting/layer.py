@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -79,12 +80,17 @@ class Account:
     synchronises: bool = False
     backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
     launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
+    shapes: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # rows, columns, depth of a product
     hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
 
     @property
     def replays_in_waits(self) -> bool:
         """Whether a backward pass recomputes while it waits for an exchange; pairs of passes have no waits left."""
-        return "selective_recompute" in self.run.on and self.d.schedule not in {"adaptive_pipe", "dualpipev"}
+        return "selective_recompute" in self.run.on and self.d.schedule not in {
+            "adaptive_pipe",
+            "dualpipev",
+            "dualpipe",
+        }
 
     @property
     def hot(self) -> float:
@@ -215,7 +221,8 @@ class Account:
             )
             part.dp = sharded(self, part.compute + self._uneven(number), backward=number == 1)
             ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
-            waits = self.synchronises and number == 0 and "host_sync_free" not in self.run.on
+            free = {"host_sync_free", "graph_mode"} & self.run.on  # a compiled graph runs without the host
+            waits = self.synchronises and number == 0 and not free
             part.host = max(ahead, restart(self, ahead)) if waits else ahead
 
     def _uneven(self, number: int) -> float:
@@ -438,12 +445,15 @@ def _context_parallel(a: Account, heads: float) -> None:
     a.message("heads", "cp", exchanged, 1, 1)
 
 
-def _chunks(a: Account) -> int:
+def _chunks(a: Account, shape: tuple[float, float, float]) -> int:
     """Pieces of a multiplication that overlap with its collective."""
     if a.run.n_routed_experts or a.d.tp == 1:
         return 1
     if "mc2" in a.run.on:
-        return 8 if a.d.sequence_parallel else 1
+        m, n, k = shape
+        # 10 Gi products and 128 rows of each rank at least, 16 pieces at most.
+        sized = max(1, min(16, math.floor(m * n * k / (10 * 2**30)), math.floor(m / (128 * a.d.tp))))
+        return sized if a.d.sequence_parallel else 1
     return 4 if "coc" in a.run.on else 1
 
 
@@ -452,7 +462,7 @@ def chunked(a: Account, work: float, shape: tuple[float, float, float], copied: 
 
     Each piece fills the cores with its own tiles, and its message is one of its own. Shapes that lose stay whole.
     """
-    c = _chunks(a)
+    c = _chunks(a, shape)
     if c == 1:
         return lambda t: t
     m, n, k = shape
@@ -517,7 +527,9 @@ def _mixture(a: Account) -> None:
     r, d = a.run, a.d
     h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
     fused = "fused_operators" in r.on
-    a.synchronises = r.capacity_factor is None
+    # Sizes that the host must know: of messages, of rows picked out of gathered ones, of experts one by one.
+    unknown = d.ep > 1 or d.dispatcher == "allgather" or "grouped_gemm" not in r.on
+    a.synchronises = r.capacity_factor is None and unknown
     # Replicated: each tensor-parallel rank routes and sends the tokens of all.
     everything = "replicated_dispatch" in r.on
     own = a.tokens if everything else a.local

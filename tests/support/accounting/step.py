@@ -64,7 +64,6 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         ("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
         ("mlp_gather", "mlp_scatter", "mlp_reduce"),
     ),
-    "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
     "moe": (
         ("router_logits", "unpermute_in", *EXPERT_ROWS, "shared_up_out", "shared_activation_out"),
         (
@@ -73,6 +72,7 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         ),
         (*EXPERT_MESSAGES, "combine", "expert_scatter", "mlp_gather", "mlp_scatter"),
     ),
+    "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
 }
 SWAP = {
     "swap_attention": (
