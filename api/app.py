@@ -14,7 +14,7 @@ from api import openapi, problems
 from api.access import RecognisedRequests
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
-from api.routes import ablations, catalogue, checks, events, health, plans, runs, searches
+from api.routes import ablations, catalogue, checks, events, health, plans, runs, searches, what_if
 from api.threads import prepare_threads
 from api.ui import login
 from api.ui import routes as ui
@@ -71,7 +71,7 @@ def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> F
     app.add_middleware(GuardedRequests, body_limit_bytes=settings.body_limit_bytes)
     app.add_middleware(RecognisedRequests, settings=settings)
     app.add_middleware(ObservedRequests)
-    for module in (searches, events, plans, runs, ablations, checks, catalogue, health):
+    for module in (searches, events, plans, runs, ablations, checks, what_if, catalogue, health):
         app.include_router(module.router)
     for pages in (ui, login):
         app.include_router(pages.router, include_in_schema=False)

@@ -17,6 +17,7 @@ from autodeploy.planner import LaunchRules
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
+from autodeploy.specs.what_if import WhyNot
 from tests import factories
 
 if TYPE_CHECKING:
@@ -97,6 +98,24 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
 def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
     """No rule, every feature."""
     return LaunchRules((), frozenset({"full", "norm"}), frozenset(FEATURES))
+
+
+def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
+    """The best plan's figures; every change of degrees is a little faster."""
+    assert spec.strategy is not None
+    changed = factories.plan(1, spec=spec, strategy=spec.strategy)
+    return changed.model_copy(update={"tokens_per_s_per_npu": 1.01 * changed.tokens_per_s_per_npu})
+
+
+def fastest_s(spec: Spec) -> float:
+    """The best plan's step time on so many cards."""
+    return factories.plan(1, spec=spec).step_time_s
+
+
+def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:
+    """A little slower than the best."""
+    step_time_s = 1.1 * factories.plan(1, spec=spec).step_time_s
+    return WhyNot(message="legal and fits, but slower", step_time_s=step_time_s, against_best_pct=10.0)
 
 
 def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:

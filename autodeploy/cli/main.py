@@ -16,10 +16,12 @@ from autodeploy.cli import (
     doctor,
     export,
     import_file,
+    improve,
     keys,
     models,
     plan,
     profiles,
+    recommend,
     runs,
     serve,
     validate,
@@ -35,7 +37,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, export, why_not, ablate, check, compare, import_file, serve, worker, doctor):
+for module in (plan, validate, calibrate, export, why_not, improve, recommend, ablate, check, compare, import_file):
+    app.add_typer(module.app)
+for module in (serve, worker, doctor):
     app.add_typer(module.app)
 app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")

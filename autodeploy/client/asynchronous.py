@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.check import CheckReport
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
 
 class AsyncClient:
@@ -137,6 +138,18 @@ class AsyncClient:
     async def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
         """What differs between plans: ids of stored plans, or PlanSets, whose best plan is taken."""
         return await _transport.send_async(self._http, calls.compare(plans))
+
+    async def why_not(self, request: Mapping[str, Any]) -> WhyNot:
+        """What speaks against a strategy: the fields of `POST /v1/why-not`."""
+        return await _transport.send_async(self._http, calls.why_not(request))
+
+    async def improve(self, request: Mapping[str, Any]) -> ImproveReport:
+        """The best single changes of a launch: the fields of `POST /v1/improve`."""
+        return await _transport.send_async(self._http, calls.improve(request))
+
+    async def recommend(self, request: Mapping[str, Any]) -> Recommendation:
+        """The fewest cards for a deadline: the fields of `POST /v1/recommend`."""
+        return await _transport.send_async(self._http, calls.recommend(request))
 
     async def events(self, search_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """What happens to a search, until it is finished; a lost connection is taken up where it broke."""

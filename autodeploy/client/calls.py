@@ -12,6 +12,7 @@ from autodeploy.specs.check import CheckReport
 from autodeploy.specs.comparison import Comparison
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec
+from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
 if TYPE_CHECKING:
     import httpx
@@ -149,6 +150,33 @@ def compare(plans: Sequence[str | Mapping[str, Any]]) -> Call[Comparison]:
         return Comparison.model_validate(response.json())
 
     return Call("POST", "/v1/compare", read, json={"plans": list(plans)})
+
+
+def why_not(request: Mapping[str, Any]) -> Call[WhyNot]:
+    """POST /v1/why-not; of a spec the service searches for the best plan, which takes seconds."""
+
+    def read(response: httpx.Response) -> WhyNot:
+        return WhyNot.model_validate(response.json())
+
+    return Call("POST", "/v1/why-not", read, json=dict(request), extra_time_s=CHECK_S)
+
+
+def improve(request: Mapping[str, Any]) -> Call[ImproveReport]:
+    """POST /v1/improve; the service predicts dozens of changes, which takes seconds."""
+
+    def read(response: httpx.Response) -> ImproveReport:
+        return ImproveReport.model_validate(response.json())
+
+    return Call("POST", "/v1/improve", read, json=dict(request), extra_time_s=CHECK_S)
+
+
+def recommend(request: Mapping[str, Any]) -> Call[Recommendation]:
+    """POST /v1/recommend; the service plans for several numbers of cards, up to a minute."""
+
+    def read(response: httpx.Response) -> Recommendation:
+        return Recommendation.model_validate(response.json())
+
+    return Call("POST", "/v1/recommend", read, json=dict(request), extra_time_s=CHECK_S)
 
 
 def events_path(search_id: str) -> str:

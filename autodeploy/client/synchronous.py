@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.check import CheckReport
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
 RECONNECTS = 5
 RECONNECT_PAUSE_S = 0.5
@@ -157,6 +158,18 @@ class Client:
     def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
         """What differs between plans: ids of stored plans, or PlanSets, whose best plan is taken."""
         return _transport.send(self._http, calls.compare(plans))
+
+    def why_not(self, request: Mapping[str, Any]) -> WhyNot:
+        """What speaks against a strategy: the fields of `POST /v1/why-not`."""
+        return _transport.send(self._http, calls.why_not(request))
+
+    def improve(self, request: Mapping[str, Any]) -> ImproveReport:
+        """The best single changes of a launch: the fields of `POST /v1/improve`."""
+        return _transport.send(self._http, calls.improve(request))
+
+    def recommend(self, request: Mapping[str, Any]) -> Recommendation:
+        """The fewest cards for a deadline: the fields of `POST /v1/recommend`."""
+        return _transport.send(self._http, calls.recommend(request))
 
     def events(self, search_id: str, *, after: int = 0) -> Iterator[Event]:
         """What happens to a search, until it is finished; a lost connection is taken up where it broke."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
+    from autodeploy.specs.what_if import WhyNot
 
 PLANNER = "autodeploy.planner"
 
@@ -34,6 +35,14 @@ class Planner(Protocol):
     def estimate(self, spec: Spec, *, features: frozenset[str] | None = None) -> Plan: ...
 
     def launch_rules(self, spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules: ...
+
+    def place(self, spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
+        """The spec's strategy with its layers placed anew; None where nothing fits."""
+
+    def fastest_s(self, spec: Spec) -> float | None:
+        """Estimated step time of the fastest strategy; None where none fits."""
+
+    def why_not(self, spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot: ...
 
     def timeline(self, spec: Spec, strategy: Strategy) -> PipelineTimeline: ...
     def reestimate(self, spec: Spec, plan: Plan) -> Plan:

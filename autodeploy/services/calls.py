@@ -9,11 +9,13 @@ from autodeploy.jobs.planning import load_planner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.checks import Launch
     from autodeploy.specs.ablation import AblationReport
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
+    from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
 
 def estimate(planner: str, spec: Spec) -> Plan:
@@ -24,6 +26,25 @@ def estimate(planner: str, spec: Spec) -> Plan:
 def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """The planner's simulation of a plan's pipeline."""
     return load_planner(planner).timeline(spec, strategy)
+
+
+def why_not(planner: str, spec: Spec, strategy: Strategy, best: PlanSet | None) -> WhyNot:
+    """Why a strategy is not the plan."""
+    return load_planner(planner).why_not(spec, strategy, best=best)
+
+
+def improve(planner: str, launch: Launch) -> ImproveReport:
+    """The best single changes of a launch."""
+    from autodeploy.what_if import improve as improvements_of
+
+    return improvements_of(launch, planner=load_planner(planner))
+
+
+def recommend(planner: str, spec: Spec, days: float, tokens: float | None, max_npus: int | None) -> Recommendation:
+    """The fewest cards for a deadline."""
+    from autodeploy.what_if import recommend as recommendation_of
+
+    return recommendation_of(spec, planner=load_planner(planner), days=days, tokens=tokens, max_npus=max_npus)
 
 
 def ablate(spec: Spec, order: Sequence[str]) -> AblationReport:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Text = Annotated[str, Field(max_length=200)]
 
 
-class CheckRequest(Document):
-    """What to check: `spec`, or `file` with the text of a launch script, a framework's YAML or a spec."""
+class LaunchRequest(Document):
+    """A launch: `spec` with a strategy, or `file` with the text of a launch script, a framework's YAML or a spec."""
 
     spec: Annotated[dict[str, Any] | None, Field(description="a spec with a strategy")] = None
     file: Annotated[str | None, Field(max_length=1_000_000)] = None
@@ -33,16 +33,21 @@ class CheckRequest(Document):
     cluster: Annotated[Text | None, Field(description="hardware profile, where the file names no chip")] = None
     device: Text | None = None
     num_npus: Annotated[int | None, Field(ge=1, le=200_000)] = None
-    limits: CheckLimits = CheckLimits()
-    baseline: Annotated[
-        str | dict[str, Any] | None, Field(description="a plan id, a plan, a PlanSet (its best plan) or a CheckReport")
-    ] = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.spec is None) == (self.file is None):
             raise ValueError("give either spec or file")
         return self
+
+
+class CheckRequest(LaunchRequest):
+    """What to check, and the limits it is held against."""
+
+    limits: CheckLimits = CheckLimits()
+    baseline: Annotated[
+        str | dict[str, Any] | None, Field(description="a plan id, a plan, a PlanSet (its best plan) or a CheckReport")
+    ] = None
 
 
 def read_check_request(document: Any) -> CheckRequest:
@@ -59,7 +64,7 @@ def read_check_request(document: Any) -> CheckRequest:
         raise SpecError(errors=field_errors(error, model=CheckRequest)) from error
 
 
-def network_launch(request: CheckRequest, planner: Planner) -> Launch:
+def network_launch(request: LaunchRequest, planner: Planner) -> Launch:
     """The launch of a request from the network: it names no file and only profiles that come with the product.
 
     Raises

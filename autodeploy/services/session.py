@@ -12,7 +12,6 @@ from autodeploy.errors import SpecError
 from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
-from autodeploy.planner import why_not
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
 from autodeploy.services.access import AccessService
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from autodeploy.checks import Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
-    from autodeploy.planner import WhyNot
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
 
 P = ParamSpec("P")
@@ -122,7 +121,44 @@ class Services:
         SpecError
             when its degrees contradict the cluster, or it is not modelled.
         """
-        return why_not(Spec.model_validate(view.plan_set.search.spec), strategy, best=view.plan_set)
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._call(calls.why_not, self.planner_module, spec, strategy, view.plan_set)
+
+    def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
+        """The same of a spec, for which the best plan is searched.
+
+        Raises
+        ------
+        SpecError
+            also when there would be too many strategies to look at.
+        """
+        self.planner.check_space(spec)
+        return self._call(calls.why_not, self.planner_module, self._with_overlay(spec), strategy, None)
+
+    def improve(self, launch: Launch) -> ImproveReport:
+        """The best single changes of a launch; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when the strategy cannot be run on the cluster, or there would be too many to look at.
+        """
+        self.planner.check_space(launch.spec.model_copy(update={"strategy": None}))
+        known = replace(launch, spec=self._with_overlay(launch.spec))
+        return self._call(calls.improve, self.planner_module, known)
+
+    def recommend(
+        self, spec: Spec, *, days: float, tokens: float | None = None, max_npus: int | None = None
+    ) -> Recommendation:
+        """The fewest cards that train so many tokens in so many days; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when there is no number of tokens, or there would be too many strategies to look at.
+        """
+        self.planner.check_space(spec)
+        return self._call(calls.recommend, self.planner_module, self._with_overlay(spec), days, tokens, max_npus)
 
     def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
         """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.

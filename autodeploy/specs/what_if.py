@@ -46,6 +46,9 @@ class ImproveReport(Document):
 
     plan: Plan
     improvements: tuple[Improvement, ...]
+    keeping_layout: Annotated[
+        tuple[Improvement, ...], Field(description="the best of those after which checkpoints load as they are")
+    ] = ()
     tried: Annotated[int, Field(description="changes that were predicted")]
     best_gain_pct: Annotated[
         float | None, Field(description="of the best plan of a search with everything free; null: none fits")

@@ -64,10 +64,11 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
         gain = 100.0 * (found.tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)
         if gain >= WORTH_PCT or not plan.fits:
             tried.append(_Tried(neighbour, found, gain, _keeps_layout(plan, found)))
-    best = _best_of_each_kind(tried)[:KEPT]
+    keeping = [each for each in tried if each.keeps]
     return ImproveReport(
         plan=plan,
-        improvements=tuple(_improvement(spec.strategy, each) for each in best),
+        improvements=tuple(_improvement(spec.strategy, each) for each in _best_of_each_kind(tried)[:KEPT]),
+        keeping_layout=tuple(_improvement(spec.strategy, each) for each in _best_of_each_kind(keeping)[:KEPT]),
         tried=count,
         best_gain_pct=_best_gain_pct(spec, plan, planner),
         broken_rules=rules.broken,
@@ -128,6 +129,8 @@ def _improvement(before: Strategy, tried: _Tried) -> Improvement:
     after = tried.plan.strategy if neighbour.places else neighbour.strategy
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
     changes = {name: value for name, value in new.items() if value != old[name] and name not in (*DERIVED, "features")}
+    if "recompute" in changes:
+        changes["recompute"] = after.recompute.model_dump(mode="json", exclude_defaults=True) or {"granularity": "none"}
     added = sorted(name for name in neighbour.features if name not in changes and not neighbour.places)
     if added and "recompute" not in changes:
         changes["features"] = added

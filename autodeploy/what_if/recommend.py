@@ -8,20 +8,20 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.specs.cluster import MAX_NPUS
-from autodeploy.specs.spec import Spec
 from autodeploy.specs.what_if import CardCount, Recommendation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
     from autodeploy.what_if.planning import WhatIfPlanner
 
 SEARCH: dict[str, Any] = {"effort": "fast", "top_k": 1, "time_limit_s": 20.0}
 PRIMES = (2, 3, 5, 7)
 FARTHEST = 16  # times the cards of the spec, where no limit is given
-NEAR = 0.9  # an estimate of so much of what is needed is worth a search
-MOST_SEARCHES = 4
+NEAR = 0.97  # an estimate of so much of what is needed is worth a search
+MOST_SEARCHES = 6
 DAY_S = 86_400.0
 
 
@@ -51,7 +51,7 @@ def recommend(
     counts = list(card_counts(_node(spec), limit))
     if not counts:
         raise SpecError(f"{limit} cards are less than a node", path="/max_npus", hint=f"at least {_node(spec)}")
-    chosen = _settle(table, counts, _bracket(table, counts))
+    chosen = _settle(table, counts)
     if chosen is None:
         most = counts[-1]
         message = f"no more than {most:,} cards were looked at, and none of the counts meets {days:g} days"
@@ -105,6 +105,11 @@ class _Table:
         plan = self.plans[num_npus]
         return plan is not None and plan.tokens_per_s >= self.needed
 
+    def plan_against_estimate(self, num_npus: int) -> float:
+        """Throughput of the plan that was found against its estimate; 1 where there is none."""
+        plan, estimate = self.plans.get(num_npus), self.estimate(num_npus)
+        return 1.0 if plan is None or estimate <= 0.0 else plan.tokens_per_s / estimate
+
     def days_of(self, num_npus: int, tokens: float) -> float:
         plan = self.plans[num_npus]
         assert plan is not None
@@ -133,30 +138,38 @@ class _Table:
         return tuple(found)
 
 
-def _bracket(table: _Table, counts: list[int]) -> int:
-    """Index of the smallest count whose estimate is near what is needed, by bisection; len(counts) where none is."""
-    low, high = 0, len(counts)
+def _first_enough(table: _Table, counts: list[int], share: float, low: int, high: int) -> int:
+    """Index in [low, high] of the first count whose estimate is `share` of what is needed, by bisection."""
     while low < high:
         middle = (low + high) // 2
-        if table.estimate(counts[middle]) >= NEAR * table.needed:
+        if table.estimate(counts[middle]) >= share * table.needed:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _settle(table: _Table, counts: list[int], start: int) -> int | None:
-    """The fewest cards around an index whose plan meets the deadline: up until one does, down while one does."""
-    index = min(start, len(counts) - 1)
-    searches = 1
-    while not table.meets(counts[index]):
-        if index + 1 >= len(counts) or searches >= MOST_SEARCHES:
-            return None
-        index, searches = index + 1, searches + 1
-    if searches == 1:
-        while index > 0 and searches < MOST_SEARCHES and table.meets(counts[index - 1]):
-            index, searches = index - 1, searches + 1
-    return counts[index]
+def _settle(table: _Table, counts: list[int]) -> int | None:
+    """The fewest cards whose plan meets the deadline.
+
+    Each search says how far plans are from estimates, which tells where to search next: the first count that should do,
+    and as long as the next smaller one is not hopeless, that one too.
+    """
+    failed, passed = -1, len(counts)
+    index = _first_enough(table, counts, 1.0, 0, len(counts) - 1)
+    for _ in range(MOST_SEARCHES):
+        count = counts[index]
+        if table.meets(count):
+            passed = index
+        else:
+            failed = index
+        if passed - failed == 1:
+            break
+        share = 1.0 / table.plan_against_estimate(count)
+        index = _first_enough(table, counts, share, failed + 1, passed - 1)
+        if passed < len(counts) and table.estimate(counts[index]) < NEAR * share * table.needed:
+            break
+    return counts[passed] if passed < len(counts) else None
 
 
 def _on(spec: Spec, num_npus: int) -> Spec:

@@ -1,0 +1,85 @@
+"""/v1/why-not, /v1/improve and /v1/recommend."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+
+from api.bodies import read_document
+from api.dependencies import ServicesDep
+from api.openapi import document_request_body
+from api.problems import responses
+from api.threads import run_slowly
+from autodeploy.services.check_intake import network_launch
+from autodeploy.services.intake import read_network_spec
+from autodeploy.services.what_if_intake import (
+    ImproveRequest,
+    RecommendRequest,
+    WhyNotRequest,
+    read_request,
+    read_strategy,
+)
+from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
+
+router = APIRouter(prefix="/v1", tags=["what-if"])
+
+
+@router.post(
+    "/why-not",
+    operation_id="why_not",
+    summary="What speaks against a strategy",
+    responses=responses(400, 404, 413, 415, 422, 503),
+    openapi_extra=document_request_body(WhyNotRequest),
+)
+async def why_not(request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> WhyNot:
+    """The rule it breaks and the nearest legal strategy, the memory it lacks, or what it costs against the best plan.
+    With a spec instead of a plan the best plan is searched for, which takes seconds. Nothing is stored."""
+
+    def answer() -> WhyNot:
+        asked = read_request(WhyNotRequest, document)
+        if asked.plan_id is not None:
+            view = services.searches.plan(asked.plan_id)
+            return services.why_not(view, read_strategy(asked.strategy, view.plan.strategy))
+        spec = read_network_spec(asked.spec, services.planner)
+        return services.why_not_of(spec, read_strategy(asked.strategy))
+
+    return await run_slowly(request, answer)
+
+
+@router.post(
+    "/improve",
+    operation_id="improve_launch",
+    summary="The best single changes of a launch",
+    responses=responses(400, 413, 415, 422, 503),
+    openapi_extra=document_request_body(ImproveRequest),
+)
+async def improve(
+    request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
+) -> ImproveReport:
+    """Three changes by gain, and which of them keep the checkpoint's layout. Takes seconds; launch scripts are read,
+    never run. Nothing is stored."""
+
+    def answer() -> ImproveReport:
+        asked = read_request(ImproveRequest, document)
+        return services.improve(network_launch(asked, services.planner))
+
+    return await run_slowly(request, answer)
+
+
+@router.post(
+    "/recommend",
+    operation_id="recommend_cards",
+    summary="The fewest cards that meet a deadline",
+    responses=responses(400, 413, 415, 422, 503),
+    openapi_extra=document_request_body(RecommendRequest),
+)
+async def recommend(
+    request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
+) -> Recommendation:
+    """With the plan that meets it, and throughput by number of cards. Takes seconds to a minute. Nothing is stored."""
+
+    def answer() -> Recommendation:
+        asked = read_request(RecommendRequest, document)
+        spec = read_network_spec(asked.spec, services.planner)
+        return services.recommend(spec, days=asked.days, tokens=asked.tokens, max_npus=asked.max_npus)
+
+    return await run_slowly(request, answer)

@@ -1,0 +1,109 @@
+"""`autodeploy recommend`: the fewest cards that meet a deadline."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autodeploy.cli.exits import INFEASIBLE
+from autodeploy.cli.options import ListFormat, Output, Server, SimpleFormat, SpecFile, read_spec
+
+if TYPE_CHECKING:
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.what_if import Recommendation
+
+app = typer.Typer()
+UNITS = {"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}
+AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)\s*([mbt]?)", re.IGNORECASE)
+
+
+@app.command(epilog="Example: autodeploy recommend spec.yaml --tokens 13T --days 30")
+def recommend(
+    spec_file: SpecFile,
+    days: Annotated[float, typer.Option("--days", metavar="D", help="the deadline")],
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", metavar="N", help="such as 13T or 500B; default: the spec's")
+    ] = None,
+    max_npus: Annotated[
+        int | None, typer.Option("--max-npus", min=1, metavar="N", help="default: 16 times the spec's cards")
+    ] = None,
+    server: Server = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    output: Output = None,
+) -> None:
+    """Find the fewest cards that train so many tokens in so many days. Exit code 3: none do."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.errors import SpecError
+
+    if not 0.0 < days <= 36_500.0:
+        raise SpecError(f"{days:g} days are no deadline", path="--days", hint="such as 30")
+    spec, amount = read_spec(spec_file), None if tokens is None else token_count(tokens)
+    if server is None:
+        found = _here(spec, days, amount, max_npus)
+    else:
+        from autodeploy.cli.remote import connect
+
+        request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
+        with connect(server) as client:
+            found = client.recommend({name: value for name, value in request.items() if value is not None})
+    write_report(
+        found.model_dump_json(indent=2) if output_format is ListFormat.JSON else recommendation_text(found), output
+    )
+    if found.num_npus is None:
+        raise typer.Exit(INFEASIBLE)
+
+
+def token_count(text: str) -> float:
+    """`13T`, `500B` or `1.5e12` as a number.
+
+    Raises
+    ------
+    SpecError
+        when it is none.
+    """
+    from autodeploy.errors import SpecError
+
+    match = AMOUNT.fullmatch(text.strip())
+    value = 0.0 if match is None else float(match[1]) * UNITS[match[2].lower()]
+    if not 0.0 < value <= 1e18:
+        raise SpecError(f"{text[:40]!r} is no number of tokens", path="--tokens", hint="such as 13T or 500B")
+    return value
+
+
+def recommendation_text(found: Recommendation) -> str:
+    """The answer, the plan's degrees, and throughput by number of cards."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.wording import degrees
+
+    lines = [found.message]
+    if found.plan is not None:
+        lines.append(f"  {degrees(found.plan.strategy, with_dp=True)}")
+    rows = [
+        [
+            f"{row.num_npus:,}",
+            f"{row.tokens_per_s:,.0f}",
+            "" if row.days is None else f"{row.days:.1f}",
+            f"{row.efficiency:.0%}",
+            "estimated" if row.estimated else "planned",
+        ]
+        for row in found.scaling
+    ]
+    columns = ["cards", "tokens/s", "days", "efficiency", ""]
+    return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3}))])
+
+
+def _here(spec: Spec, days: float, tokens: float | None, max_npus: int | None) -> Recommendation:
+    """With the overlay of its cluster, where the database of the settings has been used before."""
+    from autodeploy import planner
+    from autodeploy.settings import load_settings
+    from autodeploy.what_if import recommend as recommendation_of
+
+    settings = load_settings()
+    if spec.cluster.overlay == "auto" and settings.has_database():
+        from autodeploy.services.session import open_services
+
+        with open_services(settings) as services:
+            return services.recommend(spec, days=days, tokens=tokens, max_npus=max_npus)
+    return recommendation_of(spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus)
