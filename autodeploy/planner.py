@@ -21,10 +21,12 @@ from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity, plan_of_estimate
 from autodeploy.ranking.search_result import finish
+from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
 from autodeploy.solver.effort import EFFORTS
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
+from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
@@ -167,6 +169,20 @@ def plan(
         watch=report.solved,
         should_cancel=stop,
     )
+    # A second search, which only those pay who want to know.
+    priced = not frontier.cancelled and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
+    price = (
+        price_of_target(
+            prepared.spec,
+            prepared.profile,
+            prepared.choice,
+            frontier,
+            budget_of(spec),
+            stop,
+        )
+        if priced
+        else Unrestricted()
+    )
     result = finish(
         prepared.spec,
         prepared.profile,
@@ -178,6 +194,7 @@ def plan(
         created_at=created_at,
         timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
         out_of_time=stop.out_of_time,
+        unrestricted=price,
     )
     report.finished(result)
     return result
@@ -197,6 +214,10 @@ def budget_of(spec: Spec) -> Budget:
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
     )
+
+
+def _usual(spec: Spec) -> Spec:
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "default"})})
 
 
 class _Deadline:

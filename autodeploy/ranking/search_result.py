@@ -56,6 +56,7 @@ def finish(
     created_at: str,
     timing: tuple[float, float, float],
     out_of_time: bool,
+    unrestricted: Unrestricted,
 ) -> PlanSet:
     """Rank, explain and certify what the search found."""
     plans = [plan_of_solved(solved, spec, identity) for solved in frontier.best]
@@ -97,7 +98,7 @@ def finish(
         timing=Timing(enumerate_s=enumerate_s, solve_s=solve_s, total_s=time.monotonic() - started),
         plans=tuple(ranked),
         reference=usual_start(spec, profile, context, identity) if ranked else None,
-        unrestricted=Unrestricted(),
+        unrestricted=unrestricted,
         warnings=tuple(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
         infeasible=infeasible,
     )

@@ -1,0 +1,105 @@
+"""What the launch target costs: the best step without its rules, on the same software.
+
+Features stay as they are; what falls is the group of constraints that say what the framework can launch: rules of
+degrees, schedules and dispatchers, and which memory choices there are and whether stages may differ in them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.sweep import sweep
+from autodeploy.solver.best_first import solve_candidate
+from autodeploy.solver.search_space import legal_candidates
+from autodeploy.solver.solve import solve
+from autodeploy.specs.planset import Unrestricted
+from autodeploy.strategies.rules import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.solver.best_first import Budget, Frontier, Solved
+    from autodeploy.solver.solution import InnerSolution
+    from autodeploy.specs.spec import Spec
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.feature_choice import FeatureChoice
+    from hardware_profiles.profile import Profile
+
+QUICK = 3  # candidates solved quickly of what only the target's rules forbid
+
+
+def price_of_target(
+    spec: Spec,
+    profile: Profile,
+    choice: FeatureChoice,
+    frontier: Frontier,
+    budget: Budget,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Unrestricted:
+    """The best step time without the target's rules, and by how many percent its best plan is slower.
+
+    A search of small effort: over what only those rules forbid, and over the target's best strategy with every memory
+    choice. Its result is never worse than the target's own best plan, which nothing forbids; what a longer search would
+    find beyond it is not in the price, which therefore is a least one.
+    """
+    best = frontier.incumbent_s
+    if best is None or (should_cancel is not None and should_cancel()):
+        return Unrestricted()
+    if spec.search.target == "any":
+        return Unrestricted(best_step_time_s=best, price_pct=0.0)
+    context = replace(frontier.best[0].context, target="any")
+    known = frontier.best[0]
+    best = min(best, _freed(known, context, budget, should_cancel))
+    found = _forbidden(spec, profile, choice, context)
+    swept = sweep(found, context)
+    hopeful = np.flatnonzero(np.isfinite(swept.repaired_s) & (swept.bound_s < best))
+    hopeful = hopeful[np.argsort(swept.repaired_s[hopeful], kind="stable")][:QUICK]
+    solved = [solve_candidate(found.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]
+    fitting = [s for s in solved if s.solution.layout is not None]
+    if fitting:
+        first = min(fitting, key=lambda s: (s.solution.step_s, s.index))
+        best = min(best, _in_earnest(first, first.solution, budget, should_cancel))
+    own = frontier.incumbent_s
+    assert own is not None
+    return Unrestricted(best_step_time_s=best, price_pct=100.0 * (own / best - 1.0))
+
+
+def _freed(known: Solved, context: Context, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:
+    """Step time of the target's own best strategy with every memory choice, starting from the plan that it has."""
+    solved = solve_candidate(known.candidate, context, 0, should_cancel)
+    layout, applied = known.solution.layout, known.solution.applied
+    assert layout is not None
+    assert applied is not None
+    places = {(option.name, option.layer_class): n for n, option in enumerate(solved.problem.options)}
+    moved = np.zeros((solved.problem.pp, len(places)), dtype=np.int64)
+    for number, option in enumerate(known.problem.options):
+        place = places.get((option.name, option.layer_class))
+        if place is not None:
+            moved[:, place] = applied[:, number]
+        elif applied[:, number].any():
+            return math.inf  # it recomputes whole layers, which the freer problem can do without
+    return _in_earnest(solved, replace(solved.solution, layout=layout, applied=moved), budget, should_cancel)
+
+
+def _in_earnest(
+    solved: Solved, start: InnerSolution, budget: Budget, should_cancel: Callable[[], bool] | None
+) -> float:
+    """Step time after a thorough search from a plan, with the same memory options on every stage."""
+    assert start.layout is not None
+    assert start.applied is not None
+    even = replace(solved.problem, uniform_options=True)
+    better = solve(even, effort=budget.effort, hint=(start.layout, start.applied), should_cancel=should_cancel)
+    found = [s.step_s for s in (solved.solution, better) if s.layout is not None]
+    return min(found, default=math.inf)
+
+
+def _forbidden(spec: Spec, profile: Profile, choice: FeatureChoice, context: Context) -> Candidates:
+    """What only the target's rules forbid, on the cards and the batch of the best plan."""
+    search = spec.search.model_copy(update={"target": "any"})
+    legal, _ = legal_candidates(search, context, profile, choice)
+    return legal.take(np.flatnonzero(~judge(legal, context.facts, spec.search.target).legal))

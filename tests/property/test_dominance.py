@@ -1,0 +1,33 @@
+"""The best plan is no slower than the estimate of what somebody ran, under the same features.
+
+Every sixteenth record here; `make soak` takes all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from autodeploy.calibration.shipped import shipped_records
+from tests.support.dominance import dominance
+
+EVERY = 16
+
+
+@pytest.mark.parametrize("record", shipped_records()[3::EVERY], ids=lambda record: record.id)
+def test_no_published_strategy_beats_the_best_plan(record) -> None:
+    found = dominance(record)
+    if not found.comparable:
+        # It ran, so the rules or the memory model are too strict for it; the accuracy page counts these.
+        assert found.why
+        return
+    assert found.holds, found
+
+
+def test_most_published_strategies_can_be_compared() -> None:
+    """A sample of what runs: were most of it illegal or too big, dominance would say nothing."""
+    from autodeploy.calibration.predict import predict_record
+    from tests.support.dominance import incomparable
+
+    sample = shipped_records()[::8]
+    why = [incomparable(predict_record(record)) for record in sample]
+    assert sum(not each for each in why) >= 0.75 * len(sample), why

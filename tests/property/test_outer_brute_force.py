@@ -1,0 +1,111 @@
+"""Spaces small enough to enumerate whole, outer tuples times placements times recompute times swap: the same best K."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import prepare
+from autodeploy.solver.best_first import Budget, best_first, outer_tuples
+from autodeploy.solver.effort import DEFAULT
+from autodeploy.solver.search_space import legal_candidates
+from tests.property.test_solver_brute_force import best_step_s
+
+INSTANCES = 200
+TOP_K = 3
+CHOICES = {"full", "norm", "activation", "swap_attention"}
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "hidden_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 4096,
+    "vocab_size": 32_000,
+}
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+OFF = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer", "selective_recompute", "selective_swap")
+
+instances = st.fixed_dictionaries(
+    {
+        "layers": st.integers(2, 4),
+        "moe": st.booleans(),
+        "npus": st.sampled_from([4, 8]),
+        "batch": st.sampled_from([8, 16]),
+        "limit_gib": st.floats(1.6, 6.0),
+        "tp": st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=2, unique=True),
+        "pp": st.lists(st.sampled_from([1, 2]), min_size=1, max_size=2, unique=True),
+        "ep": st.sampled_from([[1], [1, 2], [2, 4]]),
+        "sizes": st.sampled_from([[1], [2], [1, 2]]),
+    }
+)
+
+
+@settings(
+    max_examples=INSTANCES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+@given(instances)
+def test_the_best_plans_are_those_of_the_enumeration(drawn: dict[str, Any]) -> None:
+    model = TINY | {"num_hidden_layers": drawn["layers"]} | (EXPERTS if drawn["moe"] else {})
+    prepared = prepare(
+        read_spec_document(
+            {
+                "model": model,
+                "cluster": {"profile": "ascend-800t-a2", "num_npus": drawn["npus"]},
+                "training": {"seq_length": 4096, "global_batch_size": drawn["batch"]},
+                "search": {
+                    "target": "any",
+                    "memory_limit_gib": drawn["limit_gib"],
+                    "fix": {"vpp": 1, "schedule": "1f1b", "cp": 1, "etp": 1},
+                    "allow": {
+                        "tp": drawn["tp"],
+                        "pp": drawn["pp"],
+                        "ep": drawn["ep"] if drawn["moe"] else [1],
+                        "micro_batch_size": drawn["sizes"],
+                        "moe_dispatcher": ["alltoall"],
+                    },
+                    "features": dict.fromkeys(OFF, "off"),
+                },
+            }
+        )
+    )
+    context = prepared.context
+    legal, _ = legal_candidates(prepared.spec.search, context, prepared.profile, prepared.choice)
+    assume(0 < len(legal) <= 6)
+    swept = sweep(legal, context)
+    outer = outer_tuples(legal)
+    truth: dict[int, float] = {}
+    for index in range(len(legal)):
+        truth[int(outer[index])] = min(truth.get(int(outer[index]), math.inf), fastest(legal, context, index))
+    expected = sorted(seconds for seconds in truth.values() if math.isfinite(seconds))[:TOP_K]
+    found = best_first(
+        legal,
+        swept,
+        lambda _: context,
+        top_k=TOP_K,
+        gap=0.0,
+        budget=Budget(quick=10**6, slots=math.inf, refined=10**6, effort=DEFAULT),
+    )
+    best = [solved.solution.step_s for solved in found.best[:TOP_K]]
+    assert len(best) == len(expected), (best, expected)
+    np.testing.assert_allclose(best, expected, rtol=3e-6)
+    if best:
+        assert found.open_bound_s <= expected[0] * (1.0 + 1e-9)
+
+
+def fastest(legal: Any, context: Any, index: int) -> float:
+    """Least simulated step time of one candidate over every placement and every count of every memory choice."""
+    one = legal.take(slice(index, index + 1))
+    classes = step_classes(unit_costs(context, one), one, context)
+    from autodeploy.solver.best_first import memory_choices
+
+    problem = build_problem(classes, one, context, 0, choices=memory_choices(one, context))
+    return best_step_s(problem)

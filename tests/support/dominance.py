@@ -1,0 +1,75 @@
+"""The best plan of a record's own run: model, cluster, batch and features as they were, everything else free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.ablation.switches import active_features
+from autodeploy.calibration.predict import predict_record
+from autodeploy.evaluation.sweep import sweep
+from autodeploy.solver.best_first import Budget, best_first
+from autodeploy.solver.effort import FAST
+from autodeploy.solver.search_space import legal_candidates
+from autodeploy.specs.features import FEATURES
+from autodeploy.specs.search import SearchSpec
+from autodeploy.strategies.feature_choice import FeatureChoice
+from autodeploy.strategies.rules import broken_rules
+
+if TYPE_CHECKING:
+    from autodeploy.calibration.predict import Prediction
+    from autodeploy.specs.record import Record
+
+ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
+BUDGET = Budget(quick=12, slots=250_000.0, refined=1, effort=FAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Dominance:
+    """The published strategy and the best plan, in predicted seconds a step.
+
+    comparable : the published strategy obeys the arithmetic rules and is predicted to fit: a search may find it.
+    """
+
+    record: str
+    published_s: float
+    best_s: float | None
+    comparable: bool
+    why: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the best plan is no slower, to rounding."""
+        return self.best_s is not None and self.best_s <= self.published_s * (1.0 + 1e-6)
+
+
+def dominance(record: Record) -> Dominance:
+    """Search the record's own context and compare with the estimate of what was run."""
+    prediction = predict_record(record)
+    why = incomparable(prediction)
+    # Features that a field of the strategy says are in use, too: the search may use them as the run did.
+    on = prediction.context.features | frozenset(active_features(record.strategy, prediction.context.features))
+    if record.strategy.cp > 1:
+        on |= {ALGORITHMS[record.strategy.cp_algo or "ring"]}
+    context = replace(prediction.context, features=on)
+    choice = FeatureChoice(on, {name: "auto" if name in on else "off" for name in FEATURES}, {})
+    legal, _ = legal_candidates(SearchSpec(target="any"), context, prediction.profile, choice)
+    swept = sweep(legal, context)
+    fits = np.flatnonzero(np.isfinite(swept.repaired_s)) if len(legal) else np.zeros(0, dtype=np.int64)
+    legal = legal.take(fits)
+    best = best_first(legal, sweep(legal, context), lambda _: context, top_k=1, gap=0.0, budget=BUDGET)
+    return Dominance(record.id, prediction.step_time_s, best.incumbent_s, not why, why)
+
+
+def incomparable(prediction: Prediction) -> str:
+    """Why no search could find the strategy, or nothing."""
+    context = prediction.context
+    broken = broken_rules(prediction.candidate, context.facts, "any")[0]
+    if broken:
+        return f"breaks {broken[0].name}"
+    if float(np.max(prediction.estimate.card_bytes)) > context.limit_bytes:
+        return "does not fit"
+    return "" if math.isfinite(prediction.step_time_s) else "no time"

@@ -1,0 +1,55 @@
+"""What the launch target costs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import plan
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import PlanSet
+
+
+def planned(target: str, *, batch: int = 18, effort: float | str = 1.5) -> PlanSet:
+    """18 micro batches on four stages: MindSpeed-LLM interleaves only whole groups of four."""
+    return plan(
+        read_spec_document(
+            {
+                "model": "llama2-70b",
+                "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+                "training": {"seq_length": 4096, "global_batch_size": batch},
+                "search": {
+                    "target": target,
+                    "effort": effort,
+                    "top_k": 1,
+                    "fix": {"tp": 8, "pp": 4, "micro_batch_size": 1},
+                    "allow": {"vpp": [1, 2]},
+                },
+            }
+        )
+    )
+
+
+def test_a_rule_that_forbids_the_best_schedule_has_a_price() -> None:
+    found = planned("mindspeed-llm")
+    own, free = found.plans[0], found.unrestricted
+    assert own.strategy.schedule == "1f1b"
+    assert free.best_step_time_s is not None
+    assert free.price_pct is not None
+    assert free.price_pct > 1.0
+    assert own.step_time_s / free.best_step_time_s == pytest.approx(1.0 + free.price_pct / 100.0)
+
+
+def test_without_a_target_there_is_nothing_to_pay() -> None:
+    found = planned("any")
+    assert found.unrestricted.price_pct == 0.0
+    assert found.unrestricted.best_step_time_s is not None
+    assert math.isclose(found.unrestricted.best_step_time_s, found.plans[0].step_time_s, rel_tol=1e-6)
+
+
+def test_a_shorter_search_does_not_ask() -> None:
+    assert planned("mindspeed-llm", effort="fast").unrestricted.price_pct is None
