@@ -16,6 +16,7 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.place import place as place_candidate
@@ -153,7 +154,7 @@ def plan(
         if the spec asks for something that can't be planned. An infeasible spec is a result.
     """
     started = time.monotonic()
-    prepared = prepare(spec)
+    prepared = _with_best_batch(prepare(spec))
     searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
     enumerated_s = time.monotonic() - started
     report = _Reporter(progress, started, searched)
@@ -214,6 +215,15 @@ def budget_of(spec: Spec) -> Budget:
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
     )
+
+
+def _with_best_batch(prepared: Prepared) -> Prepared:
+    """On the batch that the spec's tolerance allows and that trains fastest."""
+    spec = prepared.spec
+    if not spec.training.global_batch_size.tolerance_pct:
+        return prepared
+    batch = best_batch(spec, prepared.profile, prepared.context)
+    return replace(prepared, context=spec_context(spec, prepared.profile, prepared.choice.on, global_batch=batch))
 
 
 def _usual(spec: Spec) -> Spec:

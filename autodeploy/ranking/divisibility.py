@@ -25,13 +25,13 @@ def divisibility_warnings(spec: Spec, profile: Profile, context: Context, search
         return []
     options: list[tuple[float, str]] = []
     for batch in _near_batches(context.global_batch, context.world):
-        gain = _best_rate(spec, profile, context.num_npus, batch) / here - 1.0
+        gain = best_rate(spec, profile, context.num_npus, batch) / here - 1.0
         options.append((gain, f"a global batch of {batch:,} instead of {context.global_batch:,}"))
     best_batch = max(options, default=(0.0, ""))
     cards = []
     if spec.cluster.blocks is None or spec.cluster.use == "at_most":
         for count in _near_cards(context.num_npus, profile.npus_per_node):
-            gain = _best_rate(spec, profile, count, context.global_batch) * count / (here * context.num_npus) - 1.0
+            gain = best_rate(spec, profile, count, context.global_batch) * count / (here * context.num_npus) - 1.0
             cards.append((gain, f"{count:,} cards instead of {context.num_npus:,}"))
     best_cards = max(cards, default=(0.0, ""))
     found = [text for gain, text in (best_batch, best_cards) if gain > WORTH]
@@ -48,7 +48,7 @@ def _rate(step_s: np.ndarray, context: Context) -> float:
     return context.global_batch * context.seq_length / float(np.min(step_s)) / context.num_npus
 
 
-def _best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
+def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
     """The rate of the fastest swept candidate of another batch or card count."""
     choice = choose_features(spec.search, spec.model, profile.name)
     near = variant(spec, profile, choice, num_npus, batch)

@@ -15,6 +15,7 @@ from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
 from autodeploy.evaluation.stage_memory import ADAPTIVE_BUFFERS, saves_buffers
 from autodeploy.ranking.assumptions import assumptions_of
+from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.uncertainty import interval
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
@@ -235,6 +236,8 @@ def plan_of_estimate(
     total_tokens = spec.training.tokens
     days = total_tokens / tokens / 86_400.0 if total_tokens else None
     card = estimate.card_bytes
+    breakdown = Breakdown(**estimate.breakdown)
+    share = mfu(context.model, context.seq_length, tokens / ranks, peak)
     return Plan(
         rank=0,
         plan_id=plan_id(identity, strategy),
@@ -242,7 +245,7 @@ def plan_of_estimate(
         step_time_s=step,
         tokens_per_s=tokens,
         tokens_per_s_per_npu=tokens / context.num_npus,
-        mfu=mfu(context.model, context.seq_length, tokens / ranks, peak),
+        mfu=share,
         mfu_convention=f"{CONVENTION}, {peak / 1e12:.1f} TF/{per_die}",
         peak_memory_gib=float(np.max(card)) / GIB,
         allocator_peak_gib=float(np.max(estimate.allocator_bytes)) / GIB,
@@ -253,7 +256,8 @@ def plan_of_estimate(
         micro_batches=int(candidate.micro_batches[0]),
         days=days,
         npu_hours=days * 24.0 * context.num_npus if days is not None else None,
-        breakdown=Breakdown(**estimate.breakdown),
+        breakdown=breakdown,
+        headroom=headroom(step, share, breakdown),
         hidden=Hidden(**estimate.hidden),
         operators=Operators(**lanes.shares, sorting_hidden_share=lanes.sorting_hidden),
         host=HostLine(

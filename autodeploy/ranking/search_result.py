@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.infeasible import why_infeasible
+from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plan_of_solved
 from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.uncertainty import tied
@@ -99,9 +100,21 @@ def finish(
         plans=tuple(ranked),
         reference=usual_start(spec, profile, context, identity) if ranked else None,
         unrestricted=unrestricted,
-        warnings=tuple(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
+        pareto=pareto_set(plans, ranked),
+        warnings=(
+            *_batch_note(spec, context),
+            *(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
+        ),
         infeasible=infeasible,
     )
+
+
+def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
+    """Which batch was planned, where the spec's tolerance allowed another than its own."""
+    own = spec.training.global_batch_size.value
+    if context.global_batch == own:
+        return ()
+    return (f"planned with a global batch of {context.global_batch:,} instead of {own:,}, within its tolerance",)
 
 
 def _bound(frontier: Frontier) -> float | None:

@@ -106,6 +106,18 @@ class MemoryItem(Document):
     used_layers: int = 0
 
 
+class Loss(Document):
+    """Seconds of a step beyond the model's FLOPs at peak, in one part of the breakdown.
+
+    mfu_points: what MFU gains when this loss alone is gone. mfu_up_to_here: MFU when it and all larger ones are.
+    """
+
+    part: str
+    seconds: float
+    mfu_points: float
+    mfu_up_to_here: float
+
+
 class Uncertainty(Document):
     """An 80 % interval of the step time and what it rests on."""
 
@@ -142,6 +154,7 @@ class Plan(Document):
     host: HostLine = HostLine()
     memory_menu: tuple[MemoryItem, ...] = ()
     stages: tuple[Stage, ...]
+    headroom: tuple[Loss, ...] = ()
     uncertainty: Uncertainty
     gap: float | None = None
     tie_with: int | None = None
@@ -211,6 +224,18 @@ class SearchInfo(Document):
     created_at: str
 
 
+class ParetoPoint(Document):
+    """A plan that no other beats in tokens a second, memory and cards at once. `rank`: where it is among the plans."""
+
+    plan_id: str
+    rank: int | None = None
+    strategy: Strategy
+    step_time_s: float
+    tokens_per_s: float
+    peak_memory_gib: float
+    num_npus: int
+
+
 class PlanSet(Document):
     """The result of a search: ranked plans, how good they are proven to be and what was rejected."""
 
@@ -223,6 +248,7 @@ class PlanSet(Document):
     plans: tuple[Plan, ...] = ()
     reference: Annotated[Plan | None, Field(description="the usual starting point, for comparison")] = None
     unrestricted: Unrestricted = Unrestricted()
+    pareto: tuple[ParetoPoint, ...] = ()
     warnings: tuple[str, ...] = ()
     infeasible: Infeasible | None = None
     error: str | None = None

@@ -24,12 +24,6 @@ def refuse_unmodelled(spec: Spec) -> None:
     training, search = spec.training, spec.search
     found = [
         ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
-        (
-            "/training/global_batch_size/tolerance_pct",
-            training.global_batch_size.tolerance_pct > 0.0,
-            "a tolerance of the batch",
-            "warnings name a batch that divides better",
-        ),
         ("/search/mode", search.mode == "fast", "mode fast", "reproducible"),
         (
             "/search/objective",
