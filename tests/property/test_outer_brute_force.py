@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.stage_memory import communication_bytes
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.importers.spec_file import read_spec_document
@@ -63,7 +64,10 @@ def test_the_best_plans_are_those_of_the_enumeration(drawn: dict[str, Any]) -> N
     assume(0 < len(legal) <= 6)
     # Between what the leanest needs with everything recomputed and what the largest needs with nothing.
     loose = sweep(legal, roomy.context)
-    low, high = float(loose.recomputed_bytes.min()), float(loose.memory_bytes.max() + 0.3 * GIB)
+    machine = roomy.context.machine
+    beside = float(communication_bytes(legal, roomy.context).max()) + machine.runtime_bytes
+    low = float(loose.recomputed_bytes.min())
+    high = float(loose.memory_bytes.max()) * (1.0 + machine.fragmentation) + beside
     prepared = resolved(drawn, (low + drawn["room"] * (high - low)) / GIB)
     context = prepared.context
     swept = sweep(legal, context)

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autodeploy.calibration.shipped import shipped_records
 from autodeploy.logs import configure_logging
 from autodeploy.settings import Settings
 from tests.faults import faults
@@ -15,6 +16,7 @@ from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
 from tests.soak import load, stored_list
 from tests.support import malformed_specs
+from tests.support.dominance import dominance
 from tests.support.figures import report
 from tests.support.postgresql import KEEPING_SETTINGS, fresh_database, own_server, server_binaries
 
@@ -136,6 +138,18 @@ def binaries() -> Path:
     return found
 
 
+def every_record() -> bool:
+    """No published strategy is predicted to be faster than the best plan for its model, cluster, batch and features."""
+    found = [dominance(record) for record in shipped_records()]
+    comparable = [each for each in found if each.comparable]
+    report("records_compared_with_the_best_plan", len(comparable), "records", f"of {len(found)}")
+    beaten = [each for each in comparable if not each.holds]
+    report("records_faster_than_the_best_plan", len(beaten), "records", ", ".join(each.record for each in beaten))
+    gains = sorted(each.published_s / each.best_s for each in comparable if each.best_s)
+    report("median_gain_of_the_best_plan", gains[len(gains) // 2] - 1.0, "fraction", "over the published strategy")
+    return not beaten
+
+
 def main() -> None:
     """All figures, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -144,7 +158,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of load by many clients")
     parser.add_argument("--specs", type=int, default=10_000, help="malformed specs")
     parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list load malformed; default: all")
+    parser.add_argument("only", nargs="*", help="sqlite postgresql one_key list load malformed dominance; default: all")
     wanted = parser.parse_args()
     configure_logging(Settings(log_level="warning"))
     parts: dict[str, Callable[[Path], bool]] = {
@@ -153,6 +167,7 @@ def main() -> None:
         "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
         "load": lambda directory: many_clients(directory, wanted.seconds, wanted.seed),
         "malformed": lambda directory: malformed(directory, wanted.specs),
+        "dominance": lambda _: every_record(),
         "list": lambda directory: large_list(directory, wanted.searches),
     }
     held = []
