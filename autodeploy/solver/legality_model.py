@@ -114,7 +114,7 @@ class LegalityModel:
             names = [name for name in AXES if name in part.names()]
             self._hold(names, lambda values, part=part: part.mask({**WORDS, **self._facts, **values}), literal)
 
-    def _hold(self, names: Sequence[str], allowed: Any, literal: cp_model.IntVar | None = None) -> None:
+    def _hold(self, names: Sequence[str], allowed: Any, literal: Any = None) -> None:
         """Keep the values of a few axes to those for which `allowed` is true, where the literal is."""
         rows = self._joint(names)
         mask = np.broadcast_to(np.asarray(allowed(dict(zip(names, rows.T, strict=True))), dtype=bool), (len(rows),))
@@ -175,7 +175,7 @@ class LegalityModel:
         from ortools.sat.python import cp_model
 
         chosen = list(numbers)
-        self.model.clear_objective()
+        self.model.clear_objective()  # type: ignore[no-untyped-call]
         self.model.clear_assumptions()
         self.model.add_assumptions([self.literals[n] for n in chosen])
         solver = _solver()
@@ -235,7 +235,7 @@ class LegalityModel:
         """Every legal strategy: for spaces small enough to be listed."""
         from ortools.sat.python import cp_model
 
-        self.model.clear_objective()
+        self.model.clear_objective()  # type: ignore[no-untyped-call]
         self.model.clear_assumptions()
         self.model.add_bool_and(self.literals)
         rows: list[list[int]] = []
@@ -270,7 +270,8 @@ def _values(values: Sequence[int]) -> cp_model.Domain:
 
 def _candidates(columns: Mapping[str, npt.NDArray[np.int64]]) -> Candidates:
     flags = {"sequence_parallel", *OPTIMIZER_MEMORY}
-    return Candidates(**{n: c.astype(np.bool_) if n in flags else c for n, c in columns.items()})
+    typed: dict[str, Any] = {n: c.astype(np.bool_) if n in flags else c for n, c in columns.items()}
+    return Candidates(**typed)
 
 
 def _differs(knob: Knob, before: Candidates, after: Candidates) -> bool:
