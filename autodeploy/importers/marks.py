@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.specs.features import FEATURES
+
+if TYPE_CHECKING:
+    from autodeploy.importers.diagnostics import DiagnosticsLog
 
 _MARK = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)
 _PLAN = re.compile(r"^#.*\bplan (p_[a-z2-7]{8})\b", re.MULTILINE)
 _USES = frozenset({"exactly", "at_most"})
 
 
-def marked_cluster(text: str) -> dict[str, Any] | None:
+def take_marks(text: str, spec: dict[str, Any], strategy: dict[str, Any], log: DiagnosticsLog) -> None:
+    """Puts the marked features into the strategy and the marked cluster into the spec, and notes both."""
+    if features := _marked_features(text):
+        log.take("# autodeploy:", "/strategy/features", " ".join(features), "they have no flag")
+        strategy["features"] = sorted({*strategy["features"], *features})
+    cluster = _marked_cluster(text)
+    if cluster is not None:
+        log.take("# autodeploy:", "/cluster", cluster["profile"])
+        spec["cluster"] = cluster
+
+
+def _marked_cluster(text: str) -> dict[str, Any] | None:
     """The `cluster` of a line `# autodeploy: cluster=PROFILE device=GRADE num_npus=N use=exactly`, if there is one."""
     marks = _marks(text)
     if "cluster" not in marks:
@@ -33,7 +47,7 @@ def plan_id_of(text: str) -> str | None:
     return found[1] if found else None
 
 
-def marked_features(text: str) -> list[str]:
+def _marked_features(text: str) -> list[str]:
     """Features of the same line that have no flag, `features=rect_fa+vector_sort`; unknown names are left out."""
     return [name for name in _marks(text).get("features", "").split("+") if name in FEATURES]
 

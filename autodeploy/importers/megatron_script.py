@@ -8,7 +8,7 @@ from autodeploy.exporters.flag_table import launch_flags
 from autodeploy.importers.flag_reader import FlagReader
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.importers.marks import marked_cluster, marked_features, plan_id_of
+from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_strategy import read_strategy
 
@@ -38,13 +38,7 @@ def import_launch_script(text: str, variables: Mapping[str, str] | None = None, 
     model = read_model(reader, layers, name)
     ranks = _ranks(reader, strategy)
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
-    if features := marked_features(text):
-        reader.log.take("# autodeploy:", "/strategy/features", " ".join(features), "they have no flag")
-        strategy["features"] = sorted({*strategy["features"], *features})
-    cluster = marked_cluster(text)
-    if cluster is not None:
-        reader.log.take("# autodeploy:", "/cluster", cluster["profile"])
-        document["cluster"] = cluster
+    take_marks(text, document, strategy, reader.log)
     target = "mindspeed-llm" if _is_mindspeed(script) else "megatron"
     document |= {"search": {"target": target}, "strategy": strategy}
     for variable, value in script.environment.items():

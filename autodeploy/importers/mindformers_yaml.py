@@ -13,7 +13,7 @@ from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_table import configuration_keys
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
-from autodeploy.importers.marks import marked_cluster, marked_features, plan_id_of
+from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.mindformers_model import read_model
 from autodeploy.importers.mindformers_strategy import read_strategy
 
@@ -60,13 +60,7 @@ def import_mindformers(document: Mapping[str, Any], text: str = "", name: str | 
     strategy, degrees = read_strategy(reader, model)
     training = _training(reader, strategy, degrees["dp"])
     spec: dict[str, Any] = {"model": model, "training": training}
-    if features := marked_features(text):
-        reader.log.take("# autodeploy:", "/strategy/features", " ".join(features), "they have no flag")
-        strategy["features"] = sorted({*strategy["features"], *features})
-    cluster = marked_cluster(text)
-    if cluster is not None:
-        reader.log.take("# autodeploy:", "/cluster", cluster["profile"])
-        spec["cluster"] = cluster
+    take_marks(text, spec, strategy, reader.log)
     spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
     ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
     reader.log.take("/parallel_config", "/cluster/num_npus", ranks, "product of the degrees")

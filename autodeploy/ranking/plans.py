@@ -13,8 +13,8 @@ from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
 from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
-from autodeploy.evaluation.stage_memory import ADAPTIVE_BUFFERS, saves_buffers
 from autodeploy.ranking.assumptions import assumptions_of
+from autodeploy.ranking.features_in_use import features_in_use
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.uncertainty import interval
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
@@ -89,12 +89,9 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
     chunks = layout.layers.sum(axis=-1)
     recomputed, swapped = _memory_documents(layout, pp)
     algo = CP_ALGOS[int(candidate.cp_algo[0])]
-    features = set(context.features) - _axis_features()
-    features |= _features_of_axes(axes, context)
+    features = features_in_use(candidate, context)
     if recomputed.granularity != "none":  # what is recomputed may run in waits
         features |= {"selective_recompute"} & context.features
-    if ADAPTIVE_BUFFERS in features and not saves_buffers(candidate, context):
-        features.discard(ADAPTIVE_BUFFERS)
     return Strategy(
         tp=int(axes["tp"]),
         pp=pp,
@@ -120,50 +117,6 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
         reuse_fp32_param=bool(axes["reuse_fp32_param"]),
         features=tuple(sorted(features)),
     )
-
-
-def _axis_features() -> set[str]:
-    """Features that an axis of the strategy says already."""
-    return {
-        *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "reuse_fp32_param", "swap_optimizer", "swap_attention"),
-        *("ulysses", "ring", "hybrid_cp", "tp_extend_ep", "selective_recompute", "selective_swap"),
-        *("moe_alltoall_overlap", "shared_expert_overlap", "mc2", "coc"),
-        *("overlap_grad_reduce", "overlap_param_gather", "virtual_optimizer"),
-        *("expert_migration", "mutual_routing", "capacity_drop", "sample_rearrangement"),
-    }
-
-
-def _features_of_axes(axes: dict[str, int | str | bool], context: Context) -> set[str]:
-    """Features that are on for this candidate among those that depend on its axes."""
-    on, found = context.features, set()
-    paired = axes["schedule"] in {"adaptive_pipe", "dualpipev", "dualpipe"}
-    if axes["schedule"] in {"adaptive_pipe", "dualpipev"}:
-        found.add(str(axes["schedule"]))
-    if axes["moe_dispatcher"] == "hierarchical" and context.model.is_moe:
-        found.add("hierarchical_a2a")
-    flat = axes["moe_dispatcher"] in {"alltoall", "alltoall_seq"}
-    if flat and not paired and int(axes["ep"]) > 1:
-        found |= {"moe_alltoall_overlap", "shared_expert_overlap"} & on
-    if int(axes["tp"]) > 1 and not context.model.is_moe:
-        found |= {"mc2", "coc"} & on
-    if (
-        context.model.is_moe
-        and int(axes["tp"]) > 1
-        and int(axes["etp"]) == 1
-        and axes["moe_dispatcher"] == "alltoall_seq"
-    ):
-        found |= {"tp_extend_ep"} & on
-    if context.model.is_moe and int(axes["ep"]) > 1:
-        levels = context.target != "mindspeed-llm" or (paired and axes["moe_dispatcher"] == "alltoall")
-        found |= {"capacity_drop", *({"expert_migration", "mutual_routing"} if levels else ())} & on
-    if context.packs is not None and int(axes["dp"]) > 1:
-        found |= {"sample_rearrangement"} & on
-    if not paired:
-        found |= {"overlap_grad_reduce", "overlap_param_gather"} & on
-    for name in ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer"):
-        if axes[name]:
-            found.add(name)
-    return found
 
 
 def _memory_documents(layout: Layout, pp: int) -> tuple[Recompute, tuple[dict[str, int], ...]]:
