@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.strategies.candidates import (
+from autodeploy.strategies.candidates import HYBRID_DEGREES, (
     CP_ALGOS,
     DISPATCHERS,
     PAIRED,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from autodeploy.strategies.space import Space
 
 Columns = dict[str, Any]
-HYBRID_DEGREES = (2, 4, 8)
 
 
 @dataclass(frozen=True)

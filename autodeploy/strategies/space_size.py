@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.strategies.candidates import CP_ALGOS, SCHEDULES
-from autodeploy.strategies.grid import HYBRID_DEGREES
+from autodeploy.strategies.candidates import CP_ALGOS, HYBRID_DEGREES, SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
