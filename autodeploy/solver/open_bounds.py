@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TOGETHER = 64
 """Outer tuples whose costs are computed together."""
-ROUNDS = 12
+ROUNDS = 8
 """Linear programmes of one outer tuple."""
 
 
