@@ -76,8 +76,8 @@ class MemoryOption:
     saved_bytes: float
     extra_backward_s: float = 0.0
     swap_bytes: float = 0.0
-    host_s: float = 0.0
     excludes: tuple[str, ...] = ()
+    host_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def test_each_part_gains_from_its_own_imbalance_and_nothing_without() -> None:
     assert level.sample_rearrangement_pct == pytest.approx(0.0, abs=0.1)
     assert uneven.expert_migration_pct > 0.5
     assert uneven.sample_rearrangement_pct > 0.5
-    # The head and the prediction module leave the last stage longer than 1.2 of the mean: even layers hold all others up.
+    # The head and the prediction module leave the last stage longer than 1.2 of the mean: it holds the others up.
     assert uneven.virtual_pipeline_balance_pct > 5.0
 
 
