@@ -82,7 +82,7 @@ class SearchItem(BaseModel):
 
 
 class SearchList(BaseModel):
-    """A piece of the list, newest first; `next` is the address of what follows."""
+    """A piece of the list; `next` is the address of what follows."""
 
     items: list[SearchItem]
     has_more: bool

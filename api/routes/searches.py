@@ -18,10 +18,13 @@ from api.threads import run_submission
 from autodeploy.errors import SpecError
 from autodeploy.services import SearchService, SearchView
 from autodeploy.services.intake import read_network_spec
+from autodeploy.services.searches import NEWEST
 from autodeploy.specs.planset import FINISHED, Status
 from autodeploy.store.clock import SEARCH_ID_PATTERN
 from autodeploy.store.searches import SearchFilter
+from autodeploy.store.sorted_searches import SORTS
 
+SORT = f"^-?({'|'.join(SORTS)})$"
 FIRST_LOOK_S = 0.02
 LAST_LOOK_S = 0.25
 
@@ -83,7 +86,7 @@ async def wait_until_finished(searches: SearchService, search_id: str, wait_s: f
     return await run_in_threadpool(searches.get, search_id)
 
 
-@router.get("", operation_id="list_searches", summary="List searches, newest first", responses=responses(422, 503))
+@router.get("", operation_id="list_searches", summary="List searches, newest first or sorted", responses=responses(422, 503))
 def list_searches(
     request: Request,
     searches: SearchesDep,
@@ -95,8 +98,9 @@ def list_searches(
     created_before: Annotated[datetime | None, Query(description="before; RFC 3339 with a time zone")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=SEARCH_ID_PATTERN, description="the last id of the page before")] = None,
+    sort: Annotated[str, Query(pattern=SORT, description="a field of the items; `-` before it: largest first")] = NEWEST,
 ) -> SearchList:
-    """Pages are stable while searches are added: `next` continues after the last one shown."""
+    """Pages are stable while searches are added: `next` continues after the last one shown. What lacks a value is last."""
     for name, text in (("model", model), ("profile", profile), ("tag", tag)):
         if text is not None and "\0" in text:
             raise SpecError("no such text", path=name)
@@ -104,7 +108,7 @@ def list_searches(
         if moment is not None and moment.tzinfo is None:
             raise SpecError("a time zone is missing", path=name, hint="2026-11-20T12:00:00Z")
     where = SearchFilter(model, profile, status, tag, created_after, created_before)
-    page = searches.list(where, limit=limit, after=after)
+    page = searches.list(where, limit=limit, after=after, sort=sort)
     next_url = None
     if page.next_after is not None:
         kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]

@@ -17,12 +17,28 @@ from api.ui.search_page import search_context
 from api.ui.views import Views
 from autodeploy.calibration.accuracy_points import shipped_points
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.services.searches import NEWEST
 from autodeploy.store.searches import SearchFilter
+from autodeploy.store.sorted_searches import SORTS
 
 router = APIRouter(include_in_schema=False)
 
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 FILTERS = ("model", "profile", "status", "tag")
+# The table of past searches: text of the title, what it sorts by, and whether it is a number.
+COLUMNS = (
+    ("model", "model", False),
+    ("cluster", "profile", False),
+    ("cards", "num_npus", True),
+    ("seq", "seq_length", True),
+    ("batch", "global_batch_size", True),
+    ("status", "status", False),
+    ("step", "best_step_time_s", True),
+    ("throughput", "best_tokens_per_s_per_npu", True),
+    ("mfu", "best_mfu", True),
+    ("gap", "gap", True),
+    ("created", "created_at", False),
+)
 FOR_EVER = "public, max-age=31536000, immutable"
 
 ViewsOfApp = Annotated[Views, Depends(Views.of)]
@@ -30,12 +46,18 @@ ViewsOfApp = Annotated[Views, Depends(Views.of)]
 
 @router.get("/")
 def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> HTMLResponse:
-    """Past searches, newest first."""
+    """Past searches, newest first or sorted by a column of the whole history."""
     query = {name: request.query_params.get(name, "").strip() or None for name in FILTERS}
     if query["status"] not in STATUSES:
         query["status"] = None
     where = SearchFilter(query["model"], query["profile"], query["status"], query["tag"])
-    rows, following = views.searches(where, after or None)
+    sort = request.query_params.get("sort", "")
+    if sort.removeprefix("-") not in SORTS:
+        sort = NEWEST
+    try:
+        rows, following = views.searches(where, after or None, sort)
+    except SpecError:  # the search to continue after is gone
+        rows, following = views.searches(where, None, sort)
     return render(
         request,
         "searches.html",
@@ -43,7 +65,10 @@ def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> H
         next=following,
         after=after,
         filter=query,
-        filter_query=query,
+        filter_query=query | {"sort": None if sort == NEWEST else sort},
+        plain_query=query,
+        sort=sort,
+        columns=COLUMNS,
         filtered=any(query.values()),
         statuses=STATUSES,
         model_names=[title for _, title in views.models()],

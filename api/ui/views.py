@@ -87,9 +87,9 @@ class Views:
         """Those of the app that the request came to."""
         return cls(cast("Services", request.app.state.services), getattr(request.state, "principal", ANYONE))
 
-    def searches(self, where: SearchFilter, after: str | None) -> tuple[list[SearchRow], str | None]:
-        """A page of past searches, newest first, and what continues it."""
-        page = self._services.searches.list(where, limit=PAGE_LENGTH, after=after)
+    def searches(self, where: SearchFilter, after: str | None, sort: str) -> tuple[list[SearchRow], str | None]:
+        """A page of past searches and what continues it."""
+        page = self._services.searches.list(where, limit=PAGE_LENGTH, after=after, sort=sort)
         return [_row(item) for item in page.items], page.next_after
 
     def search(self, search_id: str) -> SearchView:

@@ -90,7 +90,7 @@ class AsyncClient:
         return await _transport.send_async(self._http, calls.get(search_id))
 
     async def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
-        """Searches newest first. Filters: model, profile, status, tag, created_after, created_before."""
+        """Searches newest first, or by `sort`. Filters: model, profile, status, tag, created_after, created_before."""
         return await _transport.send_async(self._http, calls.list_page(filters, limit=limit, after=after))
 
     async def annotate(self, search_id: str, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> Search:

@@ -110,7 +110,7 @@ class Client:
         return _transport.send(self._http, calls.get(search_id))
 
     def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
-        """Searches newest first. Filters: model, profile, status, tag, created_after, created_before."""
+        """Searches newest first, or by `sort`. Filters: model, profile, status, tag, created_after, created_before."""
         return _transport.send(self._http, calls.list_page(filters, limit=limit, after=after))
 
     def annotate(self, search_id: str, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> Search:

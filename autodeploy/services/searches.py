@@ -24,7 +24,8 @@ from autodeploy.store.keys import ApiKeys
 from autodeploy.store.plans import Plans
 from autodeploy.store.planset_rows import read_plan, read_plan_set
 from autodeploy.store.queue import Queue
-from autodeploy.store.searches import Searches, SearchFilter
+from autodeploy.store.searches import LIST_COLUMNS, Searches, SearchFilter
+from autodeploy.store.sorted_searches import sorted_page
 from autodeploy.store.tables import SearchRow
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ MAX_TAG_LENGTH = 64
 MAX_NOTE_LENGTH = 4000
 MAX_KEY_LENGTH = 255
 EVERYWHERE = SearchFilter()
+NEWEST = "-created_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +276,15 @@ class SearchService:
         with self._database.read() as session:
             return Searches(session).status(search_id)
 
-    def list(self, where: SearchFilter = EVERYWHERE, *, limit: int = 20, after: str | None = None) -> SearchPage:
-        """Searches newest first; `after` is the id of the last one seen."""
+    def list(
+        self, where: SearchFilter = EVERYWHERE, *, limit: int = 20, after: str | None = None, sort: str = NEWEST
+    ) -> SearchPage:
+        """Searches newest first, or as `sorted_page` says; `after` is the id of the last one seen."""
         with self._database.read() as session:
-            rows = Searches(session).page(where, limit=limit + 1, after=after)
+            if sort == NEWEST:
+                rows = Searches(session).page(where, limit=limit + 1, after=after)
+            else:
+                rows = sorted_page(session, LIST_COLUMNS, where, sort, limit=limit + 1, after=after)
             shown = rows[:limit]
             tags = Searches(session).tags([row.id for row in shown]) if shown else {}
             fresh = Freshness(session, self._planner)

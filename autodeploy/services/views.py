@@ -71,7 +71,7 @@ class SearchSummary:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """A piece of the list, newest first. `next_after` continues it."""
+    """A piece of the list. `next_after` continues it."""
 
     items: tuple[SearchSummary, ...]
     has_more: bool

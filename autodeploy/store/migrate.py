@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.store.database import Database
 
 # The newest revision in `migrations/versions`; a test compares.
-HEAD_REVISION = "0004"
+HEAD_REVISION = "0005"
 # Any fixed number: several processes that migrate one PostgreSQL database at once wait for each other on it.
 _LOCK = 7_205_384_001
 

@@ -16,6 +16,13 @@ from autodeploy.store.base import UtcDateTime as UtcDateTime
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 
 
+# A list sorted by one of these walks its index.
+SORTED_BY = (
+    *("num_npus", "seq_length", "global_batch_size"),
+    *("best_step_time_s", "best_tokens_per_s_per_npu", "best_mfu", "gap"),
+)
+
+
 class SearchRow(Base):
     """One search. It is also the job: `status`, `owner` and `heartbeat_at` are its queue."""
 
@@ -27,6 +34,7 @@ class SearchRow(Base):
         Index("ix_searches_model_name_id", "model_name", "id"),
         Index("ix_searches_profile_id", "profile", "id"),
         Index("ix_searches_cluster_id", "cluster", "id"),
+        *(Index(f"ix_searches_{name}_id", name, "id") for name in SORTED_BY),
         Index("ix_searches_content", "spec_hash", "profile_hash", "engine_version", "status"),
     )
 

@@ -16,6 +16,7 @@ from autodeploy.store.clock import first_id_at, utc_now
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from autodeploy.store.planset_rows import plan_rows, result_columns
+from autodeploy.store.sorted_searches import SORTS
 from autodeploy.store.tables import EventRow, PlanRow, SearchRow, TagRow
 from tests.faults.ledger import SPEC
 from tests.support.figures import report
@@ -30,6 +31,7 @@ REQUESTS = 40
 LIMIT_MS = 50.0
 MODELS = ("deepseek-v3", "qwen3-235b-a22b", "llama3-70b", "pangu-ultra-moe-718b")
 STATUSES = ("optimal", "feasible", "infeasible", "failed")
+FIGURES = ("best_step_time_s", "best_tokens_per_s_per_npu", "best_mfu", "gap")
 EVERY_RARE = 10_000  # one search in so many has the rare model, status and tag
 
 
@@ -77,11 +79,21 @@ def measure(service: Service, num_searches: int, case: str) -> bool:
         "far page of a tag": {"tag": "common", "after": first_id_at(utc_now() - timedelta(minutes=num_searches * 0.9))},
         "tag and rare status": {"tag": "other", "status": "cancelled"},
         "rare tag and other model": {"tag": "rare", "model": MODELS[1]},
+        **{f"by {name}": {"sort": name} for name in SORTS},
+        **{f"by -{name}": {"sort": f"-{name}"} for name in SORTS},
+        "by gap and model": {"sort": "gap", "model": MODELS[0]},
+        "by -best_mfu and status": {"sort": "-best_mfu", "status": "feasible"},
+        "by num_npus and rare model": {"sort": "num_npus", "model": "rare"},
+        "by -gap and rare tag": {"sort": "-gap", "tag": "rare"},
+        "by best_step_time_s, tag and model": {"sort": "best_step_time_s", "tag": "common", "model": MODELS[1]},
+        "by gap, no such model": {"sort": "gap", "model": "nothing"},
         "created": {"created_before": moment},
         "created and rare model": {"created_after": moment, "model": "rare"},
     }
     within = True
     with httpx.Client(base_url=service.urls[0], timeout=30) as client:
+        middle = client.get("/v1/searches", params={"limit": 1, "created_before": moment}).json()["items"][0]["id"]
+        queries |= {f"far page by {name}": {"sort": name, "after": middle} for name in SORTS}
         for name, parameters in queries.items():
             times_ms = []
             for _ in range(REQUESTS):
@@ -112,10 +124,20 @@ def _search(number: int, created_at: Any, values: dict[str, Any]) -> dict[str, A
         "profile": ("ascend-800t-a2", "cloudmatrix-384")[number % 2],
         "seq_length": 4096,
         "global_batch_size": 16,
+        "num_npus": None if number % 11 == 0 else 8 << number % 9,
+        **_figures(number, values),
         "note": f"run {number}",
         "attempts": 1,
         "cancel_requested": False,
     }
+
+
+def _figures(number: int, values: dict[str, Any]) -> dict[str, Any]:
+    """Figures that differ from search to search; one in five found no plan."""
+    if number % 5 == 0:
+        return dict.fromkeys(FIGURES)
+    factor = 0.5 + (number * 7919 % 10_007) / 10_007
+    return {name: factor * (values[name] or 1.0) for name in FIGURES}
 
 
 def _tags(numbers: range, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

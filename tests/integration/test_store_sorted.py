@@ -1,0 +1,99 @@
+"""Sorted lists: every column, both directions, every filter, page by page, as sorting the whole history would give."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autodeploy.errors import SpecError
+from autodeploy.store.clock import new_search_id
+from autodeploy.store.searches import LIST_COLUMNS, Searches, SearchFilter
+from autodeploy.store.sorted_searches import SORTS, sorted_page
+from tests.integration.test_store_searches import NOW, new_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.store.database import Database
+
+pytestmark = pytest.mark.integration
+
+FILTERS = (
+    SearchFilter(),
+    SearchFilter(model="model 1"),
+    SearchFilter(status="feasible"),
+    SearchFilter(tag="even"),
+    SearchFilter(model="model 1", tag="even", status="queued"),
+    SearchFilter(created_after=NOW + timedelta(hours=5), created_before=NOW + timedelta(hours=20)),
+    SearchFilter(model="nothing"),
+)
+
+
+def fill(database: Database) -> list[dict[str, Any]]:
+    dice = random.Random(11)
+    known = []
+    with database.write() as session:
+        for n in range(30):
+            at = NOW + timedelta(hours=n)
+            row = new_row(new_search_id(at), model=f"model {n % 2}", at=at)
+            row.status = dice.choice(("queued", "feasible"))
+            row.num_npus = dice.choice((None, 8, 16, 16, 384))
+            row.seq_length, row.global_batch_size = dice.choice((4096, 8192)), dice.choice((64, 15_360))
+            found = dice.random() < 0.6
+            row.best_step_time_s = dice.choice((1.1, 2.2, 0.3)) if found else None
+            row.best_tokens_per_s_per_npu = dice.uniform(1, 9) if found else None
+            row.best_mfu, row.gap = (dice.random(), None) if found else (None, None)
+            tags = ("even",) if n % 2 == 0 else ()
+            known.append(
+                {name: getattr(row, column.key) for name, column in SORTS.items()}
+                | {"id": row.id, "at": at, "tags": tags}
+            )
+            Searches(session).add(row, tags)
+    return known
+
+
+def expected(known: list[dict[str, Any]], where: SearchFilter, sort: str) -> list[str]:
+    name, down = sort.removeprefix("-"), sort.startswith("-")
+    kept = [
+        row
+        for row in known
+        if all(row[f] == v for f in ("model", "profile", "status") if (v := getattr(where, f)) is not None)
+        and (where.tag is None or where.tag in row["tags"])
+        and (where.created_after is None or row["at"] >= where.created_after)
+        and (where.created_before is None or row["at"] < where.created_before)
+    ]
+    by_id = sorted(kept, key=lambda row: row["id"], reverse=down)
+    valued = sorted((row for row in by_id if row[name] is not None), key=lambda row: row[name], reverse=down)
+    # A stable sort keeps the order of the ids among equal values, also in reverse.
+    return [row["id"] for row in (*valued, *(row for row in by_id if row[name] is None))]
+
+
+def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
+    seen: list[str] = []
+    with database.read() as session:
+        while True:
+            after = seen[-1] if seen else None
+            rows: Sequence[Any] = sorted_page(session, LIST_COLUMNS, where, sort, limit=7, after=after)
+            seen += [row.id for row in rows]
+            if len(rows) < 7:
+                return seen
+
+
+@pytest.mark.parametrize("few", [0, 1000], ids=["filters leave many", "filters leave few"])
+def test_pages_are_the_sorted_history(database: Database, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr("autodeploy.store.sorted_searches.FEW", few)
+    known = fill(database)
+    for name in SORTS:
+        for sort in (name, f"-{name}"):
+            for where in FILTERS:
+                assert paged(database, where, sort) == expected(known, where, sort), (sort, where)
+
+
+def test_a_page_after_a_search_that_is_gone_is_refused(database: Database) -> None:
+    fill(database)
+    with database.read() as session, pytest.raises(SpecError) as caught:
+        sorted_page(session, LIST_COLUMNS, SearchFilter(), "gap", limit=3, after="srch_gone")
+    assert caught.value.errors[0].path == "after"

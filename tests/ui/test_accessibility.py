@@ -1,0 +1,81 @@
+"""axe-core on every page in both languages and colour schemes, and the keyboard alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.ui.conftest import visiting
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from tests.ui.conftest import Site, Visitor
+
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+AXE = Axe()
+
+
+def violations(page: Page) -> list[str]:
+    """One line for each rule that the page breaks: the rule, where, and what is wrong."""
+    found: list[dict[str, Any]] = AXE.run(page, options=RULES).response["violations"]
+    return [
+        f"{rule['id']} {node['target']} {node.get('failureSummary', '')} {node['html'][:160]}"
+        for rule in found
+        for node in rule["nodes"][:5]
+    ]
+
+
+def paths(site: Site) -> list[str]:
+    plans = [plan.plan_id for plan in site.services.searches.plans(site.stored["good"])]
+    return [
+        *("/", "/?status=cancelled&model=nothing", "/new", "/profiles", "/profiles/cloudmatrix-384", "/accuracy"),
+        *("/compare", "/compare?plans=" + ",".join(plans[:3]), f"/plans/{plans[0]}", "/searches/srch_missing"),
+        *(f"/searches/{search_id}" for search_id in site.stored.values()),
+    ]
+
+
+@pytest.mark.parametrize(("lang", "scheme"), [("en", "light"), ("en", "dark"), ("zh", "light")])
+def test_no_page_breaks_a_rule(chromium_browser: Browser, site: Site, lang: str, scheme: str) -> None:
+    broken: dict[str, list[str]] = {}
+    with visiting(chromium_browser, site.url, color_scheme=scheme) as visitor:
+        for path in paths(site):
+            page = visitor.open(f"{path}{'&' if '?' in path else '?'}lang={lang}")
+            page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+            if found := violations(page):
+                broken[path] = found
+        visitor.faults = [fault for fault in visitor.faults if "404" not in fault]  # the missing search
+    assert broken == {}, "\n".join(f"{path}: {line}" for path, lines in broken.items() for line in lines)
+
+
+def test_answers_and_complaints_break_no_rule_either(visitor: Visitor, site: Site) -> None:
+    page = visitor.open("/new")
+    page.get_by_label("Cards").fill("many")
+    page.locator("#fields").get_by_role("button", name="Search").click()
+    page.wait_for_selector("#summary:not([hidden])")
+    assert violations(page) == []
+    visitor.faults = [fault for fault in visitor.faults if "422" not in fault]  # the browser notes the refusal
+
+
+def test_a_broken_rule_would_be_seen(visitor: Visitor) -> None:
+    page = visitor.open("/")
+    page.evaluate("document.body.append(Object.assign(document.createElement('img'), {src: '/static/icon.svg'}))")
+    assert any(line.startswith("image-alt") for line in violations(page))
+
+
+def test_the_keyboard_alone_reaches_a_plan(visitor: Visitor, site: Site) -> None:
+    page = visitor.open("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("(document.activeElement.getAttribute('href') || '').startsWith('/searches/')"):
+            break
+    seen = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert seen != "none", "the focused link does not show"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/searches/*")
