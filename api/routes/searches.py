@@ -86,7 +86,9 @@ async def wait_until_finished(searches: SearchService, search_id: str, wait_s: f
     return await run_in_threadpool(searches.get, search_id)
 
 
-@router.get("", operation_id="list_searches", summary="List searches, newest first or sorted", responses=responses(422, 503))
+@router.get(
+    "", operation_id="list_searches", summary="List searches, newest first or sorted", responses=responses(422, 503)
+)
 def list_searches(
     request: Request,
     searches: SearchesDep,
@@ -98,9 +100,11 @@ def list_searches(
     created_before: Annotated[datetime | None, Query(description="before; RFC 3339 with a time zone")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=SEARCH_ID_PATTERN, description="the last id of the page before")] = None,
-    sort: Annotated[str, Query(pattern=SORT, description="a field of the items; `-` before it: largest first")] = NEWEST,
+    sort: Annotated[
+        str, Query(pattern=SORT, description="a field of the items; `-` before it: largest first")
+    ] = NEWEST,
 ) -> SearchList:
-    """Pages are stable while searches are added: `next` continues after the last one shown. What lacks a value is last."""
+    """Pages are stable while searches are added: `next` continues after the last one shown. No value comes last."""
     for name, text in (("model", model), ("profile", profile), ("tag", tag)):
         if text is not None and "\0" in text:
             raise SpecError("no such text", path=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -15,6 +16,7 @@ from api.ui.assets import asset_url
 from api.ui.formats import FILTERS
 from api.ui.languages import language_of, requested_language, texts
 from autodeploy.figures.layout import plotly_style_ids
+from autodeploy.reports.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +54,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS, json_island=json_island)
+    environment.filters.update(FILTERS, json_island=json_island, translated=translated)
     environment.globals.update(asset_url=asset_url, plotly_style_ids=plotly_style_ids, version=version("autodeploy"))
     return environment
 
@@ -81,7 +83,14 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
 
     html = ENVIRONMENT.get_template(template).render(
         context
-        | {"t": t, "lang": lang, "link": link, "in_language": in_language, "path": request.url.path}
+        | {
+            "t": t,
+            "tr": partial(translated, lang=lang),
+            "lang": lang,
+            "link": link,
+            "in_language": in_language,
+            "path": request.url.path,
+        }
         | {"session_of": getattr(getattr(request.state, "principal", None), "name", "")}
     )
     return HTMLResponse(html, status_code=status, headers=HEADERS | {"Content-Language": lang})

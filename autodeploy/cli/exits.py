@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.planset import Status
 
 DONE = 0
@@ -20,37 +25,57 @@ def exit_code(status: Status) -> int:
     return {"optimal": DONE, "feasible": DONE, "infeasible": INFEASIBLE}.get(status, SERVICE_ERROR)
 
 
-def report_error(error: Exception) -> int:
+def report_error(error: Exception, lang: Language = "en") -> int:
     """Tells the error on stderr and returns the exit code."""
     from autodeploy.errors import AutoDeployError, ConflictError, NotFoundError, SearchCancelled, SpecError
+    from autodeploy.reports.texts import say
     from hardware_profiles.errors import ProfileError
 
     if isinstance(error, SpecError):
-        _tell_fields([(e.path, e.message, e.hint) for e in error.errors])
+        _tell_fields([(e.path, e.message, e.hint) for e in error.errors], lang)
         return BAD_INPUT
     if isinstance(error, ProfileError):
         named = [(problem.path, problem.message, problem.hint) for problem in error.problems]
-        _tell_fields(named or [(error.path, str(error), error.hint)])
+        _tell_fields(named or [(error.path, str(error), error.hint)], lang)
         return BAD_INPUT
     if isinstance(error, SearchCancelled):
-        _tell(f"cancelled: {error}", error.hint)
+        _tell(say(lang, "error_cancelled", text=error), error.hint, lang)
         return SERVICE_ERROR
     if isinstance(error, AutoDeployError):
-        _tell(f"error: {error}", error.hint)
+        _tell(say(lang, "error") + _said(str(error), lang), error.hint, lang)
         return BAD_INPUT if isinstance(error, NotFoundError | ConflictError) else SERVICE_ERROR
-    _tell(f"error: {type(error).__name__}: {error}", "")
+    _tell(say(lang, "error") + f"{type(error).__name__}: {error}", "", lang)
     return SERVICE_ERROR
 
 
-def _tell_fields(fields: list[tuple[str, str, str]]) -> None:
+def asked_language(arguments: Sequence[str]) -> Language:
+    """The language that a command line asks for, also one that could not be read otherwise."""
+    given = [after for name, after in itertools.pairwise(arguments) if name == "--lang"]
+    given += [name.removeprefix("--lang=") for name in arguments if name.startswith("--lang=")]
+    return "zh" if (given or [os.environ.get("AUTODEPLOY_LANG", "en")])[-1] == "zh" else "en"
+
+
+def _said(text: str, lang: Language) -> str:
+    if lang == "en":
+        return text  # the catalogue of sentences takes a moment to read
+    from autodeploy.reports.translation import translated
+
+    return translated(text, lang)
+
+
+def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:
+    from autodeploy.reports.texts import say
+
     if len(fields) > 1:
-        _tell(f"error: {len(fields)} fields are not valid", "")
+        _tell(say(lang, "error_fields", count=len(fields)), "", lang)
     for path, message, hint in fields:
-        prefix = "  " if len(fields) > 1 else "error: "
-        _tell(prefix + (f"{path}: " if path else "") + message, hint)
+        prefix = "  " if len(fields) > 1 else say(lang, "error")
+        _tell(prefix + (f"{path}: " if path else "") + _said(message, lang), hint, lang)
 
 
-def _tell(message: str, hint: str) -> None:
+def _tell(message: str, hint: str, lang: Language) -> None:
+    from autodeploy.reports.texts import say
+
     print(message, file=sys.stderr)  # noqa: T201 - this is the one place that talks of errors
     if hint:
-        print(f"      hint: {hint}", file=sys.stderr)  # noqa: T201
+        print(say(lang, "hint", hint=_said(hint, lang)), file=sys.stderr)  # noqa: T201

@@ -26,7 +26,7 @@ from autodeploy.cli import (
     why_not,
     worker,
 )
-from autodeploy.cli.exits import SERVICE_ERROR, report_error
+from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
 
 app = typer.Typer(
     name="autodeploy",
@@ -71,7 +71,7 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        code = report_error(error)
+        code = report_error(error, asked_language(sys.argv))
         if code == SERVICE_ERROR:
             _show_trace_when_asked()
         sys.exit(code)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import ListFormat, SimpleFormat, read_spec
+from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language, read_spec
 
 if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
 
@@ -23,6 +24,7 @@ def why_not(
     subject: Annotated[str, typer.Argument(metavar="SPEC|PLAN_ID", help="a spec, or a plan to change")],
     strategy: Annotated[str, typer.Option("--strategy", metavar="AXIS=VALUE,...", help="such as tp=8,pp=4")],
     output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Name the rule or bound that rejects a strategy, and what it would cost."""
     from dataclasses import asdict
@@ -33,20 +35,25 @@ def why_not(
     spec, chosen = _question(subject, strategy)
     answer = explain(spec, chosen)
     if output_format is ListFormat.TABLE:
-        write_report(answer_text(answer), None)
+        write_report(answer_text(answer, language(lang)), None)
         return
     write_report(json_text(asdict(answer) | {"nearest": [near.model_dump() for near in answer.nearest]}), None)
 
 
-def answer_text(answer: Any) -> str:
+def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass."""
-    lines = [f"rejected by {answer.rule}: {answer.message}" if answer.rule else answer.message]
+    from autodeploy.reports.texts import say
+    from autodeploy.reports.translation import translated
+
+    message = translated(answer.message, lang)
+    lines = [say(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
     if answer.step_time_s is not None:
-        against = "" if answer.against_best_pct is None else f", {answer.against_best_pct:+.1f} % against the best plan"
-        lines.append(f"  it would take {answer.step_time_s:.4g} s a step{against}")
+        against = answer.against_best_pct
+        compared = "" if against is None else say(lang, "against_best", pct=f"{against:+.1f}")
+        lines.append("  " + say(lang, "would_take", step=f"{answer.step_time_s:.4g}") + compared)
     if answer.nearest:
-        lines.append("  nearest changes:")
-        lines += [f"    - {near.change}: {near.effect}" for near in answer.nearest]
+        lines.append("  " + say(lang, "nearest_passing"))
+        lines += [f"    - {translated(n.change, lang)}: {translated(n.effect, lang)}" for n in answer.nearest]
     return "\n".join(lines)
 
 

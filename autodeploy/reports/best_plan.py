@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.reports.breakdown import breakdown_line
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import Language, say
+from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import SYSTEMS, TARGETS, choices, degrees, percent, quantity, seconds, width, wrap
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
         facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
     facts.append(breakdown_line(plan, lang))
-    facts += plan.assumptions
+    facts += [translated(text, lang) for text in plan.assumptions]
     for fact in facts:
         lines += wrap(fact, columns, indent=INDENT, hanging=INDENT)
     return lines
@@ -110,7 +111,8 @@ def _interval(plan: Plan, lang: Language) -> str:
     given = plan.uncertainty
     text = say(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
     if given.extrapolated:
-        names = [axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in given.extrapolated]
+        axes = [translated(axis, lang) for axis in given.extrapolated]
+        names = [axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in axes]
         text += say(lang, "comma") + say(lang, "extrapolated", axes=_listed(names, lang))
     if given.nearest_record is not None:
         text += say(lang, "semicolon") + say(lang, "nearest", record=given.nearest_record)

@@ -9,6 +9,7 @@ from autodeploy.reports.best_plan import header
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
 from autodeploy.reports.texts import Language, say
+from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, percent, seconds, wrap
 from autodeploy.specs.spec import Spec
 
@@ -130,7 +131,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
         if not report.remedies:
             better = report.best is not None and report.best.plan.peak_memory_gib * GIB <= short.limit_bytes
             lines.append(tell(lang, "no_fix") + (f"; {tell(lang, 'take_best')}" if better else ""))
-    lines += [tell(lang, "broken_rule", rule=rule) for rule in report.broken_rules]
+    lines += [tell(lang, "broken_rule", rule=translated(rule, lang)) for rule in report.broken_rules]
     lines += [tell(lang, "contradiction", text=text) for text in report.contradictions]
     if report.unknown_flags:
         lines.append(tell(lang, "unknown_flags", flags=", ".join(report.unknown_flags)))

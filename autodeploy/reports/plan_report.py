@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.reports.best_plan import COLUMNS, INDENT, header, plan_lines
 from autodeploy.reports.rows import PlanRow, plan_rows
 from autodeploy.reports.texts import Language, say
+from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import TARGETS, pad, percent, seconds, width, wrap
 from autodeploy.specs.spec import Spec
 
@@ -34,7 +35,7 @@ def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate: one strategy as given, no ranking."""
     lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=say(lang, "plan"))]
     if plan.explanation:
-        lines += wrap(plan.explanation, indent=INDENT, hanging=INDENT)
+        lines += wrap(translated(plan.explanation, lang), indent=INDENT, hanging=INDENT)
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
@@ -100,7 +101,7 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = 
         price = say(lang, "price", target=target, price=f"{free.price_pct:.1f}", step=seconds(free.best_step_time_s))
         lines += wrap(price, columns, hanging=INDENT)
     for text in plan_set.warnings:
-        lines += wrap(say(lang, "warning", text=text), columns, hanging=INDENT)
+        lines += wrap(say(lang, "warning", text=translated(text, lang)), columns, hanging=INDENT)
     if not plan_set.reproducible:
         lines += wrap(say(lang, "not_reproducible"), columns, hanging=INDENT)
     return lines
@@ -120,13 +121,25 @@ def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) 
         return lines
     if reason.binding_rules:
         lines += wrap(
-            say(lang, "binding", rules="; ".join(reason.binding_rules)), columns, indent=INDENT, hanging=INDENT
+            say(
+                lang,
+                "binding",
+                rules=say(lang, "semicolon").join(translated(rule, lang) for rule in reason.binding_rules),
+            ),
+            columns,
+            indent=INDENT,
+            hanging=INDENT,
         )
     if not reason.nearest:
         return [*lines, INDENT + say(lang, "no_nearest")]
     lines.append(INDENT + say(lang, "nearest_changes"))
     for near in reason.nearest:
-        lines += wrap(f"- {near.change}: {near.effect}", columns, indent=INDENT * 2, hanging=INDENT)
+        lines += wrap(
+            f"- {translated(near.change, lang)}: {translated(near.effect, lang)}",
+            columns,
+            indent=INDENT * 2,
+            hanging=INDENT,
+        )
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import Language, say
+from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, percent, quantity, seconds
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _phase(number: int, phase: RunPhase, lang: Language) -> str:
     batch = f"{last:,}" if first == last else f"{first:,}-{last:,}"
     where = {"number": number, "seq": f"{phase.seq_length:,}", "batch": batch}
     if phase.days is None or phase.step_time_s is None:
-        return say(lang, "run_phase_problem", **where, problem=phase.problem)
+        return say(lang, "run_phase_problem", **where, problem=translated(phase.problem or "", lang))
     text = say(
         lang,
         "run_phase",

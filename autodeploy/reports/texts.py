@@ -39,6 +39,17 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "does_not_fit": ("DOES NOT FIT by {excess} GiB", "超出 {excess} GiB，放不下"),
     "run": ("{tokens} tokens: {days} days, {card_hours} card-hours", "{tokens} tokens：{days} 天，{card_hours} 卡时"),
+    # why not
+    "rejected_by": ("rejected by {rule}: {message}", "被 {rule} 拒绝：{message}"),
+    "would_take": ("it would take {step} s a step", "单步将为 {step} s"),
+    "against_best": (", {pct} % against the best plan", "，比最优方案 {pct} %"),
+    "nearest_passing": ("nearest changes:", "最接近的修改："),
+    # errors
+    "error": ("error: ", "错误："),
+    "error_fields": ("error: {count} fields are not valid", "错误：{count} 个字段无效"),
+    "hint": ("      hint: {hint}", "      提示：{hint}"),
+    "error_cancelled": ("cancelled: {text}", "已取消：{text}"),
+    # the run of weeks
     "run_steps": ("{tokens} tokens: {days} days of steps", "{tokens} tokens：纯训练 {days} 天"),
     "run_total": (
         "with checkpoints and failures {days} days, {card_hours} card-hours, goodput {goodput} %",

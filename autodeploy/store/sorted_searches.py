@@ -102,7 +102,9 @@ def _filtered(session: Session, query: Select[Any], where: SearchFilter) -> Sele
     if few is not None:
         query = query.where(few)
     if where.created_after is not None:
-        query = query.where(SearchRow.created_at >= where.created_after, SearchRow.id >= first_id_at(where.created_after))
+        query = query.where(
+            SearchRow.created_at >= where.created_after, SearchRow.id >= first_id_at(where.created_after)
+        )
     if where.created_before is not None:
         later = where.created_before + timedelta(milliseconds=1)
         query = query.where(SearchRow.created_at < where.created_before, SearchRow.id < first_id_at(later))

@@ -1,0 +1,100 @@
+"""The planner's English sentences in Chinese.
+
+A PlanSet holds sentences as they were said: in English, so that equal searches stay equal. This reads them back by the
+templates of `sentences.yaml` and says them in the reader's language. What no template knows stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ruamel.yaml import YAML
+
+if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
+
+_NUMBER = r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?"
+_LIST = re.compile(r"; |, | and | or ")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A template in both languages, and the pattern that reads its blanks out of an English sentence."""
+
+    english: str
+    chinese: str
+    pattern: re.Pattern[str]
+    kinds: dict[str, str]
+
+    @property
+    def literal_length(self) -> int:
+        """Characters that are no blank: of two templates that match, the one with more of them says more."""
+        return sum(len(text) for text, *_ in string.Formatter().parse(self.english))
+
+
+@cache
+def sentences() -> tuple[Sentence, ...]:
+    """Every sentence, those with most literal text first."""
+    document = YAML(typ="safe").load(files("autodeploy.reports").joinpath("sentences.yaml").read_text(encoding="utf-8"))
+    found = [_sentence(english, chinese) for group in document.values() for english, chinese in group.items()]
+    return tuple(sorted(found, key=lambda s: (-s.literal_length, s.english)))
+
+
+def blanks(template: str) -> dict[str, str]:
+    """Names of a template's blanks and their kinds: n, t, l or nothing."""
+    return {name: kind or "" for _, name, kind, _ in string.Formatter().parse(template) if name}
+
+
+def _sentence(english: str, chinese: str) -> Sentence:
+    pattern = ""
+    for text, name, kind, _ in string.Formatter().parse(english):
+        pattern += re.escape(text)
+        if name:
+            pattern += f"(?P<{name}>{_NUMBER if kind == 'n' else '.+?'})"
+    return Sentence(english, chinese, re.compile(pattern, re.DOTALL), blanks(english))
+
+
+@lru_cache(maxsize=4096)
+def _chinese(text: str) -> str | None:
+    """The sentence in Chinese; None where no template matches it in all its blanks."""
+    for sentence in sentences():
+        match = sentence.pattern.fullmatch(text)
+        if match is None:
+            continue
+        values: dict[str, str] = {}
+        for name, kind in sentence.kinds.items():
+            value = match[name]
+            said = _chinese_list(value) if kind == "l" else _chinese(value) if kind == "t" else value
+            if said is None:
+                break
+            values[name] = said
+        else:
+            return "".join(
+                literal + (values[name] if name else "")
+                for literal, name, *_ in string.Formatter().parse(sentence.chinese)
+            )
+    return None
+
+
+def _chinese_list(text: str) -> str | None:
+    whole = _chinese(text)
+    if whole is not None:
+        return whole
+    # The shortest beginning that is a sentence, then the rest: sentences may hold commas themselves.
+    for separator in _LIST.finditer(text):
+        first, rest = _chinese(text[: separator.start()]), _chinese_list(text[separator.end() :])
+        if first is not None and rest is not None:
+            return f"{first}{'；' if separator[0] == '; ' else '、'}{rest}"
+    return None
+
+
+def translated(text: str, lang: Language) -> str:
+    """What the planner said, in that language."""
+    if lang == "en" or not text:
+        return text
+    return _chinese(text) or text
