@@ -137,9 +137,11 @@ def _here(
 
         with open_services(known) as services:
             return services.check(launch, limits, services.baseline(document))
+    if document is None:  # without a database, none of what talks to one is read
+        return check_launch(launch, limits, planner=planner)
     from autodeploy.services.check_intake import baseline_plan
 
-    return check_launch(launch, limits, planner=planner, baseline=None if document is None else baseline_plan(document))
+    return check_launch(launch, limits, planner=planner, baseline=baseline_plan(document))
 
 
 def _there(
