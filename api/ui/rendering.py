@@ -79,7 +79,10 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
 
     def in_language(other: str) -> str:
         query = dict(request.query_params) | {"lang": other}
-        return request.url.path + "?" + urlencode(query)
+        path = request.url.path
+        if request.method == "POST" and path.count("/") > 2:  # the answer of a box: its page, which can be asked again
+            path = path.rpartition("/")[0]
+        return path + "?" + urlencode(query)
 
     html = ENVIRONMENT.get_template(template).render(
         context

@@ -81,6 +81,18 @@ def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> H
 @router.get("/searches/{search_id}")
 def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
     """One search: its plans and pictures, or how far it is."""
+    return _search_page(request, search_id, views)
+
+
+@router.post("/searches/{search_id}/scaling")
+def scaling(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
+    """The search with its scaling table, which takes a few short searches."""
+    if is_foreign(request):
+        return refused(request)
+    return _search_page(request, search_id, views, with_scaling=True)
+
+
+def _search_page(request: Request, search_id: str, views: Views, *, with_scaling: bool = False) -> HTMLResponse:
     try:
         view = views.search(search_id)
     except NotFoundError as error:
@@ -91,6 +103,7 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
         request,
         "search.html",
         **context,
+        scaling=views.scale(view.plan_set) if with_scaling else None,
         run=run_page(context["best"], lang, texts(lang)),
         progress=view.progress or {},
         tags=view.tags,

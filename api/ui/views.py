@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     )
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.comparison import Comparison
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.store.searches import SearchFilter
@@ -176,6 +177,12 @@ class Views:
         """What each feature of a plan buys."""
         spec = Spec.model_validate(view.plan_set.search.spec)
         return self._services.ablate(spec.model_copy(update={"strategy": view.plan.strategy}))
+
+    def scale(self, plan_set: PlanSet) -> ScalingReport | None:
+        """How a finished search scales with its cards; None without a plan."""
+        if not plan_set.plans:
+            return None
+        return self._services.scale(Spec.model_validate(plan_set.search.spec), plan_set.plans[0])
 
     def compare(self, plan_ids: Sequence[str]) -> Comparison:
         """In what plans differ; NotFoundError when one of them is not there."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
@@ -31,3 +32,10 @@ def ablate(spec: Spec, order: Sequence[str]) -> AblationReport:
     from autodeploy.ablation.ablate import ablate as ablation_of
 
     return ablation_of(spec, order=order)
+
+
+def scale(planner: str, spec: Spec, best: Plan) -> ScalingReport:
+    """The best steps on fewer and on more cards."""
+    from autodeploy.scaling import scaling
+
+    return scaling(spec, best, planner=load_planner(planner))

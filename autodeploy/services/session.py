@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan
@@ -84,6 +85,10 @@ class Services:
         if spec.strategy is None:
             self.planner.check_space(spec)
         return self._call(calls.ablate, self._with_overlay(spec), tuple(order))
+
+    def scale(self, spec: Spec, best: Plan) -> ScalingReport:
+        """How the spec's training scales around its best plan; nothing is stored."""
+        return self._call(calls.scale, self.planner_module, self._with_overlay(spec), best)
 
     def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """In a server another process computes, with a time limit; elsewhere this one."""

@@ -1,0 +1,110 @@
+"""One person's whole way through the pages in each language: submit, watch, cancel, compare, what-if, scaling, export."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from api.ui.assets import PLOTLY
+from api.ui.languages import texts
+from autodeploy.importers.import_document import import_document
+from tests import factories
+from tests.ui.conftest import visiting
+from tests.ui.test_plan_pages import SPEC as PLANNED
+from tests.ui.test_plan_pages import planned as planned  # noqa: PLC0414 - the fixture of a server that plans
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from autodeploy.figures.labels import Language
+    from tests.ui.conftest import Site, Visitor
+
+WEIGHT_LIMIT = 1.5e6
+LANGUAGES = pytest.mark.parametrize("lang", ["en", "zh"])
+
+
+@LANGUAGES
+def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planned: Site, lang: Language) -> None:
+    says = texts(lang)
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"/?lang={lang}")
+        page.get_by_role("link", name=says["site.new"]).first.click()
+        page.locator("#spec-text").fill(json.dumps(PLANNED | {"training": {**PLANNED["training"], "tokens": 1e12}}))
+        expect(page.locator("#paste-status")).not_to_be_empty()
+        page.locator("#paste").get_by_role("button", name=says["new.submit"]).click()
+        page.wait_for_url(re.compile(rf"/searches/srch_\w+\?lang={lang}"))
+        page.locator("section.best").wait_for(timeout=60_000)
+        visitor.wait_for_charts()
+        expect(page.locator("section", has=page.locator("#run"))).to_contain_text(says["run.goodput"])
+        expect(page.locator("section", has=page.locator("#run"))).to_contain_text("Llama 3 405B")
+        search_id = re.findall(r"srch_\w+", page.url)[0]
+        _scale(page, says)
+        other = page.locator("a.language").get_attribute("href") or ""
+        assert other.startswith(f"/searches/{search_id}?"), "the page in the other language can be asked for"
+        _export(page)
+        page.get_by_role("button", name=says["compare.chosen"]).click()
+        page.wait_for_url(re.compile(r"/compare\?"))
+        assert page.locator("thead th").count() == 3
+        visitor.open(f"/searches/{search_id}?lang={lang}")
+        page.locator("section.best a.button").click()
+        visitor.wait_for_charts()
+        _turn_a_knob(page)
+        _ask_why_not(page, says, lang)
+
+
+def _scale(page: Page, says: dict[str, str]) -> None:
+    page.get_by_role("button", name=says["scaling.compute"]).click(timeout=120_000)
+    rows = page.locator("section", has=page.locator("#scaling")).locator("tbody tr")
+    expect(rows.first).to_be_visible(timeout=60_000)
+    assert rows.count() >= 4
+    expect(rows.locator("xpath=self::*[contains(@class, 'first')]")).to_contain_text("100.0 %")
+
+
+def _export(page: Page) -> None:
+    fold = page.locator("#plan-1")
+    fold.locator("summary").first.click()
+    with page.expect_download() as started:
+        fold.get_by_role("link", name="mindspeed-llm", exact=True).click()
+    script = started.value.path().read_text()
+    strategy = import_document(script, "launch.sh").document["strategy"]
+    assert (strategy["tp"], strategy["micro_batch_size"]) == (2, 1)
+
+
+def _turn_a_knob(page: Page) -> None:
+    before = page.locator("[data-key='step_time_s']").inner_text()
+    page.locator("select[name=micro_batch_size]").select_option("2")
+    expect(page.locator("[data-key='step_time_s']")).not_to_have_text(before, timeout=20_000)
+
+
+def _ask_why_not(page: Page, says: dict[str, str], lang: str) -> None:
+    page.locator("input[name=strategy]").fill("tp=16,pp=1")
+    page.get_by_role("button", name=says["plan.ask"]).click()
+    answer = page.locator("section", has=page.locator("#why-not")).get_by_role("status")
+    expect(answer).not_to_be_empty(timeout=60_000)
+    assert bool(re.search("[\u4e00-\u9fff]", answer.inner_text())) == (lang == "zh")
+
+
+@LANGUAGES
+def test_a_search_is_watched_and_stopped(chromium_browser: Browser, site: Site, lang: Language) -> None:
+    says = texts(lang)
+    slow = factories.spec(model=factories.DEEPSEEK_V3 | {"name": "slow"})
+    search_id = site.services.searches.submit(slow, reuse=False).search.id
+    with visiting(chromium_browser, site.url) as visitor:
+        page = visitor.open(f"/searches/{search_id}?lang={lang}")
+        expect(page.locator("[data-count='solved']")).to_have_text(re.compile(r"^\d+$"), timeout=30_000)
+        page.get_by_role("button", name=says["progress.cancel"]).click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(says["status.cancelled"], timeout=30_000)
+
+
+def test_a_search_page_is_light_beside_plotly(visitor: Visitor, site: Site) -> None:
+    weights: dict[str, int] = {}
+    visitor.page.on("response", lambda answer: weights.__setitem__(answer.url, len(answer.body())))
+    visitor.open(f"/searches/{site.stored['good']}")
+    visitor.page.wait_for_load_state("networkidle")
+    assert any(PLOTLY in url for url in weights)
+    own = {url: size for url, size in weights.items() if PLOTLY not in url}
+    assert 10_000 < sum(own.values()) <= WEIGHT_LIMIT, own
