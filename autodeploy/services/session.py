@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
-    from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
 
 

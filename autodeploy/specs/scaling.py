@@ -7,7 +7,7 @@ from autodeploy.specs.strategy import Strategy
 
 
 class ScalingRow(Document):
-    """One number of cards. Figures are absent where nothing fits; `efficiency` is speed a card against the spec's own."""
+    """One number of cards. Without figures nothing fits; `efficiency` is speed a card against the spec's own."""
 
     num_npus: int
     strategy: Strategy | None = None

@@ -1,4 +1,4 @@
-"""One person's whole way through the pages in each language: submit, watch, cancel, compare, what-if, scaling, export."""
+"""One person's way through the pages in each language: submit, watch, cancel, compare, what-if, scaling, export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autodeploy.importers.import_document import import_document
 from tests import factories
 from tests.ui.conftest import visiting
 from tests.ui.test_plan_pages import SPEC as PLANNED
-from tests.ui.test_plan_pages import planned as planned  # noqa: PLC0414 - the fixture of a server that plans
+from tests.ui.test_plan_pages import planned as planned
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
