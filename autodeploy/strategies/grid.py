@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.strategies.candidates import HYBRID_DEGREES, (
+from autodeploy.strategies.candidates import (
     CP_ALGOS,
     DISPATCHERS,
+    HYBRID_DEGREES,
     PAIRED,
     SCHEDULES,
     Bools,
