@@ -9,6 +9,7 @@ UV      ?= uv
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
+READY := $(VENV)/.ready
 TYPED := autodeploy api cost_models hardware_profiles
 
 .DEFAULT_GOAL := help
@@ -20,17 +21,24 @@ help: ## Say what can be made
 
 install: $(STAMP) ## Create .venv and install the locked packages
 
-$(STAMP): requirements.lock pyproject.toml .ci/install.py
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python .ci/install.py
+	@$(PYTHON) -m venv $(VENV)
+
+# READY: all that running needs. STAMP: all that developing needs, and so READY too.
+$(READY): requirements.lock pyproject.toml .ci/install.py | $(BIN)/python
+	@$(BIN)/python .ci/install.py runtime
 	@touch $@
 
-plan: $(STAMP) ## Plan the example and print the report
+$(STAMP): requirements.lock pyproject.toml .ci/install.py | $(BIN)/python
+	@$(BIN)/python .ci/install.py
+	@touch $(READY) $@
+
+plan: $(READY) ## Plan the example and print the report
 	@$(BIN)/autodeploy db upgrade
 	@$(BIN)/autodeploy plan $(EXAMPLE)
 
-serve: $(STAMP) ## Serve the API and the pages
+serve: $(READY) ## Serve the API and the pages
 	@$(BIN)/autodeploy db upgrade
 	@$(BIN)/autodeploy serve
 

@@ -1,6 +1,7 @@
 """Installs requirements.lock and then this project into the environment whose Python runs this file.
 
-pip's own output goes to a log; a person sees one line of progress, and the end of the log when it fails.
+`install.py runtime` leaves out what only developing needs. pip's own output goes to a log; a person sees one line of
+progress, and the end of the log when it fails.
 """
 
 from __future__ import annotations
@@ -8,23 +9,29 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+from runtime_lock import part_of, runtime_names
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 MINIMUM = (3, 11)
 LOG_TAIL_LINES = 25
+# What an editable install is made with.
+BUILD = frozenset({"hatchling", "editables"})
 
 
-def locked_packages() -> int:
-    """How many packages the lock names."""
-    return len(re.findall(r"^[A-Za-z0-9][\w.\-]*==", LOCK.read_text(encoding="utf-8"), flags=re.MULTILINE))
+def count_packages(lock: str) -> int:
+    """How many packages a lock names."""
+    return len(re.findall(r"^[A-Za-z0-9][\w.\-]*==", lock, flags=re.MULTILINE))
 
 
 def pip(*arguments: str, total: int = 0) -> list[str]:
     """Runs pip and shows how many of `total` packages it has looked at. Exits with pip's status on failure."""
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-color", *arguments]
+    options = ["--disable-pip-version-check", "--no-color", "--no-compile"]
+    command = [sys.executable, "-m", "pip", "install", *options, *arguments]
     started_s = time.monotonic()
     log: list[str] = []
     seen = 0
@@ -54,10 +61,16 @@ def show(text: str, step: int) -> None:
 def main() -> None:
     if sys.version_info < MINIMUM:
         sys.exit(f"Python {'.'.join(map(str, MINIMUM))} or newer is needed, this is {sys.version.split()[0]}.")
-    total = locked_packages()
+    lock = LOCK.read_text(encoding="utf-8")
+    if sys.argv[1:] == ["runtime"]:
+        lock = part_of(lock, runtime_names() | BUILD)
+    total = count_packages(lock)
     started_s = time.monotonic()
     print(f"Installing {total} locked packages into {Path(sys.prefix).name}", file=sys.stderr, flush=True)
-    pip("--require-hashes", "--requirement", str(LOCK), total=total)
+    with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as wanted:
+        wanted.write(lock)
+        wanted.flush()
+        pip("--require-hashes", "--requirement", wanted.name, total=total)
     pip("--no-deps", "--no-build-isolation", "--editable", ".")
     end = "\n" if sys.stderr.isatty() else ""
     print(f"{end}Installed in {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)

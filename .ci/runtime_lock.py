@@ -48,10 +48,15 @@ def part_of(lock: str, names: set[str]) -> str:
     return "\n".join(blocks[name][0] for name in sorted(reached)) + "\n"
 
 
+def runtime_names() -> set[str]:
+    """Names of what a service requires: the project's requirements and those of its extra `postgres`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return wanted_names(project, ["postgres"])
+
+
 def main() -> None:
     """`runtime_lock.py` prints the service's part, `runtime_lock.py NAME...` the part of these packages."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = {canonical(name) for name in sys.argv[1:]} or wanted_names(project, ["postgres"])
+    names = {canonical(name) for name in sys.argv[1:]} or runtime_names()
     sys.stdout.write(part_of((ROOT / "requirements.lock").read_text(encoding="utf-8"), names))
 
 

@@ -83,7 +83,8 @@ def swap_names(strategy: Strategy) -> list[str]:
 
 
 def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
-    return [module for stage in per_stage or () for module, layers in stage.items() if layers > 0]
+    """Modules of any stage; of which class of layers (`activation@moe`) is the stage's own table to tell."""
+    return [name.partition("@")[0] for stage in per_stage or () for name, layers in stage.items() if layers > 0]
 
 
 def choices(strategy: Strategy, lang: Language) -> str:
