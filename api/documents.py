@@ -14,7 +14,7 @@ from autodeploy.store.clock import iso
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from autodeploy.services import PlanText, SearchPage, SearchSummary, SearchView
+    from autodeploy.services import SearchPage, SearchSummary, SearchView, StoredPlan
 
 
 STALE = "computed with an older profile than a search today would take"
@@ -121,7 +121,7 @@ class PlanDocument(Plan):
     stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
 
     @staticmethod
-    def json_of(view: PlanText) -> bytes:
+    def json_of(view: StoredPlan) -> bytes:
         """The document of a stored plan, put together as text."""
         said = {"search_id": view.search_id} | ({"stale": True} if view.stale else {})
         return _joined(view.text, said)

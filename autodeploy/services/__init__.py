@@ -5,14 +5,13 @@ from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutco
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService, Submission
 from autodeploy.services.session import Services, open_services
-from autodeploy.services.views import PlanText, PlanView, SearchPage, SearchSummary, SearchView
+from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
 
 __all__ = [
     "ANYONE",
     "AccessService",
     "ClusterView",
     "KeyView",
-    "PlanText",
     "PlanView",
     "Principal",
     "ReestimatedPlan",
@@ -26,6 +25,7 @@ __all__ = [
     "SearchSummary",
     "SearchView",
     "Services",
+    "StoredPlan",
     "Submission",
     "open_services",
 ]

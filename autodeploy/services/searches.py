@@ -14,7 +14,7 @@ from autodeploy.jobs.owner import Owner
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.cluster_overlays import Freshness, Resting, with_overlay
 from autodeploy.services.intake import placed_in_spec, refuse_files
-from autodeploy.services.views import PlanText, PlanView, SearchPage, SearchSummary, SearchView
+from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
 from autodeploy.specs.planset import FINISHED, Plan
 from autodeploy.specs.spec import canonical_json
 from autodeploy.store.clock import new_search_id, utc_now
@@ -327,7 +327,7 @@ class SearchService:
         plan = next(plan for plan in search.plan_set.plans if plan.plan_id == plan_id)
         return PlanView(plan, search.plan_set, search.stale)
 
-    def plan_text(self, plan_id: str) -> PlanText:
+    def plan_text(self, plan_id: str) -> StoredPlan:
         """A plan by its id, as JSON text, ready to be sent.
 
         Raises
@@ -342,7 +342,7 @@ class SearchService:
                     f"there is no plan {plan_id}", hint="GET /v1/searches lists searches and their best plans"
                 )
             stale = self._freshness.is_stale(session, _resting(row))
-        return PlanText(row.id, plan_json(row.document, row.engine_version), stale)
+        return StoredPlan(row.id, plan_json(row.document, row.engine_version), stale)
 
     def count_by_status(self) -> dict[str, int]:
         """How many searches have each status."""

@@ -101,7 +101,7 @@ class PlanView:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanText:
+class StoredPlan:
     """A plan as JSON text, and the newest search that found it."""
 
     search_id: str

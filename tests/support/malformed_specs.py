@@ -18,6 +18,7 @@ from autodeploy.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+# Of processor time: the app runs in this process, and the machine may have other work.
 ANSWER_LIMIT_S = 5.0
 PATIENCE_S = 60.0
 
@@ -113,7 +114,7 @@ def posting_app(database_url: str) -> Iterator[Callable[[dict[str, Any]], httpx.
 
 
 def refuse_all(post: Callable[[dict[str, Any]], httpx.Response], examples: int) -> tuple[int, float]:
-    """Sends so many malformed specs; how many were sent, and the slowest answer in seconds.
+    """Sends so many malformed specs; how many were sent, and the processor seconds of the slowest answer.
 
     Raises
     ------
@@ -133,10 +134,11 @@ def refuse_all(post: Callable[[dict[str, Any]], httpx.Response], examples: int) 
     )
     def refused(document: dict[str, Any]) -> None:
         nonlocal sent, slowest_s
-        started_s = time.perf_counter()
+        started_s, waited_s = time.process_time(), time.monotonic()
         answer = post(document)
-        duration_s = time.perf_counter() - started_s
+        duration_s = time.process_time() - started_s
         sent, slowest_s = sent + 1, max(slowest_s, duration_s)
+        assert time.monotonic() - waited_s < PATIENCE_S
         assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:500])
         errors = answer.json()["errors"]
         assert errors, answer.text[:500]
