@@ -102,7 +102,8 @@ def gemm_s(
     groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
     """
     if rates.gemm_units:
-        efficiency = rates.gemm_fraction * tiled_efficiency(m, n, k, rates.gemm_k_half, rates.gemm_units)
+        tiled = tiled_efficiency(m, n, k, rates.gemm_k_half, rates.gemm_units, groups=groups)
+        efficiency = rates.gemm_fraction * tiled
     else:
         efficiency = gemm_efficiency(m, n, k, rates, groups=groups)
     matrix_s = 2.0 * m * n * k / (rates.peak_flops * efficiency)

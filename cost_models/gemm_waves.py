@@ -19,14 +19,17 @@ TILES = ((256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 0.95))
 SLICES = (1, 2, 3, 4, 6, 8)
 
 
-def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: float) -> Floats:
+def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: float, *, groups: Number = 1.0) -> Floats:
     """Share of the rate of an endless multiplication that C[m, n] = A[m, k] B[k, n] reaches in whole waves of tiles.
+
+    groups : equal products in one operator (a batch): their tiles fill waves together, so that only the last wave of
+        them all leaves units idle.
 
     Notes
     -----
     A tile takes as long as its depth and k_half more: it fills its pipeline and writes its output. Cut into s slices
     of k / s, the depth makes s times as many tiles, and each pays k_half. The fastest choice counts, as the library's
-    heuristic would have it: m n k / min(waves x units x tile x (k / s + k_half)).
+    heuristic would have it: groups m n k / min(waves x units x tile x (k / s + k_half)).
 
     References
     ----------
@@ -38,6 +41,6 @@ def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: flo
     for rows, columns, rate in TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / columns)
         for slices in SLICES:
-            waves = np.ceil(tiles * slices / units)
+            waves = np.ceil(groups * tiles * slices / units)
             best = np.minimum(best, waves * units * rows * columns / rate * (k / slices + k_half))
-    return np.asarray(m * n * k / best)
+    return np.asarray(groups * m * n * k / best)

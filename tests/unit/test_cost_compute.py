@@ -174,6 +174,19 @@ def test_one_tile_more_than_units_costs_a_second_wave() -> None:
     assert share(109) < 0.7
 
 
+def test_a_batch_of_multiplications_fills_waves_together() -> None:
+    # NVIDIA's guide: a wave of A100 is 108 tiles. 27 leave most units idle, whatever the tile; 4 x 27 leave none.
+    alone, four = (float(tiled_efficiency(256.0 * 27, 128.0, 64.0, 400.0, 108.0, groups=g)) for g in (1.0, 4.0))
+    assert four == pytest.approx(64.0 / 464.0)
+    assert alone < 0.55 * four
+    # As many as one product of all their rows; and a batch of one is that product.
+    rows = float(tiled_efficiency(256.0 * 540, 128.0, 64.0, 400.0, 108.0))
+    assert float(tiled_efficiency(256.0 * 54, 128.0, 64.0, 400.0, 108.0, groups=10.0)) == pytest.approx(rows)
+    waves = replace(RATES, gemm_units=108.0, cube_op_s=0.0)
+    heads = 12 * float(gemm_s(2048, 2048, 128, waves, groups=12))
+    assert heads == pytest.approx(float(gemm_s(2048 * 12, 2048, 128, waves)), rel=0.03)
+
+
 def test_a_deep_multiplication_is_cut_where_tiles_are_few() -> None:
     shallow, deep = (float(tiled_efficiency(4096.0, 1024.0, k, 0.01 * k, 108.0)) for k in (1.0, 32_768.0))
     assert shallow == pytest.approx(deep)  # cutting pays where slices are long against k_half, whatever the depth

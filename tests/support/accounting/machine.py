@@ -80,25 +80,27 @@ class Numbers:
         """C[m, n] = A[m, k] B[k, n], `groups` in one operator: matrix or memory rate, and the fixed cost once."""
         flops, touched = 2 * m * n * k, 2 * (m * k + k * n + m * n)
         memory_s = touched / (self.hbm_bytes_per_s * self.hbm_fraction)
-        matrix_s = self._in_waves(m, n, k) if self.gemm_units else flops / self._matrix_rate(m, n, k, groups)
+        matrix_s = (
+            self._in_waves(m, n, k, groups) / groups if self.gemm_units else flops / self._matrix_rate(m, n, k, groups)
+        )
         return (groups * max(matrix_s, memory_s) + self.cube_op_s) * self.software_factor
 
-    def _in_waves(self, m: float, n: float, k: float) -> float:
-        """Seconds on the matrix units, a tile on every one at a time."""
+    def _in_waves(self, m: float, n: float, k: float, groups: float) -> float:
+        """Seconds of all products on the matrix units, a tile on every one at a time."""
         per_unit = self.peak_flops * self.gemm_fraction / self.gemm_units
-        return self._deepest(m, n, k, self.gemm_units) / per_unit
+        return self._deepest(m, n, k, self.gemm_units, groups) / per_unit
 
     def rounds(self, m: float, n: float, k: float) -> float:
         """FLOPs of one matrix core while the cores together work through the tiles of a product."""
-        return self._deepest(m, n, k, self.cube_cores)
+        return self._deepest(m, n, k, self.cube_cores, 1)
 
-    def _deepest(self, m: float, n: float, k: float, units: float) -> float:
+    def _deepest(self, m: float, n: float, k: float, units: float, groups: float) -> float:
         """FLOPs that one unit goes through; the library's best of three tiles and six ways to cut the depth."""
         found = []
         for high, wide, rate in ((256, 128, 1), (128, 256, 1), (128, 128, 0.95)):
             for cut in (1, 2, 3, 4, 6, 8):
                 depth = k / cut + self.gemm_k_half
-                rounds = math.ceil(math.ceil(m / high) * math.ceil(n / wide) * cut / units)
+                rounds = math.ceil(groups * math.ceil(m / high) * math.ceil(n / wide) * cut / units)
                 found.append(rounds * 2 * high * wide * depth / rate)
         return min(found)
 
