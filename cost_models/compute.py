@@ -91,6 +91,13 @@ def gemm_efficiency(m: Number, n: Number, k: Number, rates: ComputeRates, *, gro
     return np.asarray(rates.gemm_fraction / (1.0 + depth / k + rates.gemm_mn_half * (1.0 / m + 1.0 / n)))
 
 
+def _efficiency(m: Number, n: Number, k: Number, rates: ComputeRates, groups: Number) -> Floats:
+    """Fraction of the matrix peak of one of `groups` equal products: in whole waves of tiles where they are counted."""
+    if rates.gemm_units:
+        return rates.gemm_fraction * tiled_efficiency(m, n, k, rates.gemm_k_half, rates.gemm_units, groups=groups)
+    return gemm_efficiency(m, n, k, rates, groups=groups)
+
+
 def gemm_s(
     m: Number, n: Number, k: Number, rates: ComputeRates, *, element_bytes: float = 2.0, groups: Number = 1.0
 ) -> Floats:
@@ -101,11 +108,7 @@ def gemm_s(
 
     groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
     """
-    if rates.gemm_units:
-        tiled = tiled_efficiency(m, n, k, rates.gemm_k_half, rates.gemm_units, groups=groups)
-        efficiency = rates.gemm_fraction * tiled
-    else:
-        efficiency = gemm_efficiency(m, n, k, rates, groups=groups)
+    efficiency = _efficiency(m, n, k, rates, groups)
     matrix_s = 2.0 * m * n * k / (rates.peak_flops * efficiency)
     memory_s = element_bytes * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s)
@@ -122,7 +125,7 @@ def grouped_gemm_s(
     """
     m = np.maximum(m, 1e-9)
     together = np.where(fused, groups, 1.0)
-    efficiency = gemm_efficiency(m, n, k, rates, groups=together) * np.where(fused, rates.grouped_gemm, 1.0)
+    efficiency = _efficiency(m, n, k, rates, together) * np.where(fused, rates.grouped_gemm, 1.0)
     matrix_s = groups * 2.0 * m * n * k / (rates.peak_flops * efficiency)
     memory_s = groups * 2.0 * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s * np.where(fused, 1.0, groups))

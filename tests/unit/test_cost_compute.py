@@ -187,6 +187,15 @@ def test_a_batch_of_multiplications_fills_waves_together() -> None:
     assert heads == pytest.approx(float(gemm_s(2048 * 12, 2048, 128, waves)), rel=0.03)
 
 
+def test_experts_and_plain_products_are_counted_alike() -> None:
+    # One expert at the plain rate is a plain product, in waves and by half sizes.
+    for units in (0.0, 108.0):
+        rates = replace(RATES, gemm_units=units, grouped_gemm=1.0)
+        assert float(grouped_gemm_s(1, 3000, 4096, 7168, rates)) == pytest.approx(
+            float(gemm_s(3000, 4096, 7168, rates))
+        )
+
+
 def test_a_deep_multiplication_is_cut_where_tiles_are_few() -> None:
     shallow, deep = (float(tiled_efficiency(4096.0, 1024.0, k, 0.01 * k, 108.0)) for k in (1.0, 32_768.0))
     assert shallow == pytest.approx(deep)  # cutting pays where slices are long against k_half, whatever the depth

@@ -106,7 +106,12 @@ class Numbers:
 
     def grouped_gemm_s(self, groups: float, m: float, n: float, k: float, *, fused: bool) -> float:
         """`groups` multiplications of m rows: one operator at the grouped rate, or one operator each."""
-        rate = self._matrix_rate(m, n, k, groups if fused else 1) * (self.grouped_gemm if fused else 1)
+        together = groups if fused else 1
+        if self.gemm_units:
+            rate = together * 2 * m * n * k / self._in_waves(m, n, k, together)
+        else:
+            rate = self._matrix_rate(m, n, k, together)
+        rate *= self.grouped_gemm if fused else 1
         memory_s = groups * 2 * (m * k + k * n + m * n) / (self.hbm_bytes_per_s * self.hbm_fraction)
         fixed = self.cube_op_s * (1 if fused else groups)
         return (max(groups * 2 * m * n * k / rate, memory_s) + fixed) * self.software_factor
