@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
+from autodeploy.workload.tensor_parallel import column_exchanges
 from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
@@ -99,26 +100,10 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
         Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
     ]
-    return operators, tensors, _latent_exchanges(shard, np.asarray(2.0 * tokens * (q_rank + kv_rank + rope)))
-
-
-def _latent_exchanges(shard: Sharding, latent_bytes: Floats) -> list[Exchange]:
-    """The latents of the whole tensor-parallel group, for the projections up to its heads.
-
-    Computed on each rank's own tokens they are gathered, gathered again in the backward pass, and their gradient is
-    scattered; without sequence parallelism only the gradient is reduced. Source: Megatron-LM multi_latent_attention.py.
-    """
-    cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
-    reduced = np.where(~shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
-    up = "q_up_proj"
-    return [
-        Exchange("latent_gather", "gather", W, latent_bytes, cut, 0.0, beside=up),
-        Exchange("latent_regather", "gather", W, latent_bytes, 0.0, cut, beside=up, behind="input_gradient"),
-        Exchange("latent_gradient_scatter", "scatter", W, latent_bytes, 0.0, cut, beside=up, behind="weight_gradient"),
-        Exchange(
-            "latent_gradient_reduce", "reduce", W, latent_bytes, 0.0, reduced, beside=up, behind="weight_gradient"
-        ),
-    ]
+    # The latents of each rank's own tokens are gathered for the projections up to its heads.
+    # Source: Megatron-LM multi_latent_attention.py.
+    latent_bytes = np.asarray(2.0 * tokens * (q_rank + kv_rank + rope))
+    return operators, tensors, column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj")
 
 
 def score_columns(seq: float, window: int | None) -> float:

@@ -17,6 +17,7 @@ from autodeploy.workload.operators import (
     Tensor,
     Window,
 )
+from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
 
 LayerKind = tuple[str, int | None]
 
@@ -164,31 +165,18 @@ def _tensor_parallel(
 ) -> list[Exchange]:
     """Collectives around one tensor-parallel region: `first` cut by columns, `last` by rows.
 
-    With sequence parallelism the input is gathered and the output scattered; backward the output's gradient is
-    gathered, the input gathered again behind `first`'s input gradient, and its gradient scattered behind the weight
-    gradient. Without, one reduction forward and one backward, behind the weight gradient. Latent attention gathers its
-    latents instead of the input (`gathers_hidden` false).
+    The input is `column_exchanges`'. With sequence parallelism the output is scattered and its gradient gathered;
+    without, it is reduced. Latent attention gathers its latents instead of the input (`gathers_hidden` false).
     Source: Korthikanti, arXiv:2205.05198; Megatron-LM tensor_parallel/layers.py.
     """
     whole = np.asarray(2.0 * shard.tokens * model.hidden_size)
-    cut = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
-    reduced = np.where(~shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
-    inputs = [
-        Exchange(f"{window}_gather", "gather", window, whole, cut, 0.0, beside=first),
-        Exchange(f"{window}_regather", "gather", window, whole, 0.0, cut, beside=first, behind="input_gradient"),
-        Exchange(
-            f"{window}_gradient_scatter", "scatter", window, whole, 0.0, cut, beside=first, behind="weight_gradient"
-        ),
-        Exchange(
-            f"{window}_gradient_reduce", "reduce", window, whole, 0.0, reduced, beside=first, behind="weight_gradient"
-        ),
-    ]
+    cut, reduced = cut_and_whole(shard)
     outputs = [
         Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
         Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
         Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
     ]
-    return [*inputs, *outputs] if gathers_hidden else outputs
+    return [*column_exchanges(shard, window, window, whole, first), *outputs] if gathers_hidden else outputs
 
 
 def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
@@ -248,24 +236,12 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
         Tensor("logits", np.asarray(on.logit_bytes * logits)),
         Tensor("whole_logits", np.asarray(2.0 * tokens * vocab * (cut < shard.tp))),
     )
-    gathered = np.where(shard.sequence_parallel & (shard.tp > 1), 1.0, 0.0)
-    gather = Exchange(
-        "head_gather", "gather", "mlp", np.asarray(2.0 * tokens * h), gathered, gathered, beside="output_proj"
-    )
-    reduced = np.where(~shard.sequence_parallel & (cut > 1), 1.0, 0.0)
-    returned = Exchange(
-        "head_gradient_reduce",
-        "reduce",
-        "mlp",
-        np.asarray(2.0 * tokens * h),
-        0.0,
-        reduced,
-        beside="output_proj",
-        behind="weight_gradient",
-    )
+    exchanges = column_exchanges(shard, "head", "mlp", np.asarray(2.0 * tokens * h), "output_proj")
+    if on.whole_vocabulary:  # every rank has the whole gradient of its input
+        exchanges = [exchange for exchange in exchanges if exchange.kind == "gather"]
     loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), np.where(shard.tp > 1, 1.0, 0.0), 0.0)
     params = np.asarray(model.head_params / cut + h)
-    return LayerTable("head", operators, tensors, (gather, returned, loss), params, np.zeros_like(params))
+    return LayerTable("head", operators, tensors, (*exchanges, loss), params, np.zeros_like(params))
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:

@@ -158,6 +158,22 @@ def test_the_host_waits_only_for_sizes_that_it_must_know() -> None:
     assert layer_table(model, gathers, FUSED, ("moe", None)).synchronisations == 1
 
 
+def test_the_output_head_communicates_as_any_product_cut_by_columns() -> None:
+    # Megatron-LM tensor_parallel/layers.py: the input is gathered again behind its gradient, and that gradient is
+    # scattered behind the weight's.
+    model = load_preset("llama2-7b")
+    head = head_table(model, shard(tp=8), FUSED)
+    assert (counts(head, "gather"), counts(head, "scatter")) == ((1, 1), (0, 1))
+    layer = layer_table(model, shard(tp=8), FUSED, ("dense", None))
+    for name in ("gather", "regather", "gradient_scatter", "gradient_reduce"):
+        mine, theirs = exchange(head, f"head_{name}"), exchange(layer, f"mlp_{name}")
+        assert (mine.kind, mine.behind, float(mine.message_bytes[0])) == (
+            theirs.kind,
+            theirs.behind,
+            float(theirs.message_bytes[0]),
+        )
+
+
 def test_the_loss_reduces_three_numbers_a_token() -> None:
     # Vocabulary-parallel cross-entropy: maximum, the target's logit and the sum of exponents, FP32.
     loss = exchange(head_table(load_preset("llama2-7b"), shard(tp=8), FUSED), "loss_reduce")

@@ -54,8 +54,11 @@ def _head(a: Account) -> None:
     head = a.operators["output_proj"]
     gather = machine.all_gather(2 * a.tokens * h, tp)
     m, n, k = a.shapes["output_proj"]
-    hide = (chunked(a, head.busy[0], (m, n, k), (m * n,)), chunked(a, head.busy[1], (m, k, n), (m * k, m * n)))
-    a.message("head_gather", "tp", gather, sp, sp, hide_forward=hide[0], hide_backward=hide[1])
+    a.message("head_gather", "tp", gather, sp, 0, hide_forward=chunked(a, head.busy[0], (m, n, k), (m * n,)))
+    # Backward as any multiplication cut by columns: the input again, then its gradient, where ranks hold parts of it.
+    a.message("head_regather", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[1]))
+    if cut > 1:
+        a.message("head_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
     plain = 1 if not a.d.sequence_parallel and cut > 1 else 0
     returned = machine.all_reduce(2 * a.tokens * h, tp)
     a.message("head_gradient_reduce", "tp", returned, 0, plain, hide_backward=behind(a, head.busy[2]))
