@@ -36,21 +36,34 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFormat:
-    """Bytes per parameter of what an Adam optimizer holds: FP32 master copy, both moments, accumulated gradient."""
+    """Bytes per parameter of what an Adam optimizer holds: FP32 master copy, both moments, accumulated gradient.
+
+    gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard.
+    """
 
     master: float = 4.0
     moments: float = 8.0
     gradient: float = 4.0
+    gradient_copy: float = 0.0
 
     @classmethod
-    def of(cls, features: frozenset[str]) -> OptimizerFormat:
-        """The format under lossy features.
+    def of(cls, features: frozenset[str], precision: str = "bf16") -> OptimizerFormat:
+        """The format of a run's precision, and under lossy features.
+
+        Eager FP16 runs accumulate 16-bit gradients and copy them to FP32 for the update; BF16 runs accumulate in FP32.
+        Source: Megatron-LM docs, distributed optimizer: 20 and 4 + 16 / D bytes for FP16, 18 and 6 + 12 / D for BF16.
 
         o2_optimizer updates the 16-bit weights themselves and sums 16-bit gradients; quantized_optimizer keeps 8-bit
         moments and 16-bit gradients. Source: MindSpeed-LLM o2-optimizer; MindSpeed quant-states, quant-grads.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
-        return cls(0.0 if o2 else 4.0, 2.0 if quantized else 8.0, 2.0 if o2 or quantized else 4.0)
+        half = precision == "fp16" and "graph_mode" not in features
+        return cls(
+            0.0 if o2 else 4.0,
+            2.0 if quantized else 8.0,
+            2.0 if o2 or quantized or half else 4.0,
+            4.0 if half and not o2 and not quantized else 0.0,
+        )
 
 
 FULL = OptimizerFormat()
@@ -84,16 +97,18 @@ def state_bytes(
 
     Notes
     -----
-    Unsharded: 2 weight + 4 gradient + 4 master + 8 Adam = 18. With a distributed optimizer 6 + 12 / D.
+    BF16, unsharded: 2 weight + 4 gradient + 4 master + 8 Adam = 18. With a distributed optimizer 6 + 12 / D.
+    FP16: 2 weight + 2 gradient + 4 copy of it + 4 master + 8 Adam = 20; 4 + 16 / D.
 
     References
     ----------
-    Megatron-LM theoretical_memory_usage.py; MindSpeed reuse-fp32-param, swap-optimizer, virtual-optimizer, custom_fsdp.
+    Megatron-LM theoretical_memory_usage.py and docs, distributed optimizer;
+    MindSpeed reuse-fp32-param, swap-optimizer, virtual-optimizer, custom_fsdp.
     """
     sharded = np.asarray(distributed_optimizer, dtype=bool) | np.asarray(fsdp, dtype=bool)
     split = np.where(sharded, np.asarray(shards, dtype=np.float64), 1.0)
     master = optimizer.master - np.where(reuse_fp32_param, min(2.0, optimizer.master), 0.0)
-    states = (master + np.where(virtual_optimizer, 0.0, optimizer.moments)) / split
+    states = (master + optimizer.gradient_copy + np.where(virtual_optimizer, 0.0, optimizer.moments)) / split
     states = np.where(swap_optimizer, states / swap_chunks, states)
     full = np.where(fsdp, split, 1.0)
     gradient = np.where(sharded_gradients, split, full)
@@ -111,8 +126,9 @@ def optimizer_moved_bytes(
     """Device memory traffic of one Adam update, bytes per parameter held on the rank.
 
     Reads the FP32 gradient (4), reads and writes master weight and both moments (24), writes the 16-bit weight (2), for
-    its shard; the gradient is read once more for its norm and cleared (8) wherever it is held. Moments in host memory
-    (`virtual_optimizer`) pass over the host link instead. Where the update is not one operator, each of its products,
+    its shard; the gradient is read once more for its norm and cleared (8) wherever it is held. A 16-bit gradient (2) is
+    copied to FP32 first, and the copy read (8). Moments in host memory (`virtual_optimizer`) pass over the host link
+    instead. Where the update is not one operator, each of its products,
     sums and roots reads and writes device memory, in FP32 and on the device.
 
     References
@@ -120,7 +136,8 @@ def optimizer_moved_bytes(
     Unfused: mindformers/core/optim/optim.py, _update_run_op, releases 1.2 to 1.5.
     """
     moments = np.where(virtual_optimizer, 0.0, optimizer.moments)
-    shard = optimizer.gradient + 2.0 * (optimizer.master + moments) + 2.0 if fused else UNFUSED_ADAM_BYTES
+    held = optimizer.master + optimizer.gradient_copy + moments
+    shard = optimizer.gradient + 2.0 * held + 2.0 if fused else UNFUSED_ADAM_BYTES
     return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 
 

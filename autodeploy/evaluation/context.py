@@ -82,7 +82,7 @@ class Context:
     @property
     def optimizer(self) -> OptimizerFormat:
         """Bytes of the optimizer's states."""
-        return OptimizerFormat.of(self.features)
+        return OptimizerFormat.of(self.features, self.precision)
 
     @property
     def cuts_sends(self) -> bool:

@@ -82,6 +82,17 @@ def test_lossy_optimizer_formats() -> None:
     assert float(quantized.total) == pytest.approx(4 + 6 / 8)
 
 
+@pytest.mark.parametrize("shards", [1, 8, 64])
+@pytest.mark.parametrize(("precision", "alone", "split"), [("fp16", 20, (4, 16)), ("bf16", 18, (6, 12))])
+def test_bytes_by_precision(precision: str, alone: float, split: tuple[float, float], shards: int) -> None:
+    # Megatron-LM docs, distributed optimizer: "theoretical number of bytes per parameter".
+    each = OptimizerFormat.of(frozenset(), precision)
+    assert float(state_bytes(shards, distributed_optimizer=False, optimizer=each).total) == alone
+    shared = state_bytes(shards, distributed_optimizer=True, optimizer=each)
+    assert float(shared.total) == pytest.approx(split[0] + split[1] / shards)
+    assert float(shared.gradients) == split[0] - 2
+
+
 def test_switches_may_differ_by_candidate() -> None:
     state = state_bytes(
         np.array([1.0, 8.0, 8.0]),

@@ -395,9 +395,9 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             tail["exposed_dp_s"] += exposed(gathered, n * a.forward.compute * share * machine.overlap, gather_beside)
             shards = len(group) if distributed else 1
             # Adam reads gradient, weight and moments and writes weights and moments; norm and clearing touch it whole.
-            gradient, master, moments = _state_sizes(run)
+            gradient, master, moments, copy = _state_sizes(run)
             adam = 0 if d.virtual_optimizer else moments
-            kernel = gradient + 2 * (master + adam) + 2
+            kernel = gradient + 2 * (master + copy + adam) + 2
             if "unfused_optimizer" in run.on:
                 # 11 operators with one operand, 5 with two, 3 assignments, one cast.
                 kernel = 11 * (4 + 4) + 5 * (4 + 4 + 4) + 3 * (4 + 4) + (2 + 4)
@@ -413,10 +413,12 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
     return tail
 
 
-def _state_sizes(run: Run) -> tuple[int, int, int]:
-    """Bytes a parameter of the accumulated gradient, of the master copy and of both moments."""
-    half = bool(run.on & {"o2_optimizer", "quantized_optimizer"})
-    return 2 if half else 4, 0 if "o2_optimizer" in run.on else 4, 2 if "quantized_optimizer" in run.on else 8
+def _state_sizes(run: Run) -> tuple[int, int, int, int]:
+    """Bytes a parameter of the accumulated gradient, of the master copy, of both moments, of the gradient in FP32."""
+    lossy = bool(run.on & {"o2_optimizer", "quantized_optimizer"})
+    scaled = run.precision == "fp16" and "graph_mode" not in run.on
+    master, moments = 0 if "o2_optimizer" in run.on else 4, 2 if "quantized_optimizer" in run.on else 8
+    return 2 if lossy or scaled else 4, master, moments, 4 if scaled and not lossy else 0
 
 
 def _memory(
@@ -438,13 +440,13 @@ def _memory(
             kinds["weights"] += n * params * 2 / (shards if everything else 1)
             # A compiled step without a pipeline splits a gradient as soon as it exists.
             split = shards if everything or ("graph_mode" in run.on and d.pp == 1) else 1
-            gradient, master, adam = _state_sizes(run)
+            gradient, master, adam, copy = _state_sizes(run)
             kinds["gradients"] += n * params * gradient / split
             if d.reuse_fp32:
                 master = max(0, master - 2)
             if d.virtual_optimizer:
                 adam = 0
-            states = (master + adam) / shards
+            states = (master + copy + adam) / shards
             kinds["optimizer"] += n * params * (states / 16 if d.swap_optimizer else states)
             moments += 0.0 if d.swap_optimizer else n * params * adam / shards
     held = []
