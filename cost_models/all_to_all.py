@@ -110,15 +110,18 @@ def flat_s(
     Notes
     -----
     Tiers are disjoint links and run at the same time: the slowest sets the time. Bytes through tier t are
-    (r_t - r_(t-1)) / g of k copies a token.
+    (r_t - r_(t-1)) / g of k copies a token. Deduplicated, a token lands on one rank of an instance and is copied from
+    there: all k copies are made inside, (r_t - r_(t-1)) / r of them over tier t, r = g / O ranks of an instance.
+    Source: DeepSeek-V3, arXiv:2412.19437, section 3.2.2: to the rank of the same index over InfiniBand, then NVLink.
     """
     g = np.asarray(group.size, dtype=np.float64)
     copies = np.asarray(token_bytes * choices) * imbalance
+    spread = g / np.maximum(group.fan_out[-1], 1.0) if deduplicate else g
     inside = np.ones_like(g)
     slowest = np.zeros(np.broadcast_shapes(copies.shape, g.shape))
     for index, (tier, fan_out) in enumerate(zip(tiers, group.fan_out, strict=True)):
         members = inside * fan_out
-        received = copies * (members - inside) / g
+        received = copies * (members - inside) / spread
         if deduplicate and index == len(tiers) - 1:
             uneven = imbalance if node_imbalance is None else node_imbalance
             reached = distinct_nodes(choices, np.maximum(fan_out, 1.0), groups)

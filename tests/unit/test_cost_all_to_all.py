@@ -95,6 +95,27 @@ def test_deduplicated_dispatch_sends_a_token_once_a_node() -> None:
     assert seconds * WIRE / TOKENS == pytest.approx(3 * (1 - 0.75**8))
 
 
+def test_deduplicated_tokens_are_copied_inside_the_node_they_land_in() -> None:
+    # k n (r - 1) / r, as the hierarchical exchange; one node has nothing to deduplicate.
+    inside = float(flat_s(TOKENS, TOP_K, group(8, 4), only(0), 0.0, deduplicate=True)) * WIRE
+    assert inside == pytest.approx(TOKENS * TOP_K * 7 / 8)
+    alone, plain = (float(flat_s(TOKENS, TOP_K, group(8, 1), only(0), 0.0, deduplicate=d)) for d in (True, False))
+    assert alone == plain
+
+
+def test_deduplication_pays_while_nvlink_keeps_up() -> None:
+    # DeepSeek-V3, section 3.2.2: NVLink at 160 GB/s is 3.2 times InfiniBand at 50 GB/s, so a token may have 3.2 experts
+    # on each of 4 nodes before NVLink sets the time.
+    tiers = (Tier("nvlink", 160e9, 0, 0.0, 1.0), Tier("infiniband", 50e9, 0, 0.0, 1.0))
+    groups = ExpertGroups(64, 4)
+    few, many = (
+        float(flat_s(TOKENS, k, group(8, 64), tiers, 0.0, deduplicate=True, groups=groups)) for k in (12.8, 16.0)
+    )
+    across = float(distinct_targets(12.8, 4)) * 63 / 64 * TOKENS / 50e9
+    assert few == pytest.approx(across)
+    assert many > 1.05 * across
+
+
 def test_group_limited_routing_bounds_deduplicated_copies() -> None:
     # One expert group a node, four of eight picked: at most 4 x 7 / 8 remote copies a token.
     groups = ExpertGroups(8, 4)

@@ -209,7 +209,8 @@ class Numbers:
             peers, pieces = spans[tier] - inside, spans[tier] // inside
             if not peers:
                 continue
-            copies = choices * peers / size
+            # A token that crosses once is copied to its experts' ranks from where it landed.
+            copies = choices * peers / (spans[-2] if deduplicate and len(spans) > 1 else size)
             if deduplicate and tier == len(self.links) - 1:
                 copies = (pieces - 1) * _reached(pieces, choices, expert_groups, picked_groups)
             slowest = max(slowest, self._peers_s(token_bytes * copies * imbalance, peers, pieces, link, loss))
