@@ -131,7 +131,9 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
             )
         )
         # The layer's input is 16-bit; an FP32 norm keeps its cast instead, and full recompute the input alone.
-        tensors.append(Tensor(f"{half}_norm_in", np.asarray(2.0 * elements * norms / 2.0)))
+        tensors.append(Tensor(f"{half}_norm_in", np.asarray(2.0 * elements)))
+        if norms > len(halves):
+            tensors.append(Tensor(f"{half}_post_norm_in", np.asarray(2.0 * elements * (norms / 2.0 - 1.0))))
         tensors.append(Tensor(f"{half}_norm_cast", np.asarray((on.norm_bytes - 2.0) * elements * norms / 2.0)))
         tensors.append(Tensor(f"{half}_norm_out", np.asarray(2.0 * elements)))
     return operators, tensors

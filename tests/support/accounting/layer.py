@@ -303,7 +303,9 @@ def _norms(a: Account) -> None:
     for half in ("attention", "mlp"):
         moved = sum((4 if fused else 14) * elements for _ in range(each_half)) + 6 * elements
         a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else 5) * each_half + 1)
-        a.keep(f"{half}_norm_in", 2 * elements * each_half)
+        a.keep(f"{half}_norm_in", 2 * elements)
+        if each_half > 1:
+            a.keep(f"{half}_post_norm_in", 2 * elements)
         if a.run.norm_bytes > 2:
             a.keep(f"{half}_norm_cast", (a.run.norm_bytes - 2) * elements * each_half)
         a.keep(f"{half}_norm_out", 2 * elements)
