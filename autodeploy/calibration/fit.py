@@ -142,7 +142,11 @@ def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, 
 def _jacobian(residuals: Residuals, theta: Floats, current: Floats, step: float) -> Floats:
     columns = []
     for number in range(len(theta)):
-        moved = theta.copy()
-        moved[number] += step
-        columns.append((residuals(moved) - current) / step)
+        for size in (step, -step):
+            moved = theta.copy()
+            moved[number] += size
+            column = (residuals(moved) - current) / size
+            if column.any():  # a fraction at its limit of one moves downwards only
+                break
+        columns.append(column)
     return np.stack(columns, axis=1)
