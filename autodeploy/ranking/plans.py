@@ -223,7 +223,7 @@ def plan_of_estimate(
         ),
         memory_menu=_menu(classes, context, layout),
         stages=_stages(estimate, layout, context),
-        uncertainty=interval(step, candidate, context),
+        uncertainty=interval(step, candidate, context, layout),
         assumptions=assumptions_of(candidate, context),
         provenance="assumed",
     )
