@@ -214,6 +214,5 @@ def interval_coverage(records: Iterable[Record]) -> float:
 def _parameter_variance(predicted: Prediction) -> float:
     """Variance of a record's log prediction from the uncertainty of the fitted numbers."""
     covariance = covariance_of(predicted.profile)
-    return covariance.variance_of(
-        sensitivities(predicted.candidate, predicted.context, predicted.layout, covariance.factors)
-    )
+    slopes = sensitivities(predicted.candidate, predicted.context, [predicted.layout], covariance.factors)
+    return covariance.variance_of(slopes[0])

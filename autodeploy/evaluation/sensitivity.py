@@ -1,6 +1,6 @@
 """How a strategy's step time follows the factors of a profile: d log(step time) / d log(factor), at a fixed layout.
 
-Forward differences through the formulas of the estimate, all factors at once: the one strategy is priced as a batch of
+Forward differences through the formulas of the estimate, all factors at once: every strategy is priced as a batch of
 candidates, each on a machine of its own.
 """
 
@@ -25,28 +25,29 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.evaluation.inner_problem import ChunkTimes
+    from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Floats
     from cost_models.collectives import Number
     from hardware_profiles.covariance import FittedFactor
 
 STEP = 0.02  # of a log factor, as in the Jacobian of the fit
-EXPERTS_ONLY = frozenset({"grouped_gemm", "permute"})
 
 
-def sensitivities(candidate: Candidates, context: Context, layout: Layout, factors: Sequence[FittedFactor]) -> Floats:
-    """Slopes of the log step time of a candidate under a layout [factors].
+def sensitivities(
+    candidates: Candidates, context: Context, layouts: Sequence[Layout], factors: Sequence[FittedFactor]
+) -> Floats:
+    """Slopes of the log step time of each candidate under its layout [n, factors].
 
     Parameters
     ----------
-    candidate : one strategy.
     context : with the profile whose numbers the factors multiply.
     """
-    slopes = np.zeros(len(factors))
+    slopes = np.zeros((len(candidates), len(factors)))
     moved = [number for number, factor in enumerate(factors) if _matters(factor, context)]
-    if moved:
-        times = _step_times_s(candidate, context, layout, [factors[number] for number in moved])
-        slopes[moved] = np.log(times[1:] / times[0]) / STEP
+    if moved and len(candidates):
+        times = _step_times_s(candidates, context, layouts, [factors[number] for number in moved])
+        slopes[:, moved] = np.log(times[:, 1:] / times[:, :1]) / STEP
     return slopes
 
 
@@ -61,39 +62,56 @@ def _matters(factor: FittedFactor, context: Context) -> bool:
             return name == release
         if name.startswith("link_"):
             return name in links
-        return context.model.is_moe or name not in EXPERTS_ONLY
+        return context.model.is_moe or name != "grouped_gemm"
 
     return any(read(name) for name in factor.multiplies)
 
 
-def _step_times_s(candidate: Candidates, context: Context, layout: Layout, factors: Sequence[FittedFactor]) -> Floats:
-    """Step time with no factor moved, then with each of them moved by STEP [1 + factors]."""
-    count = 1 + len(factors)
-    own = [_context_at(context, {}), *(_context_at(context, _moved(context, factor)) for factor in factors)]
-    together: dict[str, Number] = {}
-    for number, factor in enumerate(factors, start=1):
-        for name, value in _moved(context, factor).items():
-            column = np.asarray(together.get(name, np.full(count, _base(context, name)))).copy()
-            column[number] = value
-            together[name] = column
-    batch = candidate.take(np.zeros(count, dtype=np.int64))
-    context = _context_at(context, together)
-    classes = step_classes(unit_costs(context, batch), batch, context)
-    choices = frozenset(name.partition("@")[0] for name, used in layout.applied.items() if int(np.sum(used)))
+def _step_times_s(
+    candidates: Candidates, context: Context, layouts: Sequence[Layout], factors: Sequence[FittedFactor]
+) -> Floats:
+    """Step times with no factor moved, then with each of them moved by STEP [n, 1 + factors]."""
+    moves = [{}, *(_moved(context, factor) for factor in factors)]
+    batch = candidates.take(np.repeat(np.arange(len(candidates)), len(moves)))
+    priced = _context_at(context, _columns(context, moves, len(candidates)))
+    classes = step_classes(unit_costs(priced, batch), batch, priced)
     # A problem reads the machine for what its own candidate sends, so each is built on its own.
-    problems = [build_problem(classes, batch, each, n, choices=choices, menu=False) for n, each in enumerate(own)]
-    layers = layout.layers[None]
-    times = [chunk_times(problem, layers, applied_array(problem, layout)) for problem in problems]
-    first = problems[0]
-    order = operation_order(first.schedule, first.pp, first.vpp, first.micro_batches)
+    own = [_context_at(context, move) for move in moves]
+    return np.array(
+        [
+            _of_one(
+                [(batch, classes, each, number * len(moves) + row) for row, each in enumerate(own)],
+                layout,
+            )
+            for number, layout in enumerate(layouts)
+        ]
+    )
+
+
+def _of_one(rows: Sequence[tuple[Candidates, StepClasses, Context, int]], layout: Layout) -> Floats:
+    """Step time of one candidate's rows of a batch under its layout [rows], its schedule walked through once."""
+    choices = frozenset(name.partition("@")[0] for name, used in layout.applied.items() if int(np.sum(used)))
+    problems = [
+        build_problem(classes, batch, context, index, choices=choices, menu=False)
+        for batch, classes, context, index in rows
+    ]
+    first, layers = problems[0], layout.layers[None]
+    applied = applied_array(first, layout)
+    times = [chunk_times(problem, layers, applied) for problem in problems]
     makespans = makespan_s(
-        order,
+        operation_order(first.schedule, first.pp, first.vpp, first.micro_batches),
         np.concatenate([t.forward_s for t in times]),
         np.concatenate([t.backward_s for t in times]),
         np.concatenate([t.hidden_pair_s for t in times]),
         _sends(times),
     )
     return np.asarray(makespans + np.concatenate([tail_s(problem, layers) for problem in problems]))
+
+
+def _columns(context: Context, moves: Sequence[Mapping[str, float]], repeats: int) -> dict[str, Number]:
+    """Every number that any move changes, as an array over the moves of all candidates [repeats * moves]."""
+    names = {name for move in moves for name in move}
+    return {name: np.tile([move.get(name, _base(context, name)) for move in moves], repeats) for name in sorted(names)}
 
 
 def _sends(times: Sequence[ChunkTimes]) -> Sends:

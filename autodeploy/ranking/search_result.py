@@ -11,7 +11,7 @@ from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
-from autodeploy.ranking.plans import Identity, plan_of_solved
+from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.specs.planset import (
@@ -62,7 +62,7 @@ def finish(
     unrestricted: Unrestricted,
 ) -> PlanSet:
     """Rank, explain and certify what the search found."""
-    plans = [plan_of_solved(solved, spec, identity) for solved in frontier.best]
+    plans = plans_of_solved(frontier.best, spec, identity)
     bound = _bound(frontier)
     ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
     gap = max(0.0, (ranked[0].step_time_s - bound) / ranked[0].step_time_s) if ranked and bound is not None else None

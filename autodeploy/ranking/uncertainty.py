@@ -14,6 +14,8 @@ from autodeploy.evaluation.sensitivity import sensitivities
 from autodeploy.specs.planset import Plan, Uncertainty
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
@@ -43,11 +45,16 @@ def run_of(candidate: Candidates, context: Context) -> dict[str, object]:
     }
 
 
-def interval(step_time_s: float, candidate: Candidates, context: Context, layout: Layout) -> Uncertainty:
-    """80 % interval of a step time, what it rests on and where it extrapolates."""
+def slopes_of(candidates: Candidates, context: Context, layouts: Sequence[Layout]) -> Floats:
+    """d log(step time) / d log(factor) of strategies of one context [n, factors of its profile's covariance]."""
+    assert context.profile is not None
+    return sensitivities(candidates, context, layouts, covariance_of(context.profile).factors)
+
+
+def interval(step_time_s: float, candidate: Candidates, context: Context, slopes: Floats) -> Uncertainty:
+    """80 % interval of a step time, what it rests on and where it extrapolates; `slopes`: its row of `slopes_of`."""
     assert context.profile is not None
     covariance = covariance_of(context.profile)
-    slopes = sensitivities(candidate, context, layout, covariance.factors)
     variance = parameter_variance(covariance, slopes)
     spread: Spread = spread_of(context.family, run_of(candidate, context), variance)
     low, high = spread.interval(step_time_s)
