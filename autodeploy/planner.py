@@ -22,6 +22,7 @@ from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity, plan_of_estimate
 from autodeploy.ranking.search_result import finish
+from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.estimate import Layout
+    from autodeploy.evaluation.estimate import Estimate, Layout
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Counts, Plan, PlanSet
@@ -65,6 +66,7 @@ __all__ = [
     "predict",
     "profile_hash",
     "reestimate",
+    "step_time_of",
     "timeline",
     "unmeasured_of",
     "why_not",
@@ -375,6 +377,12 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     return _with_run(prepared, _predicted(prepared, plan.strategy, _context_of_plan(prepared, plan)).plan)
 
 
+def step_time_of(spec: Spec, plan: Plan) -> float:
+    """Step time of a plan predicted once more, s: of `reestimate` the number alone, for a fit that asks often."""
+    prepared = prepare(spec)
+    return _estimated(plan.strategy, _context_of_plan(prepared, plan))[0].step_time_s
+
+
 def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:
     """Operator shapes and message sizes of a plan that no measured efficiency covers."""
     prepared = prepare(spec)
@@ -413,13 +421,20 @@ def _context_of_plan(prepared: Prepared, plan: Plan) -> Context:
 
 
 def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Predicted:
+    predicted, candidate, classes, layout = _estimated(strategy, context)
+    full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
+    slopes = slopes_of(candidate, context, [layout])[0]
+    found = plan_of_estimate(
+        predicted, full, candidate, classes, context, layout, prepared.spec, prepared.identity, slopes
+    )
+    return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
+
+
+def _estimated(strategy: Strategy, context: Context) -> tuple[Estimate, Candidates, StepClasses, Layout]:
     candidate = _candidate_for(context, strategy)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    predicted = estimate_layout(classes, candidate, context, 0, layout)
-    full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
-    found = plan_of_estimate(predicted, full, candidate, classes, context, layout, prepared.spec, prepared.identity)
-    return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
+    return estimate_layout(classes, candidate, context, 0, layout), candidate, classes, layout
 
 
 def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:

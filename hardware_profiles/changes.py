@@ -17,6 +17,7 @@ from hardware_profiles.schema import Quantity
 
 USER_OVERRIDE = "user override"
 OVERLAY = "calibration overlay"
+COVARIANCE = "covariance"
 OVERLAY_REPORT_KEYS = frozenset({"profile", "report"})
 """Keys of an overlay that are not numbers: the profile it belongs to, and what it was fitted to and how well."""
 
@@ -53,8 +54,9 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
     """The profile with a calibration overlay (a mapping, or the path of its YAML file) merged over it.
 
     An overlay has the shape of the profile: `{profile: <name>, efficiency: {hbm: 0.83, ...}, hccs: {efficiency: ...},
-    release_factors: {...}, report: {...}}`; tiers stand under their names. A plain number keeps the profile's unit and
-    has kind "fitted"; a mapping may give value, unit, kind, source, note and prior_sigma. A release band may be new.
+    release_factors: {...}, covariance: {...}, report: {...}}`; tiers stand under their names. A plain number keeps the
+    profile's unit and has kind "fitted"; a mapping may give value, unit, kind, source, note and prior_sigma. A release
+    band may be new. `covariance` takes the place of the profile's: how uncertain these numbers are together.
     """
     document = overlay if isinstance(overlay, Mapping) else read_yaml_file(Path(overlay))
     wanted = document.get("profile")
@@ -66,7 +68,7 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
         )
     problems: list[FieldProblem] = []
     changes: dict[str, Quantity] = {}
-    numbers = {key: value for key, value in document.items() if key not in OVERLAY_REPORT_KEYS}
+    numbers = {key: value for key, value in document.items() if key not in OVERLAY_REPORT_KEYS | {COVARIANCE}}
     for parts, value in _leaves(numbers, ()):
         path = ".".join(parts)
         try:
@@ -75,7 +77,14 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
             problems.extend(error.problems)
         except ValidationError as error:
             problems.extend(problems_of(error, parts))
-    return _changed(profile, changes, problems, "overlay", lambda path: json_pointer(path.split(".")))
+    return _changed(
+        profile,
+        changes,
+        problems,
+        "overlay",
+        lambda path: json_pointer(path.split(".")),
+        covariance=document.get(COVARIANCE),
+    )
 
 
 def _is_finite_number(value: object) -> bool:
@@ -110,11 +119,12 @@ def _changed(
     problems: list[FieldProblem],
     what: str,
     pointer_of: Callable[[str], str],
+    covariance: object = None,
 ) -> Profile:
     """A new profile with these quantities, validated as a whole; `pointer_of` a path is where the user wrote it."""
     if problems:
         raise _refused(what, problems)
-    if not changes:
+    if not changes and covariance is None:
         return profile
     content = profile.document.model_dump()
     tiers = {tier["name"]: tier for tier in content["tiers"]}
@@ -124,6 +134,8 @@ def _changed(
         for depth, key in enumerate(parents):
             node = tiers[key] if depth == 0 and key in tiers else node[key]
         node[leaf] = quantity.model_dump()
+    if covariance is not None:
+        content[COVARIANCE] = covariance
     try:
         return Profile(parse_profile_document(content))
     except ProfileError as error:

@@ -18,6 +18,7 @@ from hardware_profiles.quantities import find_quantity, quantities, weakest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from hardware_profiles.covariance import Covariance
     from hardware_profiles.schema import (
         DeviceDocument,
         FixedCostsDocument,
@@ -296,6 +297,11 @@ class Profile:
     def release_factors(self) -> Mapping[str, float]:
         """Multiplier on compute time by software release band."""
         return {name: quantity.value for name, quantity in self.document.release_factors.items()}
+
+    @property
+    def covariance(self) -> Covariance | None:
+        """How uncertain the fitted numbers are together; None where none were fitted."""
+        return self.document.covariance
 
     @cached_property
     def quantities(self) -> Mapping[str, Quantity]:

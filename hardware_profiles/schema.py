@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from hardware_profiles.covariance import Covariance
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ Text = Annotated[str, Field(min_length=1, max_length=2000)]
 MeasuredAxis = Literal["m", "n", "k", "groups", "head_dim", "seq", "ranks", "bytes"]
 Range = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 
-RESERVED_TIER_NAMES = frozenset({"devices", "tiers", "host", "fixed_costs", "efficiency", "release_factors", "memory"})
+RESERVED_TIER_NAMES = frozenset(
+    {"devices", "tiers", "host", "fixed_costs", "efficiency", "release_factors", "memory", "covariance"}
+)
 """Sections of the document: a dotted path that starts with one of these does not mean a tier."""
 
 
@@ -269,6 +272,7 @@ class ProfileDocument(Document):
     efficiency: Annotated[dict[str, Quantity], AfterValidator(_complete_efficiencies)]
     release_factors: Annotated[dict[Identifier, PositiveRatio], Field(max_length=32)] = {}
     memory: MemoryDocument
+    covariance: Covariance | None = None
     sources: Annotated[dict[Identifier, Source], Field(max_length=200)] = {}
 
     def ranks_spanned(self, span: str) -> int | None:

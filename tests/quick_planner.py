@@ -142,6 +142,11 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     return plan.model_copy(update={"step_time_s": step_time_s, "tokens_per_s_per_npu": rate})
 
 
+def step_time_of(spec: Spec, plan: Plan) -> float:
+    """Seconds of a step of `reestimate`."""
+    return reestimate(spec, plan).step_time_s
+
+
 def prepare(spec: Spec) -> object:
     """Refuses what `describe_hashes` refuses."""
     return describe_hashes(spec)

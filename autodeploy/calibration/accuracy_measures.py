@@ -73,7 +73,7 @@ def measure(records: Sequence[Record]) -> Measures:
         pairs={name: ordered_pairs(runs[name]) for name in (ASCEND, A100)},
         groups=[group for name in FITTED for group in layout_groups(runs[name])],
         splits=[size_split(split, records) for split in SPLITS],
-        coverage={name: left_out_coverage(r) for name, r in runs.items()},
+        coverage={name: left_out_coverage(c) for name, c in calibrations.items()},
         unmeasured=validate(records).unmeasured,
     )
 

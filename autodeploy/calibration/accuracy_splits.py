@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import Errors, Runs, errors_of, residuals_at, runs_of
+from autodeploy.calibration.accuracy_errors import Errors, errors_of, residuals_at
 from autodeploy.calibration.calibrate import calibrate
 from autodeploy.calibration.coverage import coverage, widened
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import values_of
+from autodeploy.calibration.fit import jacobian_of, projected, values_of
 from autodeploy.calibration.measured import counts_for_time
-from autodeploy.calibration.spreads import Z80, class_sigma
+from autodeploy.calibration.spreads import Z80, class_spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
 
@@ -57,30 +58,55 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     large = [r for r, cards in sized if cards >= split.at_least]
     values = values_of(fitted.fit.parameters, fitted.fit.log_factors, fitted.profile.efficiency)
     found = residuals_at(large, values)
-    rows, basis = rows_by_id(), runs_of(fitted)
+    rows = rows_by_id()
+    basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, fitted.parameter_variance)
     slope = ranks_per_doubling(rehearsals(fitted, rows))
+    variances = projected(_slopes(large, fitted, found), fitted.fit.covariance)
     inside = [
-        abs(residual) <= Z80 * log_sigma(rows[r.id], [rows[b.id] for b in basis.records], basis.left_out, slope)
-        for r, residual in zip(large, found, strict=True)
+        abs(residual) <= Z80 * log_sigma(rows[r.id], basis, slope, float(variance))
+        for r, residual, variance in zip(large, found, variances, strict=True)
     ]
     sigma = np.sqrt(np.diag(fitted.fit.covariance))
     rows_of_fit = zip(fitted.fit.parameters, sigma, strict=True)
     loose = tuple(p.name for p, spread in rows_of_fit if spread > UNIDENTIFIED * p.prior_sigma)
-    return SplitErrors(split, len(basis.records), errors_of(found), float(np.mean(inside)), loose)
+    return SplitErrors(split, len(fitted.records), errors_of(found), float(np.mean(inside)), loose)
 
 
-def left_out_coverage(runs: Runs) -> float:
+def _slopes(records: Sequence[Record], fitted: Calibration, at_fit: Floats) -> Floats:
+    """d log(step time) / d log(factor) of records at a fit [records, parameters]; `at_fit`: their residuals there."""
+    fit = fitted.fit
+
+    def residuals(log_factors: Floats) -> Floats:
+        return residuals_at(records, values_of(fit.parameters, log_factors, fitted.profile.efficiency))
+
+    return jacobian_of(residuals, fit.log_factors, at_fit)
+
+
+def left_out_coverage(calibration: Calibration) -> float:
     """Share of records inside their 80 % interval, prediction and interval both from the other families alone."""
     rows = rows_by_id()
-    families = np.array([family_of(r) for r in runs.records])
+    families = np.array([family_of(r) for r in calibration.records])
+    slope = float(coverage()["ranks_per_doubling"][calibration.family])
     inside = []
-    for number, record in enumerate(runs.records):
+    for number, record in enumerate(calibration.records):
         others = families != families[number]
-        basis = [rows[r.id] for r, other in zip(runs.records, others, strict=True) if other]
-        row = rows[record.id]
-        sigma = log_sigma(row, basis, runs.left_out[others], float(coverage()["ranks_per_doubling"][row["family"]]))
-        inside.append(abs(runs.left_out[number]) <= Z80 * sigma)
+        basis = Basis(
+            tuple(rows[r.id] for r, other in zip(calibration.records, others, strict=True) if other),
+            calibration.left_out[others],
+            calibration.parameter_variance[others],
+        )
+        sigma = log_sigma(rows[record.id], basis, slope, float(calibration.parameter_variance[number]))
+        inside.append(abs(calibration.left_out[number]) <= Z80 * sigma)
     return float(np.mean(inside))
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Records that an interval rests on: what they ran, left-out residuals and the parameters' part of them."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    left_out: Floats
+    parameter_variance: Floats
 
 
 def rows_by_id() -> dict[str, Mapping[str, Any]]:
@@ -88,10 +114,11 @@ def rows_by_id() -> dict[str, Mapping[str, Any]]:
     return {row["id"]: row for row in coverage()["records"]}
 
 
-def log_sigma(run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_out: Floats, slope: float) -> float:
-    """Log standard deviation of a prediction of `run` from the records in `basis` alone, as the coverage table does.
+def log_sigma(run: Mapping[str, Any], basis: Basis, slope: float, parameter_variance: float) -> float:
+    """Log standard deviation of a prediction of `run` from the records in `basis` alone, as plans' intervals have it.
 
-    Spread of left-out residuals of the class, and in quadrature what lies beyond its records.
+    Spread of left-out residuals of the class, and in quadrature what the run's parameters add beyond the class's and
+    what lies beyond its records.
     """
-    sigma, seen = class_sigma(run, basis, left_out)
-    return math.sqrt(widened(sigma**2, run, seen, slope)[0])
+    spread = class_spread(run, basis.rows, basis.left_out, basis.parameter_variance)
+    return math.sqrt(widened(spread.variance_with(parameter_variance), run, spread.records, slope)[0])

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ruamel.yaml import YAML
 
+from autodeploy.calibration.covariances import covariance_document, fitted_covariance
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, values_of
+from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, parameter_variances, values_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS
@@ -40,6 +41,7 @@ class Calibration:
     records: tuple[Record, ...]
     fit: Fit
     left_out: Floats  # log(predicted / measured) of each record by a fit without its family
+    parameter_variance: Floats  # of each of these, from the uncertainty of that fit's parameters
 
     @property
     def family(self) -> str:
@@ -77,8 +79,10 @@ def calibrate(records: Sequence[Record], profile_name: str) -> Calibration:
         return np.log(np.asarray(predicted) / measured) if used else np.zeros(0)
 
     result = fit(parameters, residuals, np.array([noise_of(r) for r in used]))
-    left_out = left_out_residuals(result, [family_of(r) for r in used]) if used else np.zeros(0)
-    return Calibration(profile, used, result, left_out)
+    families = [family_of(r) for r in used]
+    return Calibration(
+        profile, used, result, left_out_residuals(result, families), parameter_variances(result, families)
+    )
 
 
 def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[str, Any]:
@@ -96,6 +100,7 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
         source = f"carried over from {calibration.profile.name}: {source}"
     document: dict[str, Any] = {"profile": profile.name}
     document |= overlay_numbers(profile, calibration.fit, kind=kind, source=source, carried=carried)
+    document["covariance"] = covariance_document(fitted_covariance(profile, calibration.fit, source, carried=carried))
     error = np.abs(np.expm1(-calibration.left_out))
     if len(error):
         document["report"] = {

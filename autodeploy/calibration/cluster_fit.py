@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import NOISE
+from autodeploy.calibration.covariances import covariance_document, covariance_of_fit
 from autodeploy.calibration.coverage import CARRIED_FROM
 from autodeploy.calibration.fit import Fit, FitParameter, Floats, fit, left_out_residuals
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
-from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 # Of the cards and the software of one cluster against those of the records: the spread of left-out residuals of a
 # class of records (9 to 12 %), which is what one cluster's common error looks like from outside.
 SOFTWARE = FitParameter("software", ("release_current",), 0.10, "time against the runs the profile was fitted to")
-LINK_SIGMA = 0.30
 # Where records have fitted the family, its shipped values are known better than its priors said.
 FITTED_WIDTH = 0.5
-# A family that was never fitted has the efficiencies that all have.
-COMMON = ("gemm", "attention", "hbm")
 ITERATIONS = 3
 
 Overlay = dict[str, Any]
@@ -69,14 +67,12 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
     pinned : overlay of what benchmarks measured on the cluster; a run does not move it.
     """
     family = profile.family if profile.family in PARAMETERS else CARRIED_FROM.get(profile.family, "")
-    known = PARAMETERS.get(family) or tuple(p for p in PARAMETERS["ascend-910b"] if p.name in COMMON)
-    own = [p for p in known if not any(name.startswith(("link_", "release_")) for name in p.multiplies)]
+    own = [
+        p for p in known_parameters(family) if not any(name.startswith(("link_", "release_")) for name in p.multiplies)
+    ]
     if profile.family in PARAMETERS:
         own = [replace(p, prior_sigma=FITTED_WIDTH * p.prior_sigma) for p in own]
-    links = [
-        FitParameter(f"link_{tier.name}", (f"link_{tier.name}",), LINK_SIGMA, "rate of collectives on this tier")
-        for tier in profile.tiers
-    ]
+    links = link_parameters(tier.name for tier in profile.tiers)
     measured = {f"link_{name}" for name in pinned if name not in {"profile", "efficiency", "release_factors"}}
     measured |= set(pinned.get("efficiency", {}))
     return tuple(p for p in (*own, *links, SOFTWARE) if not measured & set(p.multiplies))
@@ -105,6 +101,7 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
 
     found = fit(parameters, residuals, sigma, iterations=ITERATIONS)
     overlay = _overlay(profile, pinned, found, source)
+    overlay["covariance"] = covariance_document(covariance_of_fit(found, source, in_residuals=SOFTWARE.prior_sigma**2))
     before = residuals_of({"profile": profile.name})
     left_out = left_out_residuals(found, [run.group for run in runs])
     return ClusterFit(overlay, found, before, residuals_of(overlay), left_out)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.spreads import Z80, classes_of_run
+from autodeploy.calibration.spreads import Z80, ClassSpread, classes_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,18 +52,20 @@ def coverage() -> Mapping[str, Any]:
     return table
 
 
-def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
+def spread_of(family: str, run: Mapping[str, Any], parameter_variance: float = 0.0) -> Spread:
     """Spread of the prediction of a run.
 
     Parameters
     ----------
     run : moe (bool), ranks, shares_node (bool), tp, pp, cp, ep, seq_length, features (list of names that no family may
         have measured).
+    parameter_variance : of the run's log step time, from the uncertainty of the fitted numbers; of runs like the
+        records the residuals hold it already, and only what lies beyond theirs counts.
 
     Notes
     -----
-    The residual spread of the narrowest class with enough records, plus what distance from the covered range adds in
-    quadrature.
+    The residual spread of the narrowest class with enough records, plus what the parameters and distance from the
+    covered range add in quadrature.
     """
     table = coverage()
     narrow, kind = classes_of_run(run)
@@ -75,7 +77,8 @@ def spread_of(family: str, run: Mapping[str, Any]) -> Spread:
     measured = key in classes
     entry = classes.get(key) or classes["uncalibrated"]
     records = [r for r in table["records"] if r["family"] == origin and (name in classes_of_run(r) or not measured)]
-    variance, extrapolated = float(entry["log_sigma"]) ** 2, []
+    known = ClassSpread(float(entry["log_sigma"]), float(entry["parameter_variance"]), tuple(records))
+    variance, extrapolated = known.variance_with(parameter_variance), []
     if own or origin != family or not records:
         variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")

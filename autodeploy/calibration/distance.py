@@ -14,8 +14,14 @@ import numpy as np
 
 from autodeploy.calibration.coverage import RANKS_PER_DOUBLING
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import left_out_residuals, refit_residuals
-from autodeploy.calibration.spreads import Z80, class_sigma
+from autodeploy.calibration.fit import (
+    left_out_residuals,
+    parameter_variances,
+    projected,
+    refit_covariance,
+    refit_residuals,
+)
+from autodeploy.calibration.spreads import Z80, class_spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +41,8 @@ class Rehearsal:
 
     name : of the record.
     doublings : log2 of its ranks over the most ranks fitted. residual : log(predicted / measured).
-    log_sigma : spread of its class over the smaller clusters, each family left out.
+    log_sigma : spread of its class over the smaller clusters, each family left out, with what the parameters of that
+        fit add.
     """
 
     name: str
@@ -55,10 +62,13 @@ def rehearsals(calibration: Calibration, rows: Mapping[str, Mapping[str, Any]]) 
         if int(small.sum()) < LEAST_FITTED or not len(far):
             continue
         left_out = left_out_residuals(fit.of(small), families[small])
+        of_parameters = parameter_variances(fit.of(small), families[small])
         basis = [rows[r.id] for r, mark in zip(records, small, strict=True) if mark]
         predicted = refit_residuals(fit, small, far)
-        for number, residual in zip(far, predicted, strict=True):
-            sigma = class_sigma(rows[records[number].id], basis, left_out)[0]
+        variances = projected(fit.jacobian[far], refit_covariance(fit, small))
+        for number, residual, variance in zip(far, predicted, variances, strict=True):
+            spread = class_spread(rows[records[number].id], basis, left_out, of_parameters)
+            sigma = math.sqrt(spread.variance_with(float(variance)))
             found.append(Rehearsal(records[number].id, math.log2(ranks[number] / largest), float(residual), sigma))
     return found
 

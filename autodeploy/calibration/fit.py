@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+STEP = 0.02  # of a log factor, in the Jacobian
 DEGREES = 4.0  # of the Student distribution of residuals
 
 
@@ -25,6 +26,10 @@ class FitParameter:
     multiplies: tuple[str, ...]
     prior_sigma: float
     meaning: str
+
+    def multiplies_any(self, prefix: str) -> bool:
+        """Whether it multiplies numbers whose names begin so: links, releases."""
+        return any(name.startswith(prefix) for name in self.multiplies)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Map
 
 
 def fit(
-    parameters: Sequence[FitParameter], residuals: Residuals, sigma: Floats, *, iterations: int = 8, step: float = 0.02
+    parameters: Sequence[FitParameter], residuals: Residuals, sigma: Floats, *, iterations: int = 8, step: float = STEP
 ) -> Fit:
     """Maximum a posteriori estimate.
 
@@ -75,7 +80,7 @@ def fit(
     theta = np.zeros(count)
     prior = np.array([p.prior_sigma for p in parameters])
     current = residuals(theta)
-    jacobian = _jacobian(residuals, theta, current, step)
+    jacobian = jacobian_of(residuals, theta, current, step)
     weights = _weights(current, sigma)
     for _ in range(iterations):
         weights = _weights(current, sigma)
@@ -92,13 +97,35 @@ def fit(
             break
         theta, moved = trial, float(np.max(np.abs(scale * change)))
         current = after
-        jacobian = _jacobian(residuals, theta, current, step)
+        jacobian = jacobian_of(residuals, theta, current, step)
         if moved < 1e-4:
             break
     weights = _weights(current, sigma)
-    information = jacobian.T @ (weights[:, None] * jacobian) + np.diag(1.0 / prior**2)
-    covariance = np.asarray(np.linalg.inv(information), dtype=np.float64)
-    return Fit(tuple(parameters), theta, covariance, current, jacobian, weights)
+    return Fit(tuple(parameters), theta, _covariance(jacobian, weights, parameters), current, jacobian, weights)
+
+
+def parameter_variances(result: Fit, groups: Sequence[str]) -> Floats:
+    """Variance of every record's log prediction from the parameters of a fit to the records of all other groups.
+
+    J C J^T with the covariance C that the fit has without the record's group: the part of the left-out residuals that
+    the uncertainty of the parameters explains.
+    """
+    labels = np.asarray(groups)
+    found = np.empty(len(labels))
+    for label in np.unique(labels):
+        inside = labels == label
+        found[inside] = projected(result.jacobian[inside], refit_covariance(result, ~inside))
+    return found
+
+
+def refit_covariance(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
+    """Covariance of the log factors under a fit to the records marked `fitted`."""
+    return _covariance(result.jacobian[fitted], result.weights[fitted], result.parameters)
+
+
+def projected(jacobian: Floats, covariance: Floats) -> Floats:
+    """J C J^T of every row of the Jacobian."""
+    return np.asarray(np.einsum("ni,ij,nj->n", jacobian, covariance, jacobian))
 
 
 def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
@@ -133,13 +160,21 @@ def _loss(residuals: Floats, sigma: Floats, theta: Floats, prior: Floats) -> flo
     return float(data.sum() + 0.5 * ((theta / prior) ** 2).sum())
 
 
+def _covariance(jacobian: Floats, weights: Floats, parameters: Sequence[FitParameter]) -> Floats:
+    """Laplace: the inverse of the Gauss-Newton Hessian of the loss, records and priors together."""
+    information = jacobian.T @ (weights[:, None] * jacobian)
+    information += np.diag([p.prior_sigma**-2 for p in parameters])
+    return np.asarray(np.linalg.inv(information), dtype=np.float64)
+
+
 def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, prior: Floats) -> Floats:
     information = jacobian.T @ (weights[:, None] * jacobian) + np.diag(1.0 / prior**2)
     gradient = jacobian.T @ (weights * residuals) + theta / prior**2
     return np.asarray(np.linalg.solve(information, -gradient))
 
 
-def _jacobian(residuals: Residuals, theta: Floats, current: Floats, step: float) -> Floats:
+def jacobian_of(residuals: Residuals, theta: Floats, current: Floats, step: float = STEP) -> Floats:
+    """Slopes of the residuals by forward differences [records, parameters]; `current`: the residuals at theta."""
     columns = []
     for number in range(len(theta)):
         for size in (step, -step):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from autodeploy.calibration.fit import FitParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _COMMON = (
     FitParameter("gemm", ("gemm_peak_fraction",), 0.20, "rate of large matrix multiplications"),
     FitParameter("attention", ("attention_forward", "attention_backward"), 0.35, "rate of flash attention"),
     FitParameter("hbm", ("hbm",), 0.30, "streaming rate of vector operators"),
 )
+
+# A network that no run has measured: rate of collectives on each of its tiers.
+LINK_SIGMA = 0.30
 
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
     "ascend-910b": (
@@ -46,3 +54,16 @@ PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
         FitParameter("grouped", ("grouped_gemm",), 0.35, "grouped against plain matrix multiplication"),
     ),
 }
+
+
+def known_parameters(family: str) -> tuple[FitParameter, ...]:
+    """Free parameters of a family; of one that was never fitted, those that all devices have."""
+    return PARAMETERS.get(family, _COMMON)
+
+
+def link_parameters(tiers: Iterable[str]) -> tuple[FitParameter, ...]:
+    """One factor for each of these tiers, as uncertain as where nothing measured it."""
+    return tuple(
+        FitParameter(f"link_{tier}", (f"link_{tier}",), LINK_SIGMA, "rate of collectives on this tier")
+        for tier in tiers
+    )

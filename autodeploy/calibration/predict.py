@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.evaluation.build_context import build_context, profile_of
-from autodeploy.evaluation.estimate import Estimate, estimate_layout
+from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
@@ -36,6 +36,7 @@ class Prediction:
     estimate: Estimate
     context: Context
     candidate: Candidates
+    layout: Layout
     profile: Profile
 
 
@@ -87,5 +88,6 @@ def predict_record(
         estimate=estimate,
         context=context,
         candidate=candidate,
+        layout=layout,
         profile=profile,
     )

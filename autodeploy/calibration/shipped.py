@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
+from autodeploy.calibration.covariances import prior_variance
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
+from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, class_spreads, log_sigma_of, shares_node
 from autodeploy.specs.record import Record, read_records
@@ -63,7 +65,9 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     pairs: list[float] = []
     rows = {record.id: _row(record) for record in records if counts_for_time(record)}
     for calibration in calibrations:
-        spreads = class_spreads([rows[r.id] for r in calibration.records], calibration.left_out)
+        spreads = class_spreads(
+            [rows[r.id] for r in calibration.records], calibration.left_out, calibration.parameter_variance
+        )
         classes |= {f"{calibration.family}/{name}": each for name, each in spreads.items()}
         pairs += _pair_differences(calibration)
     memory = _memory_residuals(records)
@@ -71,6 +75,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     classes["uncalibrated"] = {
         "log_sigma": max([LEAST_UNCALIBRATED, *(c["log_sigma"] for c in classes.values())]),
         "n": 0,
+        "parameter_variance": rounded(prior_variance(calibrations)),
     }
     return {
         "classes": classes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,25 +40,56 @@ def log_sigma_of(residuals: Floats) -> float:
     return float(np.percentile(np.abs(residuals), 80)) / Z80
 
 
-def class_sigma(
-    run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_out: Floats
-) -> tuple[float, list[Mapping[str, Any]]]:
-    """Spread of the narrowest class of a run that has enough records in `basis`, and those records."""
+@dataclass(frozen=True)
+class ClassSpread:
+    """What the records of a class left over when their families were left out.
+
+    parameter_variance : the part of log_sigma squared that comes from the parameters of the fits that predicted them.
+    """
+
+    log_sigma: float
+    parameter_variance: float
+    records: tuple[Mapping[str, Any], ...]
+
+    def variance_with(self, parameter_variance: float) -> float:
+        """Variance of a run whose own parameters add this much: what the class's records had already counts once."""
+        return self.log_sigma**2 + max(0.0, parameter_variance - self.parameter_variance)
+
+
+def class_spread(
+    run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats
+) -> ClassSpread:
+    """Spread of the narrowest class of a run that has enough records in `basis`.
+
+    Parameters
+    ----------
+    left_out, parameter_variance : of every record of `basis`: its left-out residual, and the part of that residual's
+        variance that comes from the parameters.
+    """
     for name, least in zip(classes_of_run(run), (LEAST_IN_SUBCLASS, LEAST_IN_CLASS), strict=True):
         same = np.array([name in classes_of_run(row) for row in basis], dtype=bool)
         if int(same.sum()) >= least:
-            return log_sigma_of(left_out[same]), [row for row, mark in zip(basis, same, strict=True) if mark]
-    return max(LEAST_UNCALIBRATED, log_sigma_of(left_out)), list(basis)
+            rows = tuple(row for row, mark in zip(basis, same, strict=True) if mark)
+            return ClassSpread(log_sigma_of(left_out[same]), float(parameter_variance[same].mean()), rows)
+    sigma = max(LEAST_UNCALIBRATED, log_sigma_of(left_out))
+    return ClassSpread(sigma, float(parameter_variance.mean()), tuple(basis))
 
 
-def class_spreads(rows: Sequence[Mapping[str, Any]], left_out: Floats) -> dict[str, dict[str, float]]:
-    """Spread and number of records of every class that has enough of them, six significant digits."""
-    found = {}
+def class_spreads(
+    rows: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats
+) -> dict[str, dict[str, float]]:
+    """Spread, number of records and mean variance from the parameters of every class that has enough records, six
+    significant digits.
+    """
+    found: dict[str, dict[str, float]] = {}
     for place, least in ((0, LEAST_IN_SUBCLASS), (1, LEAST_IN_CLASS)):
         names = np.array([classes_of_run(row)[place] for row in rows])
         for name in np.unique(names):
             same = names == name
             if int(same.sum()) >= least:
-                spread = float(f"{log_sigma_of(left_out[same]):.6g}")
-                found[str(name)] = {"log_sigma": spread, "n": int(same.sum())}
+                found[str(name)] = {
+                    "log_sigma": float(f"{log_sigma_of(left_out[same]):.6g}"),
+                    "n": int(same.sum()),
+                    "parameter_variance": float(f"{parameter_variance[same].mean():.6g}"),
+                }
     return found

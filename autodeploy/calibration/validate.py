@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import memory_interval, spread_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
@@ -14,6 +15,7 @@ from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
+from autodeploy.evaluation.sensitivity import sensitivities
 from autodeploy.specs.base import Document
 from autodeploy.specs.record import Measured, Record
 from autodeploy.strategies.rules import broken_rules
@@ -203,6 +205,14 @@ def interval_coverage(records: Iterable[Record]) -> float:
             "features": sorted(features_of(record)),
             **{axis: axes[axis] for axis in ("tp", "pp", "cp", "ep")},
         }
-        low, high = spread_of(predicted.context.family, run).interval(predicted.step_time_s)
+        variance = _parameter_variance(predicted)
+        low, high = spread_of(predicted.context.family, run, variance).interval(predicted.step_time_s)
         inside.append(low <= measured <= high)
     return float(np.mean(inside)) if inside else float("nan")
+
+
+def _parameter_variance(predicted: Prediction) -> float:
+    """Variance of a record's log prediction from the uncertainty of the fitted numbers."""
+    covariance = covariance_of(predicted.profile)
+    slopes = sensitivities(predicted.candidate, predicted.context, [predicted.layout], covariance.factors)
+    return covariance.variance_of(slopes[0])

@@ -269,6 +269,8 @@ def build_context(
         deduplicate="deduplicated_dispatch" in features,
         packs=packs,
         precision=training.precision,
+        profile=profile,
+        release=release,
         family=profile.family if cluster.profile in list_profiles() else f"{profile.family}{OWN}",
         facts=facts_of(
             model,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.model import ModelSpec
     from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
+    from hardware_profiles.profile import Profile
 
 COC_CHUNKS = 4.0  # --coc-parallel-num
 
@@ -50,6 +51,8 @@ class Context:
     packs: Packs | None = None  # documents of different lengths; None: every sequence is full
     precision: str = "bf16"
     family: str = ""
+    profile: Profile | None = None  # the machine's
+    release: str | None = None  # band of the framework's release; None is the current one
     facts: dict[str, object] = field(default_factory=dict)
 
     @property

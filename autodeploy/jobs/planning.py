@@ -48,6 +48,9 @@ class Planner(Protocol):
     def reestimate(self, spec: Spec, plan: Plan) -> Plan:
         """A plan of this spec predicted once more, under the overlay that the spec has now."""
 
+    def step_time_of(self, spec: Spec, plan: Plan) -> float:
+        """Step time of `reestimate` alone, s."""
+
     def prepare(self, spec: Spec) -> object:
         """Raises SpecError where the spec asks for something that can't be planned with."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.ranking.plans import Identity, plan_of_solved
+from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.solver.best_first import solve_candidate
 
 if TYPE_CHECKING:
@@ -19,4 +19,4 @@ def place(candidate: Candidates, context: Context, spec: Spec, identity: Identit
     solved = solve_candidate(candidate, context, 0, None)
     if solved.solution.layout is None:
         return None
-    return plan_of_solved(solved, spec, identity).model_copy(update={"rank": 1})
+    return plans_of_solved([solved], spec, identity)[0].model_copy(update={"rank": 1})

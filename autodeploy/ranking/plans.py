@@ -16,11 +16,11 @@ from autodeploy.evaluation.memory_menu import memory_menu
 from autodeploy.ranking.assumptions import assumptions_of
 from autodeploy.ranking.features_in_use import features_in_use
 from autodeploy.ranking.headroom import headroom
-from autodeploy.ranking.uncertainty import interval
+from autodeploy.ranking.uncertainty import interval, slopes_of
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
-from autodeploy.strategies.candidates import CP_ALGOS, Candidates
+from autodeploy.strategies.candidates import CP_ALGOS, Candidates, concatenate
 from autodeploy.workload.flops import CONVENTION, mfu
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
 from cost_models.hbm import GIB
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.solver.best_first import Solved
+    from autodeploy.workload.operators import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +151,43 @@ def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     return tuple(sorted({key.partition("@")[0] for stage in stages for key in stage}))
 
 
-def plan_of_solved(solved: Solved, spec: Spec, identity: Identity) -> Plan:
-    """The plan of a solved candidate."""
+def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity) -> list[Plan]:
+    """The plans of solved candidates; how uncertain they are is computed for all of one context together."""
+    layouts = [_layout_of(solved) for solved in found]
+    slopes: dict[int, Floats] = {}
+    contexts = {id(solved.context): solved.context for solved in found}
+    for key, context in contexts.items():
+        mine = [number for number, solved in enumerate(found) if id(solved.context) == key]
+        together = concatenate([found[number].candidate for number in mine])
+        slopes |= dict(zip(mine, slopes_of(together, context, [layouts[number] for number in mine]), strict=True))
+    return [
+        plan_of(solved.candidate, solved.classes, solved.context, layouts[number], spec, identity, slopes[number])
+        for number, solved in enumerate(found)
+    ]
+
+
+def _layout_of(solved: Solved) -> Layout:
     assert solved.solution.layout is not None
     assert solved.solution.applied is not None
     problem, applied = solved.problem, solved.solution.applied
     used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
     read = build_problem(solved.classes, solved.candidate, solved.context, 0, choices=used, menu=False)
-    layout = layout_of_solution(problem, solved.solution.layout, applied, read)
-    return plan_of(solved.candidate, solved.classes, solved.context, layout, spec, identity)
+    return layout_of_solution(problem, solved.solution.layout, applied, read)
 
 
 def plan_of(
-    candidate: Candidates, classes: StepClasses, context: Context, layout: Layout, spec: Spec, identity: Identity
+    candidate: Candidates,
+    classes: StepClasses,
+    context: Context,
+    layout: Layout,
+    spec: Spec,
+    identity: Identity,
+    slopes: Floats,
 ) -> Plan:
     """The plan of a candidate under a layout, with everything predicted about it."""
     estimate = estimate_layout(classes, candidate, context, 0, layout)
     strategy = strategy_of(candidate, context, layout)
-    return plan_of_estimate(estimate, strategy, candidate, classes, context, layout, spec, identity)
+    return plan_of_estimate(estimate, strategy, candidate, classes, context, layout, spec, identity, slopes)
 
 
 def plan_of_estimate(
@@ -179,8 +199,9 @@ def plan_of_estimate(
     layout: Layout,
     spec: Spec,
     identity: Identity,
+    slopes: Floats,
 ) -> Plan:
-    """Everything a user reads about one strategy."""
+    """Everything a user reads about one strategy; `slopes`: see `ranking.uncertainty.slopes_of`."""
     step = estimate.step_time_s
     lanes = lane_report(candidate, context, 0)
     tokens = context.global_batch * context.seq_length / step
@@ -204,7 +225,7 @@ def plan_of_estimate(
         peak_memory_gib=float(np.max(card)) / GIB,
         allocator_peak_gib=float(np.max(estimate.allocator_bytes)) / GIB,
         memory_limit_gib=context.limit_bytes / GIB,
-        fits=bool(np.max(card) <= context.limit_bytes * (1.0 + 1e-9)),
+        fits=fits(estimate, context),
         oom_imbalance=estimate.oom_imbalance,
         num_npus_used=context.num_npus,
         micro_batches=int(candidate.micro_batches[0]),
@@ -223,10 +244,15 @@ def plan_of_estimate(
         ),
         memory_menu=_menu(classes, context, layout),
         stages=_stages(estimate, layout, context),
-        uncertainty=interval(step, candidate, context),
+        uncertainty=interval(step, candidate, context, slopes),
         assumptions=assumptions_of(candidate, context),
         provenance="assumed",
     )
+
+
+def fits(estimate: Estimate, context: Context) -> bool:
+    """Whether every stage stays within the memory limit."""
+    return bool(np.max(estimate.card_bytes) <= context.limit_bytes * (1.0 + 1e-9))
 
 
 def _menu(classes: StepClasses, context: Context, layout: Layout) -> tuple[MemoryItem, ...]:

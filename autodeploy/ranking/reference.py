@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
 from autodeploy.evaluation.sweep import sweep_tree
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.ranking.plans import Identity, plan_of
+from autodeploy.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
+from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.solver.search_space import legal_tree
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -55,7 +57,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
             continue
         one = legal.take(slice(int(index), int(index) + 1))
         plan = _with_full_recompute(one, context, spec, identity)
-        if plan.fits:
+        if plan is not None:
             return plan.model_copy(update={"label": LABEL})
     return None
 
@@ -76,8 +78,13 @@ def _preference(candidates: Candidates, context: Context) -> np.ndarray:
     )
 
 
-def _with_full_recompute(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan:
+def _with_full_recompute(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan | None:
+    """The candidate's plan; None where it does not fit."""
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    return plan_of(candidate, classes, context, layout, spec, identity)
+    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    if not fits(estimate, context):
+        return None
+    strategy, slopes = strategy_of(candidate, context, layout), slopes_of(candidate, context, [layout])[0]
+    return plan_of_estimate(estimate, strategy, candidate, classes, context, layout, spec, identity, slopes)

@@ -6,11 +6,12 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
-from autodeploy.ranking.plans import Identity, plan_of_solved
+from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.specs.planset import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
+    from hardware_profiles.covariance import Covariance
     from hardware_profiles.profile import Profile
 
 
@@ -60,9 +62,9 @@ def finish(
     unrestricted: Unrestricted,
 ) -> PlanSet:
     """Rank, explain and certify what the search found."""
-    plans = [plan_of_solved(solved, spec, identity) for solved in frontier.best]
+    plans = plans_of_solved(frontier.best, spec, identity)
     bound = _bound(frontier)
-    ranked = _ranked(plans, spec.search, bound)
+    ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
     gap = max(0.0, (ranked[0].step_time_s - bound) / ranked[0].step_time_s) if ranked and bound is not None else None
     proved = gap is not None and gap <= 1e-9
     infeasible: Infeasible | None = None
@@ -134,13 +136,13 @@ def _status(found: bool, proved: bool, cancelled: bool) -> Status:
     return "optimal" if proved else "feasible"
 
 
-def _ranked(plans: list[Plan], search: SearchSpec, bound: float | None) -> list[Plan]:
+def _ranked(plans: list[Plan], search: SearchSpec, bound: float | None, covariance: Covariance) -> list[Plan]:
     """The best K in order of the objective, with their gaps, ties and what sets them apart."""
     order = sorted(plans, key=lambda p: (objective_value(p, search.objective), p.plan_id))[: search.top_k]
     ranked: list[Plan] = []
     for number, plan in enumerate(order, start=1):
         other = order[1] if number == 1 and len(order) > 1 else (order[0] if number > 1 else None)
-        tie = next((first.rank for first in ranked if tied(first, plan)), None)
+        tie = next((first.rank for first in ranked if tied(first, plan, covariance)), None)
         gap = max(0.0, (plan.step_time_s - bound) / plan.step_time_s) if bound is not None else None
         ranked.append(
             plan.model_copy(

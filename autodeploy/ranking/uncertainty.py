@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import Spread, coverage, spread_of
 from autodeploy.calibration.spreads import shares_node
+from autodeploy.evaluation.sensitivity import sensitivities
 from autodeploy.specs.planset import Plan, Uncertainty
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import Floats
+    from hardware_profiles.covariance import Covariance
 
 Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 # Features whose effect on time rests on records; the others are on in every record or change no time.
@@ -36,9 +45,18 @@ def run_of(candidate: Candidates, context: Context) -> dict[str, object]:
     }
 
 
-def interval(step_time_s: float, candidate: Candidates, context: Context) -> Uncertainty:
-    """80 % interval of a step time, what it rests on and where it extrapolates."""
-    spread: Spread = spread_of(context.family, run_of(candidate, context))
+def slopes_of(candidates: Candidates, context: Context, layouts: Sequence[Layout]) -> Floats:
+    """d log(step time) / d log(factor) of strategies of one context [n, factors of its profile's covariance]."""
+    assert context.profile is not None
+    return sensitivities(candidates, context, layouts, covariance_of(context.profile).factors)
+
+
+def interval(step_time_s: float, candidate: Candidates, context: Context, slopes: Floats) -> Uncertainty:
+    """80 % interval of a step time, what it rests on and where it extrapolates; `slopes`: its row of `slopes_of`."""
+    assert context.profile is not None
+    covariance = covariance_of(context.profile)
+    variance = parameter_variance(covariance, slopes)
+    spread: Spread = spread_of(context.family, run_of(candidate, context), variance)
     low, high = spread.interval(step_time_s)
     return Uncertainty(
         low_s=low,
@@ -46,13 +64,31 @@ def interval(step_time_s: float, candidate: Candidates, context: Context) -> Unc
         basis=spread.basis,
         nearest_record=spread.nearest_record,
         extrapolated=spread.extrapolated,
+        parameter_log_sigma=math.sqrt(variance),
+        sensitivity={f.name: float(slope) for f, slope in zip(covariance.factors, slopes, strict=True)},
     )
 
 
-def tied(first: Plan, second: Plan) -> bool:
-    """Whether the order of two plans on one cluster is uncertain: wrong with a probability above one in five.
+def parameter_variance(covariance: Covariance, slopes: Floats) -> float:
+    """Variance of log step time from the uncertainty of the factors, less what residuals of other clusters hold."""
+    return max(0.0, covariance.variance_of(slopes) - covariance.in_residuals)
 
-    Errors that both plans share cancel in their ratio; what is left is the spread over pairs of records.
+
+def ratio_log_sigma(first: Plan, second: Plan, covariance: Covariance) -> float:
+    """Standard deviation of the log ratio of two plans' step times on one cluster; 0 of a plan with itself.
+
+    Errors that both plans share cancel. What is left is the spread over pairs of records, and what the factors do to
+    one plan and not to the other: (J1 - J2) C (J1 - J2)^T. Pairs are of residuals that the fit has seen, which hold
+    none of the factors' uncertainty, so nothing counts twice.
     """
-    resolution = Z_ONE_IN_FIVE * float(coverage()["pair_log_sigma"])
+    if first.strategy == second.strategy:
+        return 0.0
+    ours, theirs = first.uncertainty.sensitivity, second.uncertainty.sensitivity
+    slopes = np.array([ours.get(f.name, 0.0) - theirs.get(f.name, 0.0) for f in covariance.factors])
+    return math.sqrt(float(coverage()["pair_log_sigma"]) ** 2 + covariance.variance_of(slopes))
+
+
+def tied(first: Plan, second: Plan, covariance: Covariance) -> bool:
+    """Whether the order of two plans on one cluster is uncertain: wrong with a probability above one in five."""
+    resolution = Z_ONE_IN_FIVE * ratio_log_sigma(first, second, covariance)
     return abs(math.log(first.step_time_s / second.step_time_s)) < resolution

@@ -179,7 +179,7 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
 def _predictor(run: StoredRun, planner: Planner) -> Any:
     def predict(overlay: dict[str, Any]) -> float:
         cluster = run.spec.cluster.model_copy(update={"overlay": overlay})
-        return planner.reestimate(run.spec.model_copy(update={"cluster": cluster}), run.plan).step_time_s
+        return planner.step_time_of(run.spec.model_copy(update={"cluster": cluster}), run.plan)
 
     return predict
 

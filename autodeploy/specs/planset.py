@@ -120,13 +120,19 @@ class Loss(Document):
 
 
 class Uncertainty(Document):
-    """An 80 % interval of the step time and what it rests on."""
+    """An 80 % interval of the step time and what it rests on.
+
+    `sensitivity`: d log(step time) / d log(factor) by factor of the calibration; with the factors' covariance it gives
+    `parameter_log_sigma`, the standard deviation of log step time that the fitted numbers alone leave.
+    """
 
     low_s: float
     high_s: float
     basis: str
     nearest_record: str | None = None
     extrapolated: tuple[str, ...] = ()
+    parameter_log_sigma: float = 0.0
+    sensitivity: dict[str, float] = {}
 
 
 class Plan(Document):

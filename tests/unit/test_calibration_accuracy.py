@@ -22,7 +22,7 @@ from autodeploy.calibration.accuracy_errors import (
 )
 from autodeploy.calibration.accuracy_measures import memory_errors
 from autodeploy.calibration.accuracy_page import Aim, table
-from autodeploy.calibration.accuracy_splits import log_sigma, rows_by_id
+from autodeploy.calibration.accuracy_splits import Basis, log_sigma, rows_by_id
 from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.shipped import shipped_records
@@ -95,11 +95,13 @@ def test_distance_widens_the_interval() -> None:
     rows = rows_by_id()
     basis = [row for row in rows.values() if row["family"] == "nvidia-a100"]
     spread = np.full(len(basis), 0.05)
-    near = log_sigma(basis[0], basis, spread, 0.02)
-    far = log_sigma({**basis[0], "ranks": 1 << 16, "features": ["swap_attention"]}, basis, spread, 0.02)
+    known = Basis(tuple(basis), spread, np.full(len(basis), 1e-4))
+    near = log_sigma(basis[0], known, 0.02, 1e-4)
+    far = log_sigma({**basis[0], "ranks": 1 << 16, "features": ["swap_attention"]}, known, 0.02, 1e-4)
     assert near == pytest.approx(0.05 / 1.2816, rel=1e-6)
     assert far > near
-    assert log_sigma({**basis[0], "moe": True}, basis, spread, 0.02) >= 0.15
+    assert log_sigma(basis[0], known, 0.02, 1e-2) == pytest.approx(np.sqrt(near**2 + 1e-2 - 1e-4))
+    assert log_sigma({**basis[0], "moe": True}, known, 0.02, 0.0) >= 0.15
 
 
 def test_repeats_stand_once_and_experts_far_off_are_listed() -> None:

@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, noise_of, overlay_of, to_yaml
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.parameters import PARAMETERS
 from autodeploy.calibration.predict import predict_record
@@ -82,7 +83,13 @@ def test_carried_over_factors_are_assumed_and_without_links_or_releases() -> Non
     target = load_profile("nvidia-h800", calibrated=False)
     document = overlay_of(calibrated(), target)
     assert document["profile"] == "nvidia-h800"
-    assert set(document) <= {"profile", "efficiency", "report"}
+    assert set(document) <= {"profile", "efficiency", "covariance", "report"}
+    names = [factor["name"] for factor in document["covariance"]["factors"]]
+    assert names == [*TRUTH, *(f"link_{tier.name}" for tier in target.tiers)]
+    known = covariance_of(load_profile("nvidia-h800", overlay=document, calibrated=False)).matrix()
+    assert known[:4, :4] == pytest.approx(calibrated().fit.covariance, rel=1e-5)
+    assert np.diag(known)[4:] == pytest.approx(0.09)
+    assert not known[4:, :4].any()
     assert {entry["kind"] for entry in document["efficiency"].values()} == {"assumed"}
     assert all(entry["source"].startswith("carried over from nvidia-h100") for entry in document["efficiency"].values())
 
@@ -105,6 +112,18 @@ def test_an_overlay_is_plain_yaml_and_always_the_same() -> None:
     text = to_yaml(document, "Fitted.")
     assert text == to_yaml(overlay_of(calibrated()), "Fitted.")
     assert YAML(typ="safe").load(text) == document
+
+
+def test_what_ships_is_the_covariance_of_the_fit() -> None:
+    found = calibrated()
+    profile = load_profile(NAME, overlay=overlay_of(found), calibrated=False)
+    covariance = covariance_of(profile)
+    assert [factor.name for factor in covariance.factors] == list(TRUTH)
+    assert covariance.matrix() == pytest.approx(found.fit.covariance, rel=1e-5)
+    assert covariance.in_residuals == 0.0
+    priors = covariance_of(load_profile(NAME, calibrated=False))
+    spread = {f.name: float(s) for f, s in zip(priors.factors, np.diag(priors.matrix()), strict=True)}
+    assert {p.name: p.prior_sigma**2 for p in found.fit.parameters}.items() <= spread.items()
 
 
 def test_a_family_without_parameters_is_refused() -> None:

@@ -7,7 +7,15 @@ import pytest
 
 from autodeploy.calibration.coverage import RANKS_PER_DOUBLING
 from autodeploy.calibration.distance import MOST, Rehearsal, ranks_per_doubling, rehearsed_slope
-from autodeploy.calibration.spreads import Z80, class_sigma, class_spreads, classes_of_run, log_sigma_of, shares_node
+from autodeploy.calibration.spreads import (
+    Z80,
+    ClassSpread,
+    class_spread,
+    class_spreads,
+    classes_of_run,
+    log_sigma_of,
+    shares_node,
+)
 
 
 def row(*, moe: bool = False, shared: bool = False) -> dict[str, object]:
@@ -48,9 +56,20 @@ def test_classes_name_who_shares_a_node() -> None:
 def test_a_spread_comes_from_the_narrowest_class_with_enough_records() -> None:
     rows = [row()] * 5 + [row(shared=True)] * 4
     residuals = np.array([0.01] * 5 + [0.2] * 4)
-    sigma, seen = class_sigma(row(), rows, residuals)
-    assert (sigma, len(seen)) == (pytest.approx(0.01 / Z80), 5)
-    sigma, seen = class_sigma(row(shared=True), rows, residuals)
-    assert (sigma, len(seen)) == (pytest.approx(log_sigma_of(residuals)), 9)
-    assert class_sigma(row(moe=True), rows, residuals)[0] >= 0.15
-    assert set(class_spreads(rows, residuals)) == {"dense, whole nodes", "dense"}
+    variances = np.array([0.001] * 5 + [0.004] * 4)
+    found = class_spread(row(), rows, residuals, variances)
+    assert (found.log_sigma, len(found.records)) == (pytest.approx(0.01 / Z80), 5)
+    assert found.parameter_variance == pytest.approx(0.001)
+    found = class_spread(row(shared=True), rows, residuals, variances)
+    assert (found.log_sigma, len(found.records)) == (pytest.approx(log_sigma_of(residuals)), 9)
+    assert found.parameter_variance == pytest.approx(variances.mean())
+    assert class_spread(row(moe=True), rows, residuals, variances).log_sigma >= 0.15
+    shipped = class_spreads(rows, residuals, variances)
+    assert set(shipped) == {"dense, whole nodes", "dense"}
+    assert shipped["dense, whole nodes"]["parameter_variance"] == pytest.approx(0.001)
+
+
+def test_only_what_the_class_does_not_hold_already_widens() -> None:
+    known = ClassSpread(0.1, 0.004, ())
+    assert known.variance_with(0.0) == known.variance_with(0.004) == pytest.approx(0.01)
+    assert known.variance_with(0.009) == pytest.approx(0.015)

@@ -8,15 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage
 from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 from autodeploy.planner import plan
 from autodeploy.ranking.explain import PART_NAMES, degrees, explanation
 from autodeploy.ranking.reference import LABEL
-from autodeploy.ranking.uncertainty import Z_ONE_IN_FIVE, tied
+from autodeploy.ranking.uncertainty import Z_ONE_IN_FIVE, ratio_log_sigma, tied
 from autodeploy.specs.planset import PARTS, Breakdown, Plan, PlanSet
+from hardware_profiles import load_profile
+from hardware_profiles.covariance import Covariance, FittedFactor
 from tests import factories
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -86,22 +90,60 @@ def test_plans_of_a_search_are_explained_against_each_other() -> None:
 # -- ties and intervals --------------------------------------------------------------------------------------------
 
 
+NOTHING_FITTED = Covariance(source="no factor", factors=(), log_covariance=())
+
+
 def test_plans_are_tied_where_their_order_is_wrong_one_time_in_five() -> None:
     resolution = Z_ONE_IN_FIVE * float(coverage()["pair_log_sigma"])
     assert resolution > 0.0
     first = factories.plan(1)
     for share, together in ((0.5, True), (0.99, True), (1.01, False), (3.0, False)):
         second = factories.plan(2, step_time_s=first.step_time_s * math.exp(share * resolution))
-        assert tied(first, second) is together
-        assert tied(second, first) is together
+        assert tied(first, second, NOTHING_FITTED) is together
+        assert tied(second, first, NOTHING_FITTED) is together
+
+
+def with_sensitivity(rank: int, **slopes: float) -> Plan:
+    """A plan whose step time follows the factors so."""
+    plain = factories.plan(rank)
+    return plain.model_copy(update={"uncertainty": plain.uncertainty.model_copy(update={"sensitivity": slopes})})
+
+
+def test_what_factors_do_to_both_plans_cancels_in_their_ratio() -> None:
+    covariance = Covariance(
+        source="two factors",
+        factors=(FittedFactor(name="gemm", multiplies=("g",)), FittedFactor(name="roce", multiplies=("r",))),
+        log_covariance=((0.01,), (0.003, 0.04)),
+    )
+    first, same = with_sensitivity(1, gemm=-0.7, roce=-0.2), with_sensitivity(2, gemm=-0.7, roce=-0.2)
+    other = with_sensitivity(2, gemm=-0.6, roce=-0.4)
+    pair = float(coverage()["pair_log_sigma"])
+    assert ratio_log_sigma(first, first, covariance) == 0.0
+    assert ratio_log_sigma(first, same, covariance) == pytest.approx(pair)
+    expected = pair**2 + 0.1**2 * 0.01 - 2 * 0.1 * 0.2 * 0.003 + 0.2**2 * 0.04
+    assert ratio_log_sigma(first, other, covariance) == pytest.approx(math.sqrt(expected))
+    assert ratio_log_sigma(other, first, covariance) == ratio_log_sigma(first, other, covariance)
 
 
 def test_a_tie_names_the_first_plan_it_is_tied_with() -> None:
     ranked = planned().plans
+    covariance = covariance_of(load_profile("ascend-800t-a2"))
     assert ranked[0].tie_with is None
     for chosen in ranked[1:]:
-        ties = [other.rank for other in ranked[: chosen.rank - 1] if tied(other, chosen)]
+        ties = [other.rank for other in ranked[: chosen.rank - 1] if tied(other, chosen, covariance)]
         assert chosen.tie_with == (ties[0] if ties else None)
+
+
+def test_a_plan_says_what_the_fitted_numbers_leave_open() -> None:
+    covariance = covariance_of(load_profile("ascend-800t-a2"))
+    for chosen in (*planned().plans, planned().reference):
+        assert chosen is not None
+        sensitivity = chosen.uncertainty.sensitivity
+        assert list(sensitivity) == [factor.name for factor in covariance.factors]
+        assert -1.0 < sensitivity["gemm"] < 0.0 < sensitivity["operator"]
+        assert sensitivity["grouped"] == sensitivity["candidates_2024"] == 0.0
+        variance = covariance.variance_of(np.array(list(sensitivity.values())))
+        assert chosen.uncertainty.parameter_log_sigma == pytest.approx(math.sqrt(variance))
 
 
 def test_one_error_scales_both_ends_of_an_interval() -> None:

@@ -1,0 +1,89 @@
+"""The uncertainty of fitted numbers as it ships with them, and where no fit gave one: that of the priors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autodeploy.calibration.fit import projected
+from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.parameters import known_parameters, link_parameters
+from hardware_profiles.covariance import Covariance, FittedFactor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.fit import Fit, FitParameter, Floats
+    from hardware_profiles.profile import Profile
+
+OF_THE_DEVICE = ("link_", "release_")  # factors that say nothing of another device
+
+
+def covariance_of(profile: Profile) -> Covariance:
+    """Covariance of a profile's factors: what ships with it or its overlay, else that of the priors."""
+    return profile.covariance or _of_priors(profile)
+
+
+def covariance_of_fit(fit: Fit, source: str, *, in_residuals: float = 0.0) -> Covariance:
+    """All factors of a fit, six significant digits."""
+    return _covariance(fit.parameters, fit.covariance, source, in_residuals=in_residuals)
+
+
+def fitted_covariance(profile: Profile, fit: Fit, source: str, *, carried: bool) -> Covariance:
+    """What ships with the numbers of a fit.
+
+    Carried over to another device, the factors of links and releases stay behind: the marginal covariance of the
+    others, and every tier of the device as uncertain as before any run.
+    """
+    if not carried:
+        return covariance_of_fit(fit, source)
+    kept = [n for n, p in enumerate(fit.parameters) if not _stays(p)]
+    links = link_parameters(tier.name for tier in profile.tiers)
+    matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
+    matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]
+    return _covariance((*(fit.parameters[n] for n in kept), *links), matrix, source)
+
+
+def covariance_document(covariance: Covariance) -> dict[str, Any]:
+    """As an overlay holds it: plain lists and numbers."""
+    document: dict[str, Any] = covariance.model_dump(mode="json")
+    if not covariance.in_residuals:
+        del document["in_residuals"]
+    return document
+
+
+def prior_variance(calibrations: Sequence[Calibration]) -> float:
+    """Mean over all records of the variance of their log predictions before any fit: what a device without records
+    meets. Releases' factors are left out: plans are for the current one.
+    """
+    found: list[float] = []
+    for calibration in calibrations:
+        fit = calibration.fit
+        widths = [0.0 if p.multiplies_any("release_") else p.prior_sigma for p in fit.parameters]
+        found += [float(v) for v in projected(fit.jacobian, np.diag(np.square(widths)))]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _of_priors(profile: Profile) -> Covariance:
+    own = tuple(p for p in known_parameters(profile.family) if not _stays(p))
+    parameters = (*own, *link_parameters(tier.name for tier in profile.tiers))
+    return _covariance(parameters, np.diag([p.prior_sigma**2 for p in parameters]), "priors: no run was fitted")
+
+
+def _stays(parameter: FitParameter) -> bool:
+    return any(parameter.multiplies_any(prefix) for prefix in OF_THE_DEVICE)
+
+
+def _covariance(
+    parameters: Sequence[FitParameter], matrix: Floats, source: str, *, in_residuals: float = 0.0
+) -> Covariance:
+    return Covariance(
+        source=source,
+        factors=tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in parameters),
+        log_covariance=tuple(
+            tuple(rounded(float(value)) for value in row[: number + 1]) for number, row in enumerate(matrix)
+        ),
+        in_residuals=rounded(in_residuals),
+    )

@@ -1,0 +1,65 @@
+"""How well a fit knows the numbers of a profile: the covariance of the logarithms of its factors."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MOST_FACTORS = 16  # a fit has at most ten, one more for each tier of a network that no run used
+SLACK = 1e-3  # of a correlation beyond one: entries are rounded to six digits
+
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+
+
+class FittedFactor(BaseModel):
+    """One factor and the efficiencies that it multiplies, by the names that `machine_of` reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    multiplies: Annotated[tuple[Name, ...], Field(min_length=1, max_length=8)]
+
+
+class Covariance(BaseModel):
+    """Covariance of log factors: row i of the lower triangle holds the entries 0 to i, no unit.
+
+    `in_residuals`: the part of a prediction's variance that these factors share with the residuals of other clusters.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    source: Annotated[str, Field(min_length=1, max_length=2000)]
+    factors: Annotated[tuple[FittedFactor, ...], Field(max_length=MOST_FACTORS)]
+    log_covariance: Annotated[tuple[tuple[float, ...], ...], Field(max_length=MOST_FACTORS)]
+    in_residuals: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _is_a_covariance(self) -> Self:
+        if [len(row) for row in self.log_covariance] != list(range(1, len(self.factors) + 1)):
+            raise ValueError("log_covariance is a lower triangle with one row a factor")
+        if len({factor.name for factor in self.factors}) != len(self.factors):
+            raise ValueError("two factors have one name")
+        variances = [row[-1] for row in self.log_covariance]
+        if any(variance < 0.0 for variance in variances):
+            raise ValueError("a variance is negative")
+        for i, row in enumerate(self.log_covariance):
+            for j, value in enumerate(row[:-1]):
+                if abs(value) > (1.0 + SLACK) * math.sqrt(variances[i] * variances[j]):
+                    raise ValueError(f"row {i + 1}, entry {j + 1} is a correlation beyond one")
+        return self
+
+    def matrix(self) -> npt.NDArray[np.float64]:
+        """The whole symmetric matrix [factors, factors]."""
+        count = len(self.factors)
+        found = np.zeros((count, count))
+        for i, row in enumerate(self.log_covariance):
+            found[i, : i + 1] = found[: i + 1, i] = row
+        return found
+
+    def variance_of(self, slopes: npt.NDArray[np.float64]) -> float:
+        """Variance of log step time: J C J^T for its slopes J = d log(step time) / d log(factor) [factors]."""
+        return max(0.0, float(slopes @ self.matrix() @ slopes))

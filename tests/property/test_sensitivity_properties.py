@@ -1,0 +1,119 @@
+"""What the uncertainty of fitted numbers does to every interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.coverage import spread_of
+from autodeploy.evaluation.estimate import Layout, estimate_layout, template_layers
+from autodeploy.evaluation.machine import machine_of
+from autodeploy.evaluation.sensitivity import STEP, sensitivities
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.ranking.uncertainty import parameter_variance
+from hardware_profiles.covariance import Covariance, FittedFactor
+from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Candidates
+
+RUN = {"moe": True, "ranks": 64, "shares_node": False, "tp": 8, "pp": 2, "cp": 1, "ep": 8, "seq_length": 4096}
+CLASSES = ("ascend-910b", "nvidia-a100", "nvidia-h100", "some-other-chip")
+
+
+def covariances(count: int) -> st.SearchStrategy[Covariance]:
+    """Positive definite matrices of log factors."""
+    entry = st.floats(-0.3, 0.3)
+    root = st.lists(st.lists(entry, min_size=count, max_size=count), min_size=count, max_size=count)
+
+    def made(rows: list[list[float]]) -> Covariance:
+        matrix = np.array(rows) @ np.array(rows).T + 1e-4 * np.eye(count)
+        return Covariance(
+            source="drawn",
+            factors=tuple(FittedFactor(name=f"f{n}", multiplies=(f"n{n}",)) for n in range(count)),
+            log_covariance=tuple(tuple(float(x) for x in row[: n + 1]) for n, row in enumerate(matrix)),
+        )
+
+    return root.map(made)
+
+
+def wider(covariance: Covariance, number: int, more: float) -> Covariance:
+    """The same with one factor less certain by this variance."""
+    rows = [list(row) for row in covariance.log_covariance]
+    rows[number][number] += more
+    return covariance.model_copy(update={"log_covariance": tuple(tuple(row) for row in rows)})
+
+
+@given(
+    covariances(3),
+    st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=3),
+    st.integers(0, 2),
+    st.floats(1e-3, 1.0),
+    st.sampled_from(CLASSES),
+)
+def test_a_less_certain_factor_never_narrows_an_interval(
+    covariance: Covariance, slopes: list[float], number: int, more: float, family: str
+) -> None:
+    slope = np.array(slopes)
+    run = {**RUN, "features": []}
+    before, after = (parameter_variance(c, slope) for c in (covariance, wider(covariance, number, more)))
+    assert after == pytest.approx(before + more * slope[number] ** 2)
+    near, far = (spread_of(family, run, v).log_sigma for v in (before, after))
+    assert far >= near >= spread_of(family, run).log_sigma
+    # Beyond what the class's own records had, all of it counts.
+    wide = spread_of(family, run, before + 1.0).log_sigma
+    assert spread_of(family, run, after + 1.0).log_sigma ** 2 == pytest.approx(wide**2 + after - before)
+
+
+def at(context: Context, efficiency: dict[str, float]) -> Context:
+    """The context on a machine of its profile with these efficiencies."""
+    profile = context.profile
+    assert profile is not None
+    machine = machine_of(
+        profile,
+        profile.device(context.machine.name),
+        context.machine.topology,
+        precision=context.precision,
+        release=context.release,
+        efficiency=efficiency,
+        features=context.features,
+    )
+    return replace(context, machine=machine)
+
+
+def step_s(context: Context, candidate: Candidates, layout: Layout) -> float:
+    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    return estimate_layout(classes, candidate, context, 0, layout).step_time_s
+
+
+@settings(max_examples=15, phases=[Phase.generate], deadline=None)
+@given(st.data(), cases())
+def test_sensitivities_are_differences_of_the_estimate(data: st.DataObject, case: Case) -> None:
+    context = at(case.context, {})
+    profile = context.profile
+    assert profile is not None
+    factors = covariance_of(profile).factors
+    values = {f"release_{band}": value for band, value in profile.release_factors.items()} | dict(profile.efficiency)
+    drawn = [data.draw(degrees(case)) for _ in range(2)]
+    layouts, expected = [], []
+    for d in drawn:
+        candidate = candidates_of([d])
+        per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
+        counts = tuple(c.count for c in step_classes(unit_costs(context, candidate), candidate, context).layers)
+        applied = {name: np.asarray(used) for name, used in data.draw(memory_choices(per_chunk)).items()}
+        layout = Layout(template_layers(counts, d.pp, d.vpp, np.asarray(per_chunk), d.schedule), applied)
+        layouts.append(layout)
+        moves = [{name: values.get(name, 1.0) * float(np.exp(STEP)) for name in f.multiplies} for f in factors]
+        times = np.array([step_s(at(context, move), candidate, layout) for move in ({}, *moves)])
+        expected.append(np.log(times[1:] / times[0]) / STEP)
+    found = sensitivities(candidates_of(drawn), context, layouts, factors)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert np.any(found < -0.1)
