@@ -26,6 +26,7 @@ from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
 from autodeploy.solver.effort import EFFORTS
+from autodeploy.solver.placements import with_placements
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import Spec, spec_hash
@@ -172,6 +173,8 @@ def plan(
         watch=report.solved,
         should_cancel=stop,
     )
+    if spec.search.distinct == "placements":
+        frontier.best = with_placements(frontier.best, spec.search.top_k, stop)
     # A second search, which only those pay who want to know.
     priced = not frontier.cancelled and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
     price = (

@@ -26,6 +26,12 @@ class SearchSpec(Document):
     objective: Objective = "step_time"
     target: Target = "mindspeed-llm"
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
+    distinct: Annotated[
+        Literal["strategies", "placements"],
+        Field(
+            description="plans differ in degrees, schedule or dispatcher, or may differ in placement or memory alone"
+        ),
+    ] = "strategies"
     fix: dict[Axis, AxisValue] = {}
     allow: dict[Axis, tuple[AxisValue, ...]] = {}
     forbid: dict[Axis, tuple[AxisValue, ...]] = {}
