@@ -26,6 +26,7 @@ from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
 from autodeploy.solver.effort import EFFORTS
+from autodeploy.solver.least_memory import least_memory
 from autodeploy.solver.placements import with_placements
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
@@ -163,7 +164,8 @@ def plan(
     report = _Reporter(progress, started, searched)
     report.enumerated()
     stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
-    frontier = best_first(
+    for_memory = spec.search.objective == "peak_memory"
+    frontier = (least_memory if for_memory else best_first)(
         searched.candidates,
         searched.swept,
         searched.context_of,
@@ -176,7 +178,7 @@ def plan(
     if spec.search.distinct == "placements":
         frontier.best = with_placements(frontier.best, spec.search.top_k, stop)
     # A second search, which only those pay who want to know.
-    priced = not frontier.cancelled and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
+    priced = not frontier.cancelled and not for_memory and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
     price = (
         price_of_target(
             prepared.spec,

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from autodeploy.ranking.divisibility import divisibility_warnings
-from autodeploy.ranking.explain import explanation
+from autodeploy.ranking.explain import explanation, memory_explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plan_of_solved
@@ -24,6 +24,7 @@ from autodeploy.specs.planset import (
     Timing,
     Unrestricted,
 )
+from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -61,9 +62,9 @@ def finish(
 ) -> PlanSet:
     """Rank, explain and certify what the search found."""
     plans = [plan_of_solved(solved, spec, identity) for solved in frontier.best]
-    bound = _bound(frontier)
+    bound = _bound(frontier, spec.search.objective)
     ranked = _ranked(plans, spec.search, bound)
-    gap = max(0.0, (ranked[0].step_time_s - bound) / ranked[0].step_time_s) if ranked and bound is not None else None
+    gap = ranked[0].gap if ranked else None
     proved = gap is not None and gap <= 1e-9
     infeasible: Infeasible | None = None
     if not ranked and not frontier.cancelled:
@@ -85,7 +86,7 @@ def finish(
         optimality=Optimality(
             objective=spec.search.objective,
             bound=bound,
-            relaxation="outer candidates: work shared evenly; inner: schedule cuts" if bound is not None else "",
+            relaxation=_relaxation(spec.search.objective) if bound is not None else "",
             gap=gap,
             proved=proved,
         ),
@@ -117,10 +118,21 @@ def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
     return (f"planned with a global batch of {context.global_batch:,} instead of {own:,}, within its tolerance",)
 
 
-def _bound(frontier: Frontier) -> float | None:
-    """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds."""
+def _relaxation(objective: str) -> str:
+    if objective == "peak_memory":
+        return "layers over stages in any order, everything freed that can be"
+    return "outer candidates: work shared evenly; inner: schedule cuts"
+
+
+def _bound(frontier: Frontier, objective: str) -> float | None:
+    """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
+
+    For the objective peak_memory GiB instead of seconds: no plan takes less.
+    """
     if not frontier.best:
         return None
+    if objective == "peak_memory":
+        return None if frontier.least_bytes is None else frontier.least_bytes / GIB
     proven = min(s.solution.bound_s for s in frontier.best)
     bound = min(proven, frontier.open_bound_s)
     return None if math.isinf(bound) else bound
@@ -136,15 +148,17 @@ def _status(found: bool, proved: bool, cancelled: bool) -> Status:
 
 def _ranked(plans: list[Plan], search: SearchSpec, bound: float | None) -> list[Plan]:
     """The best K in order of the objective, with their gaps, ties and what sets them apart."""
-    order = sorted(plans, key=lambda p: (objective_value(p, search.objective), p.plan_id))[: search.top_k]
+    order = sorted(plans, key=lambda p: (objective_value(p, search.objective), p.step_time_s, p.plan_id))[
+        : search.top_k
+    ]
+    for_memory = search.objective == "peak_memory"
     ranked: list[Plan] = []
     for number, plan in enumerate(order, start=1):
         other = order[1] if number == 1 and len(order) > 1 else (order[0] if number > 1 else None)
-        tie = next((first.rank for first in ranked if tied(first, plan)), None)
-        gap = max(0.0, (plan.step_time_s - bound) / plan.step_time_s) if bound is not None else None
-        ranked.append(
-            plan.model_copy(
-                update={"rank": number, "tie_with": tie, "gap": gap, "explanation": explanation(plan, other)}
-            )
-        )
+        # Ties are of predicted times: errors of memory are a few percent, and nobody measured which order they leave.
+        tie = None if for_memory else next((first.rank for first in ranked if tied(first, plan)), None)
+        reached = plan.peak_memory_gib if for_memory else plan.step_time_s
+        gap = max(0.0, (reached - bound) / reached) if bound is not None else None
+        words = memory_explanation(plan, other) if for_memory else explanation(plan, other)
+        ranked.append(plan.model_copy(update={"rank": number, "tie_with": tie, "gap": gap, "explanation": words}))
     return ranked

@@ -24,12 +24,6 @@ def refuse_unmodelled(spec: Spec) -> None:
     found = [
         ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
         ("/search/mode", search.mode == "fast", "mode fast", "reproducible"),
-        (
-            "/search/objective",
-            search.objective == "peak_memory",
-            "the objective peak_memory",
-            "set memory_limit_gib and minimise step_time",
-        ),
     ]
     for field in ("fix", "allow"):
         wanted = getattr(search, field).get("schedule", ())
