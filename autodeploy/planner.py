@@ -25,7 +25,7 @@ from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
-from autodeploy.solver.effort import EFFORTS
+from autodeploy.solver.effort import EFFORTS, cores
 from autodeploy.solver.least_memory import least_memory
 from autodeploy.solver.placements import with_placements
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
@@ -259,6 +259,8 @@ def budget_of(spec: Spec) -> Budget:
     else:
         chosen, scale = EFFORTS["default"], float(effort)
     inner = chosen if effort == "deep" else replace(EFFORTS["fast"], gap=spec.search.gap)
+    if spec.search.mode == "fast":
+        inner = replace(inner, workers=cores())
     return Budget(
         quick=max(2 * top_k, round(24 * scale)),
         slots=QUICK_SLOTS * scale,

@@ -13,6 +13,7 @@ from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plan_of_solved
 from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.uncertainty import tied
+from autodeploy.solver.effort import cores
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -104,6 +105,7 @@ def finish(
         pareto=pareto_set(plans, ranked),
         warnings=(
             *_batch_note(spec, context),
+            *_mode_note(spec),
             *(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
         ),
         infeasible=infeasible,
@@ -116,6 +118,13 @@ def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
     if context.global_batch == own:
         return ()
     return (f"planned with a global batch of {context.global_batch:,} instead of {own:,}, within its tolerance",)
+
+
+def _mode_note(spec: Spec) -> tuple[str, ...]:
+    """That another run may find other plans, where the spec asks for speed instead."""
+    if spec.search.mode == "reproducible":
+        return ()
+    return (f"mode fast searched on {cores()} cores: another run may find other plans, within the gap",)
 
 
 def _relaxation(objective: str) -> str:

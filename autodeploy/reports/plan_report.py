@@ -102,7 +102,7 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = 
         lines += wrap(price, columns, hanging=INDENT)
     for text in plan_set.warnings:
         lines += wrap(say(lang, "warning", text=translated(text, lang)), columns, hanging=INDENT)
-    if not plan_set.reproducible:
+    if not plan_set.reproducible and spec.search.mode == "reproducible":  # mode fast has its own warning
         lines += wrap(say(lang, "not_reproducible"), columns, hanging=INDENT)
     return lines
 

@@ -23,7 +23,6 @@ def refuse_unmodelled(spec: Spec) -> None:
     training, search = spec.training, spec.search
     found = [
         ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
-        ("/search/mode", search.mode == "fast", "mode fast", "reproducible"),
     ]
     for field in ("fix", "allow"):
         wanted = getattr(search, field).get("schedule", ())
