@@ -6,12 +6,15 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation, memory_explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plan_of_solved
 from autodeploy.ranking.reference import usual_start
+from autodeploy.ranking.robust import TOP, at_corners
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.solver.effort import cores
 from autodeploy.specs.planset import (
@@ -28,6 +31,8 @@ from autodeploy.specs.planset import (
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.evaluation.context import Context
     from autodeploy.solver.best_first import Frontier
     from autodeploy.solver.search_space import Searched
@@ -47,6 +52,20 @@ def objective_value(plan: Plan, objective: str) -> float:
     return plan.step_time_s
 
 
+def cost(plan: Plan, objective: str) -> float:
+    """The objective as a positive cost, in proportion to the step time of one plan."""
+    return 1.0 / plan.tokens_per_s_per_npu if objective == "tokens_per_s_per_npu" else objective_value(plan, objective)
+
+
+def rank_value(plan: Plan, search: SearchSpec) -> float:
+    """What plans are ordered by: the objective, or its worst at the corners of the error box where that is known."""
+    if search.robust == "off" or plan.robustness is None:
+        return objective_value(plan, search.objective)
+    if search.robust == "regret":
+        return plan.robustness.worst_regret_pct
+    return cost(plan, search.objective) * plan.robustness.worst_step_time_s / plan.step_time_s
+
+
 def finish(
     spec: Spec,
     profile: Profile,
@@ -60,9 +79,18 @@ def finish(
     timing: tuple[float, float, float],
     out_of_time: bool,
     unrestricted: Unrestricted,
+    should_cancel: Callable[[], bool] | None = None,
 ) -> PlanSet:
     """Rank, explain and certify what the search found."""
     plans = [plan_of_solved(solved, spec, identity) for solved in frontier.best]
+    robust = None
+    if spec.search.robust != "off" and plans:
+        plans = plans[: max(TOP, spec.search.top_k)]
+        weights = np.array([cost(plan, spec.search.objective) / plan.step_time_s for plan in plans])
+        robust = at_corners(frontier.best[: len(plans)], weights, spec, profile, should_cancel)
+    if robust is not None:
+        together = zip(plans, robust.plans, strict=True)
+        plans = [plan.model_copy(update={"robustness": found}) for plan, found in together]
     bound = _bound(frontier, spec.search.objective)
     ranked = _ranked(plans, spec.search, bound)
     gap = ranked[0].gap if ranked else None
@@ -103,6 +131,7 @@ def finish(
         reference=usual_start(spec, profile, context, identity) if ranked else None,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
+        robust=None if robust is None else robust.search,
         warnings=(
             *_batch_note(spec, context),
             *_mode_note(spec),
