@@ -70,6 +70,7 @@ class Frontier:
     open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
     cancelled: bool = False
     work: float = 0.0
+    least_bytes: float | None = None  # no strategy takes less on the card; only the search for memory knows
 
     @property
     def incumbent_s(self) -> float | None:

@@ -38,6 +38,7 @@ def solve_counts(
     seed: int,
     should_cancel: Callable[[], bool] | None,
     relative_gap: float = 0.0,
+    workers: int = 1,
 ) -> tuple[float, Ints | None, float]:
     """Bound on makespan + slowest tail [s], a layout [pp, vpp, classes] below upper_s if any, and the work done."""
     from ortools.sat.python import cp_model
@@ -70,7 +71,7 @@ def solve_counts(
     _add_places(model, problem, counts)
     model.add(makespan + tail <= UNITS - 1)
     model.minimize(makespan + tail)
-    result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap)
+    result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap, workers)
     if result.infeasible:
         return upper_s * (1.0 - 3.0 / UNITS), None, result.deterministic_time
     layout = None
