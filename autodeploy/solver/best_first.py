@@ -57,7 +57,7 @@ class Budget:
     slots: float
     refined: int
     effort: Effort
-    paths: int = 100
+    paths: int = 1600
 
 
 @dataclass
