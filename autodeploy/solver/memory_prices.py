@@ -32,13 +32,20 @@ class Surcharges:
     layer: Floats
     seconds: np.ndarray
 
+    def left(self, layout: Floats) -> Floats:
+        """What each row's left side is for a layout [pp, vpp, classes]."""
+        return np.asarray(self.constant + np.einsum("nvc,nvc->n", self.layer, layout[self.stage]))
+
+    def take(self, rows: Ints) -> Surcharges:
+        """Some of the rows."""
+        return Surcharges(self.stage[rows], self.constant[rows], self.layer[rows], self.seconds[rows])
+
     def broken(self, layout: Floats, extra: Floats) -> Ints:
         """Of every stage the row of seconds and the row of bytes that a fractional layout breaks most.
 
         layout [pp, vpp, classes]; extra [pp]: what a micro batch adds to each stage.
         """
-        left = self.constant + np.einsum("nvc,nvc->n", self.layer, layout[self.stage])
-        left -= np.where(self.seconds, extra[self.stage], 0.0)
+        left = self.left(layout) - np.where(self.seconds, extra[self.stage], 0.0)
         rows = np.flatnonzero(left > EXCEEDED)
         if not len(rows):
             return rows

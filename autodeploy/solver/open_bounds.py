@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.outer_bound import outer_bounds_s
@@ -33,6 +35,10 @@ TOGETHER = 64
 """Outer tuples whose costs are computed together."""
 ROUNDS = (8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
+MASTER = 1.0
+"""CP-SAT's deterministic time for a problem that paths leave open."""
+PER_SECOND = 200
+"""Linear programmes that are about as much work as one unit of it."""
 
 
 class OpenBounds:
@@ -99,24 +105,36 @@ class OpenBounds:
         heapq.heapify(queue)
         known: dict[int, tuple[InnerProblem, ...]] = {}
         proven: dict[int, list[PathBound]] = {}
+        finished: set[int] = set()
         while queue and work > 0 and not self.cancelled():
             _, number, visits = heapq.heappop(queue)
             if number not in known:
                 ahead = [number, *(n for _, n, _ in heapq.nsmallest(TOGETHER, queue) if n not in known)]
                 known |= zip(ahead, self._relaxed([members[n] for n in ahead]), strict=True)
                 proven |= {n: [PathBound(0.0, over=False)] * len(known[n]) for n in ahead}
-            elif visits >= len(ROUNDS) or all(each.over for each in proven[number]):
+            over = visits >= len(ROUNDS) or all(each.over for each in proven[number])
+            if number in finished:
                 return
             for place, problem in enumerate(known[number]):
-                if not proven[number][place].over and not self.cancelled():
+                before = proven[number][place]
+                if self.cancelled() or before.bound_s >= enough_s * (1.0 - 1e-6):
+                    continue
+                if over:
+                    bound, spent = count_bound_s(
+                        problem, self.library, enough_s, deterministic_time=MASTER, should_cancel=self.should_cancel
+                    )
+                    found = replace(before, bound_s=bound)
+                    work -= math.ceil(spent * PER_SECOND)
+                elif not before.over:
                     found = self._bound_s(problem, enough_s, ROUNDS[visits])
-                    before = proven[number][place].bound_s
-                    proven[number][place] = replace(found, bound_s=max(before, found.bound_s))
                     work -= found.rounds
+                proven[number][place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
+            if over:
+                finished.add(number)
             mine = members[number]
             self.bounds_s[mine] = np.maximum(self.bounds_s[mine], min(each.bound_s for each in proven[number]))
             bound = float(self.bounds_s[mine].min())
-            if bound < enough_s:
+            if bound < enough_s * (1.0 - 1e-6):
                 heapq.heappush(queue, (bound, number, visits + 1))
             else:
                 del known[number], proven[number]

@@ -16,7 +16,7 @@ import numpy as np
 
 from autodeploy.solver.count_master import cut_costs_s
 from autodeploy.solver.hidden_shares import hidden_shares
-from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, templates, to_layout
+from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, templates, to_layout, uneven_sizes
 from autodeploy.solver.memory_prices import surcharges
 from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem
     from cost_models.schedule import SchedulePath
 
-MOST_PATHS: Final = 64
+MOST_PATHS: Final = 96
 """Paths of a shape that are kept: those that some bound rested on, the latest ones."""
 SLOWED: Final = 1.25
 """A stage made slower by this factor attracts the longest path: a shape starts with the path of each stage."""
 STALLED: Final = 3e-4
 """A round that raises the bound by less is of little use."""
-MOST_STALLED: Final = 3
+SHARES: Final = (1.0, 0.5, 0.2)
+"""Of the programme's layout, and the rest of the best one so far: layouts that are simulated."""
+MOST_STALLED: Final = 12
 AGREES: Final = 2e-3
 """The simulation of a fractional layout may be this much longer than the bound says."""
 
@@ -47,6 +49,9 @@ class PathLibrary:
         if shape not in self.paths:
             self.paths[shape] = {}
             self.add(self.paths[shape], _paced(problem, first_layout(problem)))
+            if problem.vpp > 1 and len(uneven := uneven_sizes(problem, seed=0)):
+                layout = to_layout(problem, uneven).astype(np.float64)
+                self.add(self.paths[shape], longest_paths(problem, layout, np.zeros(layout.shape[:3])))
         return self.paths[shape]
 
     def add(self, known: dict[bytes, SchedulePath], found: list[SchedulePath]) -> int:
@@ -74,7 +79,7 @@ def first_layout(problem: InnerProblem) -> Floats:
 def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, enough_s: float = np.inf) -> PathBound:
     """Lower bound on the step time, by at most so many linear programmes. Ends early once it is above enough_s.
 
-    Each programme's layout is simulated, and so is the middle between it and the best layout so far: the layouts of a
+    Each programme's layout is simulated, and so are mixtures of it and the best layout so far: the layouts of a
     programme with few rows jump about, and paths of such a layout say little of good ones.
     """
     if problem.schedule == "dualpipe" or not problem.total_layers:
@@ -92,10 +97,14 @@ def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, en
         if bound >= enough_s or stalled >= MOST_STALLED:
             return PathBound(bound, True, number)
         lacking = model.add_memory(found)
-        tried = [(found.layout, found.extra_s)]
-        tried.append(((found.layout + centre[0]) / 2.0, (found.extra_s + centre[1]) / 2.0))
+        if number == 1:
+            centre = (centre[0], found.extra_s)
+        tried = [
+            (share * found.layout + (1.0 - share) * centre[0], share * found.extra_s + (1.0 - share) * centre[1])
+            for share in SHARES
+        ]
         layout, extra = (np.stack(values) for values in zip(*tried, strict=True))
-        longest = _longest(problem, layout, extra)
+        longest = longest_paths(problem, layout, extra)
         simulated = _simulated_s(problem, longest, layout, extra)
         if simulated.min() < best and not lacking:
             best, centre = float(simulated.min()), tried[int(np.argmin(simulated))]
@@ -148,7 +157,7 @@ def _paced(problem: InnerProblem, layout: Floats) -> list[SchedulePath]:
     return critical_paths(_order(problem), forward * slow, backward * slow, np.broadcast_to(hidden, many), beside)
 
 
-def _longest(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
+def longest_paths(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
     """The longest path of each layout [n, pp, vpp, classes], in fractions, with extra time [n, pp, vpp]."""
     return critical_paths(_order(problem), *_times(problem, layout, extra_s))
 
