@@ -39,6 +39,8 @@ MASTER = 1.0
 """CP-SAT's deterministic time for a problem that paths leave open."""
 PER_SECOND = 200
 """Linear programmes that are about as much work as one unit of it."""
+SLOTS = 1000.0
+"""Slots of a schedule whose simulation is about as much work as a linear programme."""
 
 
 class OpenBounds:
@@ -93,7 +95,7 @@ class OpenBounds:
         """Raise the bounds below enough_s, always those of the outer tuple with the least; yields a candidate of each.
 
         A tuple is first bounded by paths, and where that is not enough later in more rounds. It ends where the least
-        bound can't be raised any more, or after `work`: linear programmes, at most.
+        bound can't be raised any more, or after `work`, in linear programmes of small problems.
         """
         rows = np.flatnonzero(self.bounds_s < enough_s)
         _, first, group = np.unique(self.outer[rows], return_index=True, return_inverse=True)
@@ -121,13 +123,18 @@ class OpenBounds:
                     continue
                 if over:
                     bound, spent = count_bound_s(
-                        problem, self.library, enough_s, deterministic_time=MASTER, should_cancel=self.should_cancel
+                        problem,
+                        self.library,
+                        enough_s,
+                        deterministic_time=min(MASTER, work / PER_SECOND),
+                        should_cancel=self.should_cancel,
                     )
                     found = replace(before, bound_s=bound)
                     work -= math.ceil(spent * PER_SECOND)
                 elif not before.over:
                     found = self._bound_s(problem, enough_s, ROUNDS[visits])
-                    work -= found.rounds
+                    slots = problem.pp * problem.vpp * problem.micro_batches
+                    work -= math.ceil(found.rounds * (1.0 + slots / SLOTS))
                 proven[number][place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
             if over:
                 finished.add(number)
