@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
-PATHS = 100  # outer tuples of the default effort that are bounded by paths
+PATHS = 400  # outer tuples of the default effort that are bounded by paths
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
 
