@@ -359,11 +359,12 @@ class _Reporter:
 
     def finished(self, result: PlanSet) -> None:
         best = result.plans[0].step_time_s if result.plans else None
+        seconds = result.optimality.objective != "peak_memory"
         self._send(
             "finished",
             result.status,
             incumbent_s=best,
-            bound_s=result.optimality.bound,
+            bound_s=result.optimality.bound if seconds else None,
             gap=result.optimality.gap,
             solved=result.counts.solved,
             pruned=result.counts.pruned,

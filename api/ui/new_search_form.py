@@ -79,6 +79,10 @@ def _search() -> tuple[Field, ...]:
         Field("/search/numerics", "numerics", "choice", "reordered", _same(get_args(Numerics)), advanced=True),
         Field("/search/effort", "effort", "choice", "default", _same(("fast", "default", "deep")), advanced=True),
         Field("/search/top_k", "top_k", "integer", "5", advanced=True),
+        Field(
+            "/search/distinct", "distinct", "choice", "strategies", _same(("strategies", "placements")), advanced=True
+        ),
+        Field("/search/robust", "robust", "choice", "off", _same(("off", "regret", "worst_time")), advanced=True),
         Field("/search/memory_limit_gib", "memory_limit_gib", "number", help=True, advanced=True),
     )
 

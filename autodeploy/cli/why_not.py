@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language, read_spec
+from autodeploy.cli.options import Lang, ListFormat, Server, SimpleFormat, Tongue, language, read_spec
 
 if TYPE_CHECKING:
     from autodeploy.reports.texts import Language
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.what_if import WhyNot
 
 app = typer.Typer()
 PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
@@ -23,19 +24,36 @@ DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 def why_not(
     subject: Annotated[str, typer.Argument(metavar="SPEC|PLAN_ID", help="a spec, or a plan to change")],
     strategy: Annotated[str, typer.Option("--strategy", metavar="AXIS=VALUE,...", help="such as tp=8,pp=4")],
+    server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = Tongue.EN,
 ) -> None:
     """Name the rule or bound that rejects a strategy, and what it would cost."""
     from autodeploy.cli.output import write_report
-    from autodeploy.planner import why_not as explain
 
-    spec, chosen = _question(subject, strategy)
-    answer = explain(spec, chosen)
+    answer = _here(subject, strategy) if server is None else _there(server, subject, strategy)
     if output_format is ListFormat.TABLE:
         write_report(answer_text(answer, language(lang)), None)
         return
     write_report(answer.model_dump_json(indent=2), None)
+
+
+def _here(subject: str, changes: str) -> WhyNot:
+    from autodeploy.planner import why_not as explain
+
+    return explain(*_question(subject, changes))
+
+
+def _there(server: str, subject: str, changes: str) -> WhyNot:
+    """A plan of that server, or a spec that is read here and searched there."""
+    from autodeploy.cli.remote import connect
+
+    about: dict[str, Any] = {"plan_id": subject}
+    if not PLAN_ID.fullmatch(subject):
+        about = {"spec": read_spec(subject).model_dump(mode="json")}
+    request = {**about, "strategy": parse_changes(changes)}
+    with connect(server) as client:
+        return client.why_not(request)
 
 
 def answer_text(answer: Any, lang: Language = "en") -> str:

@@ -81,7 +81,9 @@ class Frontier:
 
     @property
     def bound_s(self) -> float | None:
-        """No strategy of the space is faster than this; None as long as nothing is known."""
+        """No strategy of the space is faster than this; None as long as nothing is known, or memory is looked for."""
+        if self.least_bytes is not None:
+            return None
         proven = min((s.solution.bound_s for s in self.best), default=math.inf)
         bound = min(proven, self.open_bound_s)
         return bound if math.isfinite(bound) else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan, reestimate
+from autodeploy.planner import Progress, plan, reestimate
 from autodeploy.reports.plan_report import render_plan_set
 from autodeploy.reports.translation import translated
 from autodeploy.specs.spec import Spec
@@ -65,6 +65,14 @@ def test_the_same_spec_gives_the_same_plans() -> None:
     assert again.optimality == first.optimality
     counts = first.counts
     assert counts.enumerated == sum(counts.rejected.values()) + counts.too_big + counts.pruned + counts.solved
+
+
+def test_progress_has_no_bound_in_seconds() -> None:
+    events: list[Progress] = []
+    plan(Spec.model_validate(planned(tp=2, pp=4, vpp=1, micro_batch_size=1).search.spec), progress=events.append)
+    assert events[-1].gap is not None
+    assert all(event.bound_s is None for event in events)
+    assert all(event.gap is None for event in events[:-1])
 
 
 def test_a_plan_of_least_memory_is_estimated_as_it_was_found() -> None:
