@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.calibration.coverage import CARRIED_FROM, coverage
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.fit import FitParameter, values_of
-from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.parameters import known_parameters, link_parameters
 from autodeploy.calibration.spreads import Z80
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats
     from hardware_profiles.profile import Profile
-
-ANYWHERE = "nvidia-h100"  # parameters that every device has: matrix units, attention, memory, experts
-
-UNMEASURED_LINK = 0.30  # the prior of links that are fitted, log standard deviation
 
 
 @dataclass(frozen=True)
@@ -57,29 +53,19 @@ class ErrorBox:
 def error_box(profile: Profile) -> ErrorBox:
     """80 % of each fitted efficiency's posterior and of each link's; the other efficiencies stay.
 
-    A device without a fit of its own has the spreads of the device that its efficiencies come from, and the prior of
-    its links, which are not carried over. Factors on the time of old releases are left out: plans run on the current
-    one.
+    The spreads are those of the covariance that ships with the profile or with a cluster's overlay. Factors on the time
+    of old releases are left out: plans run on the current one.
     """
-    family = profile.family if profile.family in PARAMETERS else CARRIED_FROM.get(profile.family, ANYWHERE)
-    spreads = coverage()["parameter_log_sigma"][family]
-    tiers = {f"link_{tier.name}" for tier in profile.tiers}
+    covariance = covariance_of(profile)
+    known = (*known_parameters(profile.family), *link_parameters(tier.name for tier in profile.tiers))
+    meanings = {parameter.name: parameter.meaning for parameter in known}
     found, widths = [], []
-    for parameter in PARAMETERS[family]:
-        names = [name for name in parameter.multiplies if not name.startswith("release_")]
-        links = [name for name in names if name.startswith("link_")]
-        if not names or not set(links) <= tiers:
+    for factor, variance in zip(covariance.factors, np.diag(covariance.matrix()), strict=True):
+        if all(name.startswith("release_") for name in factor.multiplies):
             continue
-        carried_link = bool(links) and family != profile.family
-        sigma = parameter.prior_sigma if carried_link else float(spreads[parameter.name])
-        found.append(parameter)
+        sigma = math.sqrt(variance)
+        found.append(FitParameter(factor.name, factor.multiplies, sigma, meanings.get(factor.name, factor.name)))
         widths.append(Z80 * sigma)
-    named = {name for parameter in found for name in parameter.multiplies}
-    for tier in profile.tiers:
-        if f"link_{tier.name}" not in named:
-            meaning = f"rate of collectives on {tier.name}, which no record has measured"
-            found.append(FitParameter(tier.name, (f"link_{tier.name}",), UNMEASURED_LINK, meaning))
-            widths.append(Z80 * UNMEASURED_LINK)
     return ErrorBox(tuple(found), np.array(widths, dtype=np.float64))
 
 
