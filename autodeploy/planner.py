@@ -21,12 +21,15 @@ from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity, plan_of_estimate
+from autodeploy.ranking.robust import TOP
 from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
-from autodeploy.solver.effort import EFFORTS
+from autodeploy.solver.effort import EFFORTS, cores
+from autodeploy.solver.least_memory import least_memory
+from autodeploy.solver.placements import with_placements
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import Spec, spec_hash
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Counts, Plan, PlanSet
+    from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.strategies.candidates import Candidates
@@ -73,7 +77,7 @@ __all__ = [
 ]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
-PATHS = 100  # outer tuples of the default effort that are bounded by paths
+PATHS = 400  # outer tuples of the default effort that are bounded by paths
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
 
@@ -164,18 +168,21 @@ def plan(
     report = _Reporter(progress, started, searched)
     report.enumerated()
     stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
-    frontier = best_first(
+    for_memory = spec.search.objective == "peak_memory"
+    frontier = (least_memory if for_memory else best_first)(
         searched.candidates,
         searched.swept,
         searched.context_of,
-        top_k=spec.search.top_k,
+        top_k=compared(spec.search),
         gap=spec.search.gap,
         budget=budget_of(spec),
         watch=report.solved,
         should_cancel=stop,
     )
+    if spec.search.distinct == "placements":
+        frontier.best = with_placements(frontier.best, compared(spec.search), stop)
     # A second search, which only those pay who want to know.
-    priced = not frontier.cancelled and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
+    priced = not frontier.cancelled and not for_memory and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
     price = (
         price_of_target(
             prepared.spec,
@@ -200,6 +207,7 @@ def plan(
         timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
         out_of_time=stop.out_of_time,
         unrestricted=price,
+        should_cancel=stop,
     )
     result = _with_runs(prepared, result, should_cancel=stop)
     report.finished(result)
@@ -248,6 +256,11 @@ def _at(spec: Spec, seq_length: int, global_batch: int) -> Spec:
     return spec.model_copy(update={"training": training, "run": None, "strategy": None})
 
 
+def compared(search: SearchSpec) -> int:
+    """Plans that the search looks for: those of the answer, or all that are held against each other at the corners."""
+    return search.top_k if search.robust == "off" else max(search.top_k, TOP)
+
+
 def budget_of(spec: Spec) -> Budget:
     """The deterministic budget of a spec's effort; a number scales the default's."""
     effort, top_k = spec.search.effort, spec.search.top_k
@@ -256,9 +269,13 @@ def budget_of(spec: Spec) -> Budget:
     else:
         chosen, scale = EFFORTS["default"], float(effort)
     inner = chosen if effort == "deep" else replace(EFFORTS["fast"], gap=spec.search.gap)
+    if spec.search.mode == "fast":
+        inner = replace(inner, workers=cores())
+    usual = max(2 * top_k, round(24 * scale))
+    quick = usual if spec.search.robust == "off" else max(usual, compared(spec.search) + round(24 * scale))
     return Budget(
-        quick=max(2 * top_k, round(24 * scale)),
-        slots=QUICK_SLOTS * scale,
+        quick=quick,
+        slots=QUICK_SLOTS * scale * quick / usual,
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
         paths=round(PATHS * scale),

@@ -164,8 +164,9 @@ def plan(rank: int = 1, *, spec: Spec | None = None, **changes: Any) -> Plan:
         "provenance": "assumed",
     }
     found = Plan.model_validate(values | changes)
-    run = planned_run(spec, found, step_elsewhere, host_link_bytes_per_s=40e9)
-    return found if "run" in changes else found.model_copy(update={"run": run})
+    if "run" in changes:
+        return found
+    return found.model_copy(update={"run": planned_run(spec, found, step_elsewhere, host_link_bytes_per_s=40e9)})
 
 
 def step_elsewhere(plan: Plan, seq_length: int, global_batch: int) -> Step:

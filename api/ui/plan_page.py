@@ -134,6 +134,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "layout": figures.labels.layout(strategy),
         "schedule": figures.labels.SCHEDULES[strategy.schedule],
         "timeline": timeline,
+        "part_names": figures.labels.PARTS[lang],
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
         "knobs": knobs_of(strategy),

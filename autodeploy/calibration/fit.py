@@ -177,7 +177,11 @@ def jacobian_of(residuals: Residuals, theta: Floats, current: Floats, step: floa
     """Slopes of the residuals by forward differences [records, parameters]; `current`: the residuals at theta."""
     columns = []
     for number in range(len(theta)):
-        moved = theta.copy()
-        moved[number] += step
-        columns.append((residuals(moved) - current) / step)
+        for size in (step, -step):
+            moved = theta.copy()
+            moved[number] += size
+            column = (residuals(moved) - current) / size
+            if column.any():  # a fraction at its limit of one moves downwards only
+                break
+        columns.append(column)
     return np.stack(columns, axis=1)

@@ -80,10 +80,17 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     return {
         "classes": classes,
         "memory_log_sigma": float(f"{log_sigma_of(memory):.6g}") if len(memory) >= 3 else UNMEASURED_MEMORY,
+        "parameter_log_sigma": {c.family: _parameter_spreads(c) for c in calibrations},
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
         "ranks_per_doubling": {c.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
         "records": list(rows.values()),
     }
+
+
+def _parameter_spreads(calibration: Calibration) -> dict[str, float]:
+    """Posterior standard deviation of the logarithm of each fitted factor, six significant digits."""
+    spreads = np.sqrt(np.diag(calibration.fit.covariance))
+    return {p.name: float(f"{s:.6g}") for p, s in zip(calibration.fit.parameters, spreads, strict=True)}
 
 
 def _memory_residuals(records: Sequence[Record]) -> Floats:

@@ -179,8 +179,14 @@ def spec_context(
     num_npus: int | None = None,
     global_batch: int | None = None,
     distributed_optimizer: bool = True,
+    efficiency: Mapping[str, Number] | None = None,
 ) -> Context:
-    """The context of a spec, on its own cards and batch unless others are given."""
+    """The context of a spec, on its own cards and batch unless others are given.
+
+    Parameters
+    ----------
+    efficiency : values that replace the profile's.
+    """
     return build_context(
         spec.model,
         spec.cluster,
@@ -193,6 +199,7 @@ def spec_context(
         host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
         distributed_optimizer=distributed_optimizer,
         global_batch=global_batch,
+        efficiency=efficiency,
         exact_numerics=spec.search.numerics == "exact",
         deterministic=spec.search.deterministic_training,
     )

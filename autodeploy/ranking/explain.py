@@ -46,3 +46,15 @@ def explanation(plan: Plan, other: Plan | None) -> str:
     if worse:
         text += "; it pays " + ", ".join(f"{-gains[p]:.2f} s of {PART_NAMES[p]}" for p in worse)
     return text
+
+
+def memory_explanation(plan: Plan, other: Plan | None) -> str:
+    """What of the fullest stage's memory is what, and what another plan takes instead."""
+    if other is None:
+        fullest = max(plan.stages, key=lambda stage: stage.total_gib).memory_gib.model_dump()
+        largest = sorted(fullest, key=lambda kind: -fullest[kind])[:3]
+        shares = [f"{kind.replace('_', ' ')} {fullest[kind]:.1f} GiB" for kind in largest]
+        return "its memory goes to " + ", ".join(shares)
+    more = other.peak_memory_gib - plan.peak_memory_gib
+    time = other.step_time_s / plan.step_time_s - 1.0
+    return f"{more:+.1f} GiB of peak memory and {time:+.1%} step time for {degrees(other)}"

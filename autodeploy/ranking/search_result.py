@@ -6,14 +6,18 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.ranking.divisibility import divisibility_warnings
-from autodeploy.ranking.explain import explanation
+from autodeploy.ranking.explain import explanation, memory_explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.reference import usual_start
+from autodeploy.ranking.robust import TOP, at_corners
 from autodeploy.ranking.uncertainty import tied
+from autodeploy.solver.effort import cores
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -25,8 +29,11 @@ from autodeploy.specs.planset import (
     Timing,
     Unrestricted,
 )
+from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.evaluation.context import Context
     from autodeploy.solver.best_first import Frontier
     from autodeploy.solver.search_space import Searched
@@ -47,6 +54,20 @@ def objective_value(plan: Plan, objective: str) -> float:
     return plan.step_time_s
 
 
+def cost(plan: Plan, objective: str) -> float:
+    """The objective as a positive cost, in proportion to the step time of one plan."""
+    return 1.0 / plan.tokens_per_s_per_npu if objective == "tokens_per_s_per_npu" else objective_value(plan, objective)
+
+
+def rank_value(plan: Plan, search: SearchSpec) -> float:
+    """What plans are ordered by: the objective, or its worst at the corners of the error box where that is known."""
+    if search.robust == "off" or plan.robustness is None:
+        return objective_value(plan, search.objective)
+    if search.robust == "regret":
+        return plan.robustness.worst_regret_pct
+    return cost(plan, search.objective) * plan.robustness.worst_step_time_s / plan.step_time_s
+
+
 def finish(
     spec: Spec,
     profile: Profile,
@@ -60,12 +81,21 @@ def finish(
     timing: tuple[float, float, float],
     out_of_time: bool,
     unrestricted: Unrestricted,
+    should_cancel: Callable[[], bool] | None = None,
 ) -> PlanSet:
     """Rank, explain and certify what the search found."""
-    plans = plans_of_solved(frontier.best, spec, identity)
-    bound = _bound(frontier)
+    plans = list(plans_of_solved(frontier.best, spec, identity))
+    robust = None
+    if spec.search.robust != "off" and plans:
+        plans = plans[: max(TOP, spec.search.top_k)]
+        weights = np.array([cost(plan, spec.search.objective) / plan.step_time_s for plan in plans])
+        robust = at_corners(frontier.best[: len(plans)], weights, spec, profile, should_cancel)
+    if robust is not None:
+        together = zip(plans, robust.plans, strict=True)
+        plans = [plan.model_copy(update={"robustness": found}) for plan, found in together]
+    bound = _bound(frontier, spec.search.objective)
     ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
-    gap = max(0.0, (ranked[0].step_time_s - bound) / ranked[0].step_time_s) if ranked and bound is not None else None
+    gap = ranked[0].gap if ranked else None
     proved = gap is not None and gap <= 1e-9
     infeasible: Infeasible | None = None
     if not ranked and not frontier.cancelled:
@@ -87,7 +117,7 @@ def finish(
         optimality=Optimality(
             objective=spec.search.objective,
             bound=bound,
-            relaxation="outer candidates: work shared evenly; inner: schedule cuts" if bound is not None else "",
+            relaxation=_relaxation(spec.search.objective) if bound is not None else "",
             gap=gap,
             proved=proved,
         ),
@@ -103,8 +133,10 @@ def finish(
         reference=usual_start(spec, profile, context, identity) if ranked else None,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
+        robust=None if robust is None else robust.search,
         warnings=(
             *_batch_note(spec, context),
+            *_mode_note(spec),
             *(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
         ),
         infeasible=infeasible,
@@ -119,10 +151,28 @@ def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
     return (f"planned with a global batch of {context.global_batch:,} instead of {own:,}, within its tolerance",)
 
 
-def _bound(frontier: Frontier) -> float | None:
-    """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds."""
+def _mode_note(spec: Spec) -> tuple[str, ...]:
+    """That another run may find other plans, where the spec asks for speed instead."""
+    if spec.search.mode == "reproducible":
+        return ()
+    return (f"mode fast searched on {cores()} cores: another run may find other plans, within the gap",)
+
+
+def _relaxation(objective: str) -> str:
+    if objective == "peak_memory":
+        return "layers over stages in any order, everything freed that can be"
+    return "outer candidates: work shared evenly; inner: schedule cuts"
+
+
+def _bound(frontier: Frontier, objective: str) -> float | None:
+    """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
+
+    For the objective peak_memory GiB instead of seconds: no plan takes less.
+    """
     if not frontier.best:
         return None
+    if objective == "peak_memory":
+        return None if frontier.least_bytes is None else frontier.least_bytes / GIB
     proven = min(s.solution.bound_s for s in frontier.best)
     bound = min(proven, frontier.open_bound_s)
     return None if math.isinf(bound) else bound
@@ -138,15 +188,17 @@ def _status(found: bool, proved: bool, cancelled: bool) -> Status:
 
 def _ranked(plans: list[Plan], search: SearchSpec, bound: float | None, covariance: Covariance) -> list[Plan]:
     """The best K in order of the objective, with their gaps, ties and what sets them apart."""
-    order = sorted(plans, key=lambda p: (objective_value(p, search.objective), p.plan_id))[: search.top_k]
+    order = sorted(plans, key=lambda p: (objective_value(p, search.objective), p.step_time_s, p.plan_id))[
+        : search.top_k
+    ]
+    for_memory = search.objective == "peak_memory"
     ranked: list[Plan] = []
     for number, plan in enumerate(order, start=1):
         other = order[1] if number == 1 and len(order) > 1 else (order[0] if number > 1 else None)
-        tie = next((first.rank for first in ranked if tied(first, plan, covariance)), None)
-        gap = max(0.0, (plan.step_time_s - bound) / plan.step_time_s) if bound is not None else None
-        ranked.append(
-            plan.model_copy(
-                update={"rank": number, "tie_with": tie, "gap": gap, "explanation": explanation(plan, other)}
-            )
-        )
+        # Ties are of predicted times: errors of memory are a few percent, and nobody measured which order they leave.
+        tie = None if for_memory else next((first.rank for first in ranked if tied(first, plan, covariance)), None)
+        reached = plan.peak_memory_gib if for_memory else plan.step_time_s
+        gap = max(0.0, (reached - bound) / reached) if bound is not None else None
+        words = memory_explanation(plan, other) if for_memory else explanation(plan, other)
+        ranked.append(plan.model_copy(update={"rank": number, "tie_with": tie, "gap": gap, "explanation": words}))
     return ranked

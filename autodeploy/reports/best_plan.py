@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.breakdown import breakdown_line
+from autodeploy.reports.outlook import headroom_line, robustness_line
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
@@ -64,6 +65,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
         facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
     facts.append(breakdown_line(plan, lang))
+    facts += [line for line in (headroom_line(plan, lang), robustness_line(plan, lang)) if line is not None]
     facts += [translated(text, lang) for text in plan.assumptions]
     for fact in facts:
         lines += wrap(fact, columns, indent=INDENT, hanging=INDENT)

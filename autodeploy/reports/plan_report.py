@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.best_plan import COLUMNS, INDENT, header, plan_lines
+from autodeploy.reports.outlook import pareto_line, robust_line
 from autodeploy.reports.rows import PlanRow, plan_rows
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
@@ -93,8 +94,10 @@ def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -
 
 
 def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = COLUMNS) -> list[str]:
-    """What the target framework costs, and warnings."""
+    """What plans are ranked by, those that none beats, what the target framework costs, and warnings."""
     lines: list[str] = []
+    for found in (robust_line(plan_set, lang), pareto_line(plan_set, lang)):
+        lines += wrap(found, columns, hanging=INDENT) if found is not None else []
     free = plan_set.unrestricted
     if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != "any":
         target = TARGETS[spec.search.target]
@@ -102,7 +105,7 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = 
         lines += wrap(price, columns, hanging=INDENT)
     for text in plan_set.warnings:
         lines += wrap(say(lang, "warning", text=translated(text, lang)), columns, hanging=INDENT)
-    if not plan_set.reproducible:
+    if not plan_set.reproducible and spec.search.mode == "reproducible":  # mode fast has its own warning
         lines += wrap(say(lang, "not_reproducible"), columns, hanging=INDENT)
     return lines
 

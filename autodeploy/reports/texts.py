@@ -91,6 +91,26 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "每卡存储带宽 {value} GB/s（{source}）",
     ),
     "a_step": ("a step: ", "一步构成： "),
+    "headroom": ("lost: {losses}", "损失：{losses}"),
+    "loss": ("{part} {seconds} s (MFU +{points})", "{part} {seconds} s（MFU +{points}）"),
+    "below_peak": ("operators below peak", "算子未达峰值"),
+    "mfu_without": ("MFU {mfu} % without these", "去除后 MFU {mfu} %"),
+    "robustness": (
+        "where calibration may be wrong: at worst {step} s, at worst {regret} % behind the best plan there",
+        "校准误差范围内：最慢 {step} s，最多落后当处最优方案 {regret} %",
+    ),
+    "robust_regret": (
+        "ranked by the worst regret of {plans} plans at {corners} corners of the error box ({axes} efficiencies)",
+        "按 {plans} 个方案在误差盒 {corners} 个角点（{axes} 项效率）的最大遗憾排序",
+    ),
+    "robust_worst_time": (
+        "ranked by the slowest step of {plans} plans at {corners} corners of the error box ({axes} efficiencies)",
+        "按 {plans} 个方案在误差盒 {corners} 个角点（{axes} 项效率）的最慢单步排序",
+    ),
+    "pareto": (
+        "{count} plans that none beats in time, memory and cards at once: {points}",
+        "{count} 个在时间、显存、卡数上均不被超越的方案：{points}",
+    ),
     "hidden": ("{share} % hidden", "隐藏 {share} %"),
     "tie": ("tie", "持平"),
     "starting_point": ("the usual starting point", "常用起点"),

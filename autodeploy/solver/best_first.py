@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 # Inner problems are simulated slot by slot: a candidate costs about pp x vpp x micro batches of work.
-QUICK_SLOTS = 250_000.0
+QUICK_SLOTS = 60_000.0
+AHEAD = 256
+"""Candidates looked at in order for each that may be solved: most share their outer tuple with a better one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Budget:
     slots: float
     refined: int
     effort: Effort
-    paths: int = 100
+    paths: int = 400
 
 
 @dataclass
@@ -70,6 +72,7 @@ class Frontier:
     open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
     cancelled: bool = False
     work: float = 0.0
+    least_bytes: float | None = None  # no strategy takes less on the card; only the search for memory knows
 
     @property
     def incumbent_s(self) -> float | None:
@@ -159,10 +162,10 @@ def best_first(
         _refine(frontier, open_, budget, report)
     if frontier.best and not open_.cancelled():
         incumbent = frontier.best[0].solution.step_s
-        kth = frontier.best[min(top_k, len(frontier.best)) - 1].solution.step_s
-        frontier.pruned += open_.by_stages(kth)
+        enough = incumbent * (1.0 - gap)
+        frontier.pruned += open_.by_stages(enough)
         report(frontier.best[0].index)
-        for index in open_.by_paths(incumbent * (1.0 - gap), budget.paths):
+        for index in open_.by_paths(enough, budget.paths):
             report(index)
         _raise_bounds(frontier, open_)
     frontier.cancelled |= open_.cancelled()
@@ -181,9 +184,11 @@ def _solve_in_order(
     report: Callable[[int], None],
 ) -> None:
     """Quick plans of the most promising candidates."""
-    order = np.lexsort((np.arange(len(open_.candidates)), swept.repaired_s))
-    bounds = swept.bound_s[order]
-    rest = np.minimum.accumulate(bounds[::-1])[::-1] if len(bounds) else bounds
+    order = swept.fastest(AHEAD * budget.quick)
+    later = np.ones(len(open_.candidates), dtype=np.bool_)
+    later[order] = False
+    last = float(swept.bound_s[later].min()) if later.any() else math.inf
+    rest = np.minimum.accumulate(np.append(swept.bound_s[order], last)[::-1])[::-1]
     settled: set[int] = set()
     slots, tried = 0.0, 0
     for position, index in enumerate(map(int, order)):

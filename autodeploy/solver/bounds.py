@@ -81,7 +81,7 @@ def stage_room(problem: InnerProblem, whole_s: float | None = None) -> StageRoom
     spare = np.empty_like(time)
     counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
     for stage in range(problem.pp):
-        used, missing, saving = _stage_bytes(problem, stage, counts[stage].astype(np.float64), len(layers))
+        used, missing, saving = _stage_bytes(problem, stage, np.unique(counts[stage], axis=0).astype(np.float64), len(layers))
         spare[stage] = problem.limit_bytes - used
         extra = np.maximum(missing, 0.0) * saving
         time[stage] = _stage_time(problem, stage, len(layers), extra, whole)
@@ -98,14 +98,14 @@ def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats, wh
     send = 2.0 * problem.blocking_p2p_s * problem.vpp
     hidden = most_hidden_s(problem)
     work = _cheapest(
-        problem, [c.forward_s + c.backward_s - h for c, h in zip(problem.classes, hidden, strict=True)], count
+        problem, np.array([c.forward_s + c.backward_s for c in problem.classes]) - hidden, count
     )
     own = sum(p.forward_s + p.backward_s for p in pieces) + send
     time = m * (work + own + extra) + ramp_s(problem, stage)
     if problem.schedule == "1f1b" and m > problem.pp:
         deeper = problem.pp - 1 - stage
         weights = [(m - 1) * (c.forward_s + c.backward_s) - deeper * c.forward_s for c in problem.classes]
-        path = _cheapest(problem, weights, count) + (m - 1) * (own + extra)
+        path = _cheapest(problem, np.array(weights), count) + (m - 1) * (own + extra)
         path -= deeper * (sum(p.forward_s for p in pieces) + problem.blocking_p2p_s)
         time = np.maximum(time, whole + path)
     return time
@@ -130,28 +130,29 @@ def _stage_bytes(problem: InnerProblem, stage: int, moments: Floats, count: int)
     """Least bytes [n] with all savings, least bytes above the limit without any [n], and seconds per byte saved."""
     pieces = [p for p in problem.pieces if p.stage == stage]
     static = problem.fixed_bytes[stage] + sum(p.cost.static_bytes for p in pieces)
-    used = np.full(count, -np.inf)
-    missing = np.full(count, -np.inf)
-    for held in moments:
-        fixed = static + sum(p.cost.activation_bytes * held[p.chunk] for p in pieces)
-        bare = [c.static_bytes + c.activation_bytes * held.min() for c in problem.classes]
-        lean = [
-            c.static_bytes
-            + min(0.0, r := c.activation_bytes - most_saved(problem.options, i)) * held.max()
-            + max(0.0, r) * held.min()
-            for i, c in enumerate(problem.classes)
-        ]
-        used = np.maximum(used, fixed + _cheapest(problem, lean, count))
-        missing = np.maximum(missing, fixed + _cheapest(problem, bare, count) - problem.limit_bytes)
+    fixed = np.full(len(moments), static)
+    for p in pieces:
+        fixed += p.cost.activation_bytes * moments[:, p.chunk]
+    low, high = moments.min(axis=1)[:, None], moments.max(axis=1)[:, None]
+    own = np.array([c.static_bytes for c in problem.classes])
+    kept = np.array([c.activation_bytes for c in problem.classes])
+    lean = kept - np.array([most_saved(problem.options, i) for i in range(len(problem.classes))])
+    weights = own + np.minimum(0.0, lean) * high + np.maximum(0.0, lean) * low
+    used = (fixed[:, None] + _cheapest(problem, weights, count)).max(axis=0)
+    missing = (fixed[:, None] + _cheapest(problem, own + kept * low, count)).max(axis=0) - problem.limit_bytes
     ratios = [o.extra_backward_s / (o.saved_bytes * moments.max()) for o in problem.options if o.saved_bytes > 0.0]
     return used, missing, min(ratios, default=0.0)
 
 
-def _cheapest(problem: InnerProblem, weights: list[float], count: int) -> Floats:
-    """Sum of the n smallest layer weights, n = 0 .. count - 1; each class offers as many layers as it has."""
+def _cheapest(problem: InnerProblem, weights: Floats, count: int) -> Floats:
+    """Sum of the n smallest layer weights, n = 0 .. count - 1; each class offers as many layers as it has.
+
+    weights [..., classes] -> [..., count].
+    """
     copies = 2 if problem.schedule == "dualpipe" else 1
-    each = np.sort(np.repeat(np.array(weights, dtype=np.float64), np.array(problem.layers) * copies))
-    return np.concatenate([[0.0], np.cumsum(each)])[:count]
+    each = np.sort(np.repeat(weights, np.array(problem.layers) * copies, axis=-1), axis=-1)
+    sums = np.cumsum(each, axis=-1)
+    return np.asarray(np.concatenate([np.zeros((*sums.shape[:-1], 1)), sums], axis=-1)[..., :count])
 
 
 def most_saved(options: tuple[MemoryOption, ...], layer_class: int) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.solver.memory_prices import Surcharges
     from cost_models.schedule import SchedulePath
 
 FINE: Final = 64
@@ -38,8 +39,13 @@ def solve_counts(
     seed: int,
     should_cancel: Callable[[], bool] | None,
     relative_gap: float = 0.0,
+    workers: int = 1,
+    memory: Surcharges | None = None,
 ) -> tuple[float, Ints | None, float]:
-    """Bound on makespan + slowest tail [s], a layout [pp, vpp, classes] below upper_s if any, and the work done."""
+    """Bound on makespan + slowest tail [s], a layout [pp, vpp, classes] below upper_s if any, and the work done.
+
+    memory: rows in seconds of what saving bytes costs a stage; without them memory choices are free.
+    """
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -56,11 +62,13 @@ def solve_counts(
     weighted = cp_model.LinearExpr.weighted_sum
     used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
     hidden = _hidden_in_pairs(model, problem, counts, used, scale * FINE)
+    extra = _add_surcharges(model, problem, counts, memory, scale * FINE)
     for cut in cuts:
         layer_s, fixed_s = cut_costs_s(problem, cut)
         costs = np.floor(layer_s.ravel() * scale * FINE).astype(np.int64).tolist()
         less = [-int(cut.pairs[place]) for place in hidden]
-        path = weighted([*flat, *hidden.values()], [*costs, *less])
+        saving = [int(cut.backward[place]) for place in extra]
+        path = weighted([*flat, *hidden.values(), *extra.values()], [*costs, *less, *saving])
         model.add(path + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
     tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
     for stage in range(problem.pp):
@@ -70,7 +78,7 @@ def solve_counts(
     _add_places(model, problem, counts)
     model.add(makespan + tail <= UNITS - 1)
     model.minimize(makespan + tail)
-    result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap)
+    result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap, workers)
     if result.infeasible:
         return upper_s * (1.0 - 3.0 / UNITS), None, result.deterministic_time
     layout = None
@@ -79,6 +87,30 @@ def solve_counts(
         layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
     # Makespan and tail are whole units: each may be rounded up by one.
     return max(0.0, result.bound - 2.0) / scale, layout, result.deterministic_time
+
+
+def _add_surcharges(
+    model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray, memory: Surcharges | None, scale: float
+) -> dict[tuple[int, int], cp_model.IntVar]:
+    """What memory adds to the backward of each chunk [stage, chunk], in 1 / scale seconds, at least."""
+    if memory is None:
+        return {}
+    from ortools.sat.python import cp_model
+
+    found = {
+        (int(stage), chunk): model.new_int_var(0, UNITS * FINE, "")
+        for stage in np.unique(memory.stage[memory.seconds])
+        for chunk in range(problem.vpp)
+    }
+    for number in np.flatnonzero(memory.seconds).tolist():
+        stage = int(memory.stage[number])
+        weights = np.floor(memory.layer[number].ravel() * scale).astype(np.int64).tolist()
+        # Every chunk's share may be rounded down by one.
+        constant = int(np.floor(memory.constant[number] * scale)) - problem.vpp
+        mine = [found[stage, chunk] for chunk in range(problem.vpp)]
+        layers = cp_model.LinearExpr.weighted_sum(list(counts[stage].ravel()), weights)
+        model.add(layers + constant <= sum(mine))
+    return found
 
 
 def _hidden_in_pairs(

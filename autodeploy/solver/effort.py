@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +12,8 @@ class Effort:
     """Budgets of one inner problem.
 
     deterministic_time: CP-SAT's own unit (about a second of one core); rounds: master problems solved; moves: steps
-    of the local search; gap: stop when the proven gap is no larger; most_choices: no master has more columns.
+    of the local search; gap: stop when the proven gap is no larger; most_choices: no master has more columns; workers:
+    threads of CP-SAT, whose answer repeats with one only.
     """
 
     name: str
@@ -20,6 +22,7 @@ class Effort:
     moves: int
     gap: float
     most_choices: int
+    workers: int = 1
 
 
 QUICK: Final = Effort("quick", deterministic_time=0.0, rounds=0, moves=4, gap=0.02, most_choices=0)
@@ -27,3 +30,8 @@ FAST: Final = Effort("fast", deterministic_time=0.1, rounds=3, moves=12, gap=0.0
 DEFAULT: Final = Effort("default", deterministic_time=1.0, rounds=16, moves=60, gap=0.0, most_choices=4000)
 DEEP: Final = Effort("deep", deterministic_time=10.0, rounds=80, moves=400, gap=0.0, most_choices=20000)
 EFFORTS: Final = {effort.name: effort for effort in (FAST, DEFAULT, DEEP)}
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

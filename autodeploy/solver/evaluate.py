@@ -46,7 +46,11 @@ class Evaluator:
     def bare_s(self, layout: Ints) -> Floats:
         """Lower bound on the step time of layouts [n] under any options."""
         none = np.zeros((*layout.shape[:2], len(self.problem.options)), dtype=np.int64)
-        return self._closed_form_s(self.times(layout, none)) + tail_s(self.problem, layout)
+        return self.least_s(layout, none)
+
+    def least_s(self, layout: Ints, applied: Ints) -> Floats:
+        """Lower bound on the step time of plans [n], by the closed form."""
+        return self._closed_form_s(self.times(layout, applied)) + tail_s(self.problem, layout)
 
     def _closed_form_s(self, times: ChunkTimes) -> Floats:
         return closed_form_s(

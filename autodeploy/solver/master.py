@@ -71,6 +71,7 @@ def solve_master(
     deterministic_time: float,
     seed: int,
     should_cancel: Callable[[], bool] | None,
+    workers: int = 1,
 ) -> MasterResult:
     """Look for columns with every cut below upper_s (makespan plus the slowest stage's tail)."""
     if any(not stage for stage in columns):
@@ -102,7 +103,7 @@ def solve_master(
         for stage_columns, row in zip(columns, picks, strict=True):
             for column, pick in zip(stage_columns, row, strict=True):
                 model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
-    result = solve_model(model, deterministic_time, seed, should_cancel)
+    result = solve_model(model, deterministic_time, seed, should_cancel, workers=workers)
     if result.infeasible:
         return MasterResult(
             upper_s * (1.0 - 1.0 / UNITS), None, proven=True, deterministic_time=result.deterministic_time
@@ -135,12 +136,13 @@ def solve_model(
     seed: int,
     should_cancel: Callable[[], bool] | None,
     relative_gap: float = 0.0,
+    workers: int = 1,
 ) -> ModelResult:
-    """Minimise with one worker, a fixed seed and a deterministic budget: the same model gives the same answer."""
+    """Minimise with a fixed seed and a deterministic budget: with one worker the same model gives the same answer."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
+    solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     solver.parameters.max_deterministic_time = deterministic_time
     solver.parameters.relative_gap_limit = relative_gap

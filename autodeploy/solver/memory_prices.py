@@ -6,51 +6,100 @@ The prices and the reasoning are those of `stage_bound`; here the layers of each
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from autodeploy.solver.stage_bound import PRICES, gained, price_of_whole
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.solver.stage_bound import Batch
+
+EXCEEDED: Final = 1e-6
+"""A row that a solution breaks by less is kept."""
 
 
 @dataclass(frozen=True, eq=False)
-class Surcharge:
-    """constant + sum of layer [vpp, classes] times counts <= what a micro batch adds to the stage; <= 0 for bytes."""
+class Surcharges:
+    """Rows constant [n] + sum of layer [n, vpp, classes] times counts <= what a micro batch adds to stage [n].
 
-    stage: int
-    constant: float
+    Rows of seconds [n] are in parts of time_unit_s; the others, of bytes, must be no more than zero.
+    """
+
+    stage: Ints
+    constant: Floats
     layer: Floats
-    seconds: bool
+    seconds: np.ndarray
+
+    def left(self, layout: Floats) -> Floats:
+        """What each row's left side is for a layout [pp, vpp, classes]."""
+        return np.asarray(self.constant + np.einsum("nvc,nvc->n", self.layer, layout[self.stage]))
+
+    def take(self, rows: Ints) -> Surcharges:
+        """Some of the rows."""
+        return Surcharges(self.stage[rows], self.constant[rows], self.layer[rows], self.seconds[rows])
+
+    def broken(self, layout: Floats, extra: Floats) -> Ints:
+        """Of every stage the row of seconds and the row of bytes that a fractional layout breaks most.
+
+        layout [pp, vpp, classes]; extra [pp]: what a micro batch adds to each stage.
+        """
+        left = self.left(layout) - np.where(self.seconds, extra[self.stage], 0.0)
+        rows = np.flatnonzero(left > EXCEEDED)
+        if not len(rows):
+            return rows
+        kind = self.stage[rows] * 2 + self.seconds[rows]
+        order = np.lexsort((-left[rows], kind))
+        _, first = np.unique(kind[order], return_index=True)
+        return np.asarray(rows[order[first]])
 
 
-def surcharges(problem: InnerProblem) -> list[Surcharge]:
-    """Rows of every stage and peak moment: everything saved must fit, and at each price what saving costs."""
+def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
+    """Rows of every stage and peak moment: everything saved must fit, and at each price what saving costs.
+
+    None where memory has no limit.
+    """
     from autodeploy.solver.problem_bound import batch_of
 
     if not np.isfinite(problem.limit_bytes):
-        return []
+        return None
     batch = batch_of(problem, empty_classes=True)
+    moments = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
+    unique = [np.unique(row, axis=0) for row in moments]
+    stage = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique])
+    held = np.concatenate(unique).astype(np.float64)
+    constant = problem.fixed_bytes[stage] - problem.limit_bytes
+    for piece in problem.pieces:
+        own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
+        constant = constant + np.where(stage == piece.stage, own, 0.0)
+    return _rows(problem, batch, stage, held, constant, time_unit_s)
+
+
+def _rows(
+    problem: InnerProblem, batch: Batch, stage: Ints, held: Floats, constant: Floats, time_unit_s: float
+) -> Surcharges:
+    """Rows of moments held [k, vpp] of stages [k] with `constant` [k] bytes above the limit without layers."""
     static = np.array([c.static_bytes for c in problem.classes])
     kept = np.array([c.activation_bytes for c in problem.classes])
     saved = np.array([part.choices.most_saved_bytes[0] for part in batch.layers])
+    limit = max(problem.limit_bytes, 1.0)
+    lean = static + held[..., None] * (kept - saved)
+    parts = [(stage, constant / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]
     full = max(float(price_of_whole(part)[0]) for part in batch.layers)
-    moments = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
-    found = []
-    for stage in range(problem.pp):
-        pieces = [p for p in problem.pieces if p.stage == stage]
-        own = problem.fixed_bytes[stage] + sum(p.cost.static_bytes for p in pieces) - problem.limit_bytes
-        for held in np.unique(moments[stage].astype(np.float64), axis=0):
-            constant = own + sum(p.cost.activation_bytes * held[p.chunk] for p in pieces)
-            lean = static[None] + held[:, None] * (kept - saved)[None]
-            found.append(Surcharge(stage, float(constant), lean, seconds=False))
-            if not problem.options or full <= 0.0:
-                continue
-            for price in PRICES[1:]:
-                mu = price * full / max(float(held.mean()), 1e-9)
-                gains = np.stack([gained(part, mu * held[None])[0] for part in batch.layers], axis=-1)
-                layer = mu * (static[None] + held[:, None] * kept[None]) - gains
-                found.append(Surcharge(stage, mu * float(constant), layer, seconds=True))
-    return found
+    if problem.options and full > 0.0:
+        price = np.array(PRICES[1:])
+        mu = price * full / np.maximum(held.mean(axis=1), 1e-9)[:, None]  # [k, prices]
+        paid = (mu[..., None] * held[:, None]).reshape(1, -1)
+        shape = (len(stage), len(price), problem.vpp)
+        gains = np.stack([gained(part, paid)[0].reshape(shape) for part in batch.layers], axis=-1)
+        layer = mu[..., None, None] * (static + held[..., None] * kept)[:, None] - gains
+        parts.append(
+            (
+                np.repeat(stage, len(price)),
+                (mu * constant[:, None]).ravel() / time_unit_s,
+                layer.reshape(-1, *lean.shape[1:]) / time_unit_s,
+                np.ones(mu.size, dtype=np.bool_),
+            )
+        )
+    return Surcharges(*(np.concatenate(column) for column in zip(*parts, strict=True)))

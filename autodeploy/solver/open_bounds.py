@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +14,11 @@ from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.outer_bound import outer_bounds_s
-from autodeploy.solver.path_bound import PathLibrary, path_bound_s
+from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
 from autodeploy.strategies.tree import distinct_cuts
 
 if TYPE_CHECKING:
@@ -29,8 +33,14 @@ if TYPE_CHECKING:
 
 TOGETHER = 64
 """Outer tuples whose costs are computed together."""
-ROUNDS = 8
-"""Linear programmes of one outer tuple."""
+ROUNDS = (8, 16, 32, 64)
+"""Linear programmes of one inner problem, at each visit."""
+MASTER = 1.0
+"""CP-SAT's deterministic time for a problem that paths leave open."""
+PER_SECOND = 200
+"""Linear programmes that are about as much work as one unit of it."""
+SLOTS = 1000.0
+"""Slots of a schedule whose simulation is about as much work as a linear programme."""
 
 
 class OpenBounds:
@@ -81,40 +91,76 @@ class OpenBounds:
             self.bounds_s[mine] = np.maximum(self.bounds_s[mine], np.where(np.isinf(found), high_s, found))
         return before - int((self.bounds_s[rows] < high_s).sum())
 
-    def by_paths(self, enough_s: float, tuples: int) -> Iterator[int]:
-        """Raise the bounds below enough_s by `path_bound_s`, an outer tuple at a time, the least bound first.
+    def by_paths(self, enough_s: float, work: int) -> Iterator[int]:
+        """Raise the bounds below enough_s, always those of the outer tuple with the least; yields a candidate of each.
 
-        Yields a candidate of each tuple.
+        A tuple is first bounded by paths, and where that is not enough later in more rounds. It ends where the least
+        bound can't be raised any more, or after `work`, in linear programmes of small problems.
         """
         rows = np.flatnonzero(self.bounds_s < enough_s)
         _, first, group = np.unique(self.outer[rows], return_index=True, return_inverse=True)
         least = np.full(len(first), np.inf)
         np.minimum.at(least, group, self.bounds_s[rows])
-        order = np.argsort(least, kind="stable")[:tuples]
-        for start in range(0, len(order), TOGETHER):
-            alike = [rows[group == number] for number in order[start : start + TOGETHER]]
-            problems = self._relaxed(alike)
-            for mine in alike:
-                if self.cancelled():
-                    return
-                bound = min(self._bound_s(problem, enough_s) for problem in next(problems))
-                self.bounds_s[mine] = np.maximum(self.bounds_s[mine], bound)
-                yield int(mine[0])
+        order, starts = np.argsort(group, kind="stable"), np.searchsorted(np.sort(group), np.arange(len(first) + 1))
+        members = [rows[order[start:end]] for start, end in pairwise(starts.tolist())]
+        queue = [(bound, number, 0) for number, bound in enumerate(least.tolist())]
+        heapq.heapify(queue)
+        known: dict[int, tuple[InnerProblem, ...]] = {}
+        proven: dict[int, list[PathBound]] = {}
+        finished: set[int] = set()
+        while queue and work > 0 and not self.cancelled():
+            _, number, visits = heapq.heappop(queue)
+            if number not in known:
+                ahead = [number, *(n for _, n, _ in heapq.nsmallest(TOGETHER, queue) if n not in known)]
+                known |= zip(ahead, self._relaxed([members[n] for n in ahead]), strict=True)
+                proven |= {n: [PathBound(0.0, over=False)] * len(known[n]) for n in ahead}
+            over = visits >= len(ROUNDS) or all(each.over for each in proven[number])
+            if number in finished:
+                return
+            for place, problem in enumerate(known[number]):
+                before = proven[number][place]
+                if self.cancelled() or before.bound_s >= enough_s * (1.0 - 1e-6):
+                    continue
+                if over:
+                    bound, spent = count_bound_s(
+                        problem,
+                        self.library,
+                        enough_s,
+                        deterministic_time=min(MASTER, work / PER_SECOND),
+                        should_cancel=self.should_cancel,
+                    )
+                    found = replace(before, bound_s=bound)
+                    work -= math.ceil(spent * PER_SECOND)
+                elif not before.over:
+                    found = self._bound_s(problem, enough_s, ROUNDS[visits])
+                    slots = problem.pp * problem.vpp * problem.micro_batches
+                    work -= math.ceil(found.rounds * (1.0 + slots / SLOTS))
+                proven[number][place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
+            if over:
+                finished.add(number)
+            mine = members[number]
+            self.bounds_s[mine] = np.maximum(self.bounds_s[mine], min(each.bound_s for each in proven[number]))
+            bound = float(self.bounds_s[mine].min())
+            if bound < enough_s * (1.0 - 1e-6):
+                heapq.heappush(queue, (bound, number, visits + 1))
+            else:
+                del known[number], proven[number]
+            yield int(mine[0])
 
-    def _bound_s(self, problem: InnerProblem, enough_s: float) -> float:
+    def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
         """Bound of one problem, of no interest above enough_s; inf when it can't fit."""
         bound = relax_bound(problem)
         if bound >= enough_s:
-            return bound
-        found = path_bound_s(problem, self.library, rounds=ROUNDS, enough_s=enough_s)
-        if found > 0.0:
-            return max(bound, found)
+            return PathBound(bound, over=True)
+        found = path_bound_s(problem, self.library, rounds=rounds, enough_s=enough_s)
+        if found.fractional:
+            return replace(found, bound_s=max(bound, found.bound_s))
         # No fractional layout was found. Whether there is none is for exact arithmetic to say.
         hint = np.zeros((problem.pp, problem.vpp, len(problem.classes)), dtype=np.int64)
         low, layout, _ = solve_counts(
             problem, [], enough_s, hint=hint, deterministic_time=0.05, seed=0, should_cancel=self.should_cancel
         )
-        return max(bound, low if layout is None else 0.0)
+        return PathBound(max(bound, found.bound_s, low if layout is None else 0.0), True, found.rounds)
 
     def _relaxed(self, groups: list[npt.NDArray[np.int64]]) -> Iterator[tuple[InnerProblem, ...]]:
         """For each group problems no harder than any of its candidates', which differ in what their states take.

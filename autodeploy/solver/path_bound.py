@@ -3,7 +3,8 @@
 For a fixed order of operations every path is linear in the chunk times, so paths found for one candidate hold for all
 candidates of the same schedule and shape: they are kept and used again. Where the layers do not fit, a stage must add
 time (see `stage_bound`), in which of its chunks is left open. The fractional layout is simulated; its longest path is
-the next row, until the simulation agrees with the linear programme or the bound is high enough.
+the next row, until the simulation agrees with the linear programme or the bound is high enough. Rows of memory come
+the same way: those that the fractional layout breaks. A programme that lacks rows bounds from below all the same.
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ import numpy as np
 
 from autodeploy.solver.count_master import cut_costs_s
 from autodeploy.solver.hidden_shares import hidden_shares
-from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, templates, to_layout
-from autodeploy.solver.memory_prices import Surcharge, surcharges
+from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, templates, to_layout, uneven_sizes
+from autodeploy.solver.memory_prices import surcharges
 from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem
     from cost_models.schedule import SchedulePath
 
-MOST_PATHS: Final = 48
+MOST_PATHS: Final = 96
 """Paths of a shape that are kept: those that some bound rested on, the latest ones."""
+SLOWED: Final = 1.25
+"""A stage made slower by this factor attracts the longest path: a shape starts with the path of each stage."""
 STALLED: Final = 3e-4
 """A round that raises the bound by less is of little use."""
+SHARES: Final = (1.0, 0.5, 0.2)
+"""Of the programme's layout, and the rest of the best one so far: layouts that are simulated."""
+MOST_STALLED: Final = 12
 AGREES: Final = 2e-3
 """The simulation of a fractional layout may be this much longer than the bound says."""
 
@@ -42,8 +48,10 @@ class PathLibrary:
         shape = (problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
         if shape not in self.paths:
             self.paths[shape] = {}
-            layout = to_layout(problem, templates(problem)).astype(np.float64)
-            self.add(self.paths[shape], _longest(problem, layout[:1], np.zeros(layout[:1].shape[:3])))
+            self.add(self.paths[shape], _paced(problem, first_layout(problem)))
+            if problem.vpp > 1 and len(uneven := uneven_sizes(problem, seed=0)):
+                layout = to_layout(problem, uneven).astype(np.float64)
+                self.add(self.paths[shape], longest_paths(problem, layout, np.zeros(layout.shape[:3])))
         return self.paths[shape]
 
     def add(self, known: dict[bytes, SchedulePath], found: list[SchedulePath]) -> int:
@@ -63,34 +71,62 @@ def path_key(path: SchedulePath) -> bytes:
     return b"".join((*(each.tobytes() for each in counts), str(path.edges).encode()))
 
 
-def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, enough_s: float = np.inf) -> float:
-    """Lower bound on the step time [s]; 0 where none was found. Ends early once it is above enough_s.
+def first_layout(problem: InnerProblem) -> Floats:
+    """A template layout [pp, vpp, classes]."""
+    return np.asarray(to_layout(problem, templates(problem)[:1])[0].astype(np.float64))
 
-    The rows of a linear programme may be left out: where the solver finds it too close to singular, the older half is.
+
+def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, enough_s: float = np.inf) -> PathBound:
+    """Lower bound on the step time, by at most so many linear programmes. Ends early once it is above enough_s.
+
+    Each programme's layout is simulated, and so are mixtures of it and the best layout so far: the layouts of a
+    programme with few rows jump about, and paths of such a layout say little of good ones.
     """
     if problem.schedule == "dualpipe" or not problem.total_layers:
-        return 0.0
+        return PathBound(0.0, over=True)
     known = library.of(problem)
     model, bound, stalled = _Model(problem, list(known.values())), 0.0, 0
-    for _ in range(rounds):
+    centre = (first_layout(problem), np.zeros((problem.pp, problem.vpp)))
+    best, lacking = np.inf, False
+    for number in range(1, rounds + 1):
         found = model.solve()
         if found is None:
-            if len(model.paths) < 2:
-                break
-            model = _Model(problem, model.paths[len(model.paths) // 2 :])
-            continue
-        stalled = stalled + 1 if found.bound_s < bound * (1.0 + STALLED) else 0
+            return PathBound(bound, True, number, fractional=False)
+        stalled = stalled + 1 if found.bound_s < bound * (1.0 + STALLED) and not lacking else 0
         bound = max(bound, found.bound_s)
-        if bound >= enough_s or stalled >= 3:
-            break
-        longest = _longest(problem, found.layout[None], found.extra_s[None])
-        if found.simulated_s(problem, longest[0]) <= found.makespan_s * (1.0 + AGREES):
-            break
-        if not library.add(known, longest):
-            break
+        if bound >= enough_s or stalled >= MOST_STALLED:
+            return PathBound(bound, True, number)
+        lacking = model.add_memory(found)
+        if number == 1:
+            centre = (centre[0], found.extra_s)
+        tried = [
+            (share * found.layout + (1.0 - share) * centre[0], share * found.extra_s + (1.0 - share) * centre[1])
+            for share in SHARES
+        ]
+        layout, extra = (np.stack(values) for values in zip(*tried, strict=True))
+        longest = longest_paths(problem, layout, extra)
+        simulated = _simulated_s(problem, longest, layout, extra)
+        if simulated.min() < best and not lacking:
+            best, centre = float(simulated.min()), tried[int(np.argmin(simulated))]
+        agrees = simulated[0] <= found.makespan_s * (1.0 + AGREES)
+        if not lacking and (agrees or not library.add(known, longest)):
+            return PathBound(bound, True, number)
         for path in longest:
             model.add(path)
-    return bound
+    return PathBound(bound, False, rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class PathBound:
+    """bound_s: no layout is faster; 0 where nothing was found.
+
+    over: more rounds would not raise it by much. rounds: linear programmes that were solved. fractional: whether layouts in fractions exist, as far as is known.
+    """
+
+    bound_s: float
+    over: bool
+    rounds: int = 1
+    fractional: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +138,26 @@ class _Found:
     layout: Floats
     extra_s: Floats
 
-    def simulated_s(self, problem: InnerProblem, path: SchedulePath) -> float:
-        """The length of its longest path."""
-        forward, backward, hidden, sends = _times(problem, self.layout[None], self.extra_s[None])
-        return float(path.length_s(forward, backward, hidden, sends)[0])
+
+def _simulated_s(problem: InnerProblem, paths: list[SchedulePath], layout: Floats, extra_s: Floats) -> Floats:
+    """Length of the path of each layout [n]."""
+    forward, backward, hidden, sends = _times(problem, layout, extra_s)
+    each = [path.length_s(forward, backward, hidden, sends)[row] for row, path in enumerate(paths)]
+    return np.array(each, dtype=np.float64)
 
 
-def _longest(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
+def _paced(problem: InnerProblem, layout: Floats) -> list[SchedulePath]:
+    """The longest path of a layout as it is, and with each stage slowed."""
+    forward, backward, hidden, sends = _times(problem, layout[None], np.zeros((1, problem.pp, problem.vpp)))
+    slow = np.concatenate([np.ones((1, problem.pp)), 1.0 + (SLOWED - 1.0) * np.eye(problem.pp)])[:, :, None]
+    many = (len(slow), *hidden.shape[1:])
+    covering = None if sends.covering_s is None else np.broadcast_to(sends.covering_s, many)
+    split = None if sends.split_s is None else np.broadcast_to(sends.split_s, (len(slow), *forward.shape[1:]))
+    beside = Sends(sends.p2p_s, covering, split)
+    return critical_paths(_order(problem), forward * slow, backward * slow, np.broadcast_to(hidden, many), beside)
+
+
+def longest_paths(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
     """The longest path of each layout [n, pp, vpp, classes], in fractions, with extra time [n, pp, vpp]."""
     return critical_paths(_order(problem), *_times(problem, layout, extra_s))
 
@@ -141,7 +190,7 @@ class _Model:
         from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
         self.problem = problem
-        self.solver: Any = pywraplp.Solver.CreateSolver("GLOP")
+        self.solver: Any = pywraplp.Solver.CreateSolver("CLP")
         self.unit = max(c.forward_s + c.backward_s for c in problem.classes) * problem.micro_batches
         shape = (problem.pp, problem.vpp, len(problem.classes))
         self.counts = np.empty(shape, dtype=object)
@@ -155,7 +204,8 @@ class _Model:
         self.tail = self.solver.NumVar(0.0, self.solver.infinity(), "")
         self.solver.Minimize(self.makespan + self.tail)
         self._places()
-        self._memory()
+        self.memory, self.kept = surcharges(problem, self.unit / problem.micro_batches), set[int]()
+        self._first_memory()
         self.paths: list[SchedulePath] = []
         for path in paths:
             self.add(path)
@@ -188,19 +238,38 @@ class _Model:
                 for number, layer in enumerate(problem.classes):
                     row.SetCoefficient(self.counts[stage, chunk, number], -layer.tail_s / self.unit)
 
-    def _memory(self) -> None:
-        """Everything saved must fit; what is saved costs time."""
-        for line in surcharges(self.problem):
-            # price 0: bytes with everything saved; else: extra >= constant + sum of layers
-            row = self.solver.Constraint(line.constant / self._scale(line), self.solver.infinity())
-            for place in np.ndindex(line.layer.shape):
-                row.SetCoefficient(self.counts[(line.stage, *place)], -line.layer[place] / self._scale(line))
-            if line.seconds:
-                for chunk in range(self.problem.vpp):
-                    row.SetCoefficient(self.extra[line.stage, chunk], 1.0)
+    def _first_memory(self) -> None:
+        """The rows that a template layout comes closest to breaking, and those it breaks."""
+        if self.memory is not None:
+            layout = first_layout(self.problem)
+            for stage in range(self.problem.pp):
+                rows = np.flatnonzero(self.memory.stage == stage)
+                left = self.memory.constant[rows] + np.einsum("nvc,vc->n", self.memory.layer[rows], layout[stage])
+                for kind in (True, False):
+                    mine = np.flatnonzero(self.memory.seconds[rows] == kind)
+                    if len(mine):
+                        self._add_memory(int(rows[mine[np.argmax(left[mine])]]))
 
-    def _scale(self, line: Surcharge) -> float:
-        return self.unit / self.problem.micro_batches if line.seconds else max(self.problem.limit_bytes, 1.0)
+    def add_memory(self, found: _Found) -> bool:
+        """Rows of memory that a solution breaks; whether there were any."""
+        if self.memory is None:
+            return False
+        extra = found.extra_s.sum(axis=1) * self.problem.micro_batches / self.unit
+        return any([self._add_memory(row) for row in self.memory.broken(found.layout, extra).tolist()])
+
+    def _add_memory(self, number: int) -> bool:
+        """extra >= constant + sum of layers, or of bytes 0 >= that; whether it is new."""
+        if number in self.kept or self.memory is None:
+            return False
+        self.kept.add(number)
+        memory, stage = self.memory, int(self.memory.stage[number])
+        row = self.solver.Constraint(float(memory.constant[number]), self.solver.infinity())
+        for place in np.ndindex(memory.layer.shape[1:]):
+            row.SetCoefficient(self.counts[(stage, *place)], -float(memory.layer[(number, *place)]))
+        if memory.seconds[number]:
+            for chunk in range(self.problem.vpp):
+                row.SetCoefficient(self.extra[stage, chunk], 1.0)
+        return True
 
     def add(self, path: SchedulePath) -> None:
         """One more path: makespan >= its length."""
@@ -237,7 +306,7 @@ class _Model:
         return self.hidden[key]
 
     def solve(self) -> _Found | None:
-        """The best fractional layout; None when there is none or the solver fails, which it does not tell apart."""
+        """The best fractional layout; None when the solver finds none."""
         if self.solver.Solve() != self.solver.OPTIMAL:
             return None
         layout = np.array([v.solution_value() for v in self.counts.ravel()]).reshape(self.counts.shape)

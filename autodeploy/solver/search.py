@@ -103,6 +103,7 @@ def _any_layout(state: Search) -> None:
         deterministic_time=state.effort.deterministic_time,
         seed=state.seed,
         should_cancel=state.should_cancel,
+        workers=state.effort.workers,
     )
     state.work += result.deterministic_time
     if result.chosen is not None:
@@ -168,6 +169,7 @@ def _ask_master(state: Search, upper_s: float, budget: float) -> _Proposal:
             deterministic_time=min(budget, max(state.effort.deterministic_time / 6, budget / 3)),
             seed=state.seed,
             should_cancel=state.should_cancel,
+            workers=state.effort.workers,
         )
         return _Proposal(bound, layout, work)
     found = columns(state.problem, state.choices, upper_s, state.effort.most_choices)
@@ -182,6 +184,7 @@ def _ask_master(state: Search, upper_s: float, budget: float) -> _Proposal:
         deterministic_time=budget,
         seed=state.seed,
         should_cancel=state.should_cancel,
+        workers=state.effort.workers,
     )
     layout = None if result.chosen is None else layout_of(state.problem, result.chosen)
     return _Proposal(result.bound_s, layout, result.deterministic_time)

@@ -257,6 +257,8 @@ def _timed(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats
 
     low, high = np.asarray(low_s - tail), np.asarray(high_s - tail)
     above = ~enough(high)
+    if above.all():
+        return np.full(len(low_s), np.inf)
     for _ in range(STEPS):
         middle = (low + high) / 2.0
         good = enough(middle)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from autodeploy.solver.search import Search
 
 MOST_TEMPLATE_ROWS = 2048
+BATCH = 64
+"""Simulated at once, the most promising first: the first few rule out most of the rest."""
 
 
 def search_uniform(state: Search, start: Ints) -> None:
@@ -76,15 +78,24 @@ def _quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> No
     classes = [option.layer_class for option in problem.options]
     applied = layout.sum(axis=2)[..., classes] * np.repeat(masks[rows], len(start), axis=0)[:, None, :]
     ok = np.flatnonzero(fits(problem, layout, applied))
-    if len(ok):
-        best = np.inf if state.best is None else state.best.step_s
-        step = state.evaluator.step_s(layout[ok], applied[ok], best)
+    if not len(ok):
+        return
+    layout, applied = layout[ok], applied[ok]
+    least = state.evaluator.least_s(layout, applied)
+    best, chosen = np.inf if state.best is None else state.best.step_s, -1
+    order = np.argsort(least, kind="stable")
+    for start_row in range(0, len(order), BATCH):
+        some = order[start_row : start_row + BATCH]
+        if least[some[0]] >= best or state.cancelled():
+            break
+        step = state.evaluator.step_s(layout[some], applied[some], best)
         row = int(np.argmin(step))
         if step[row] < best:
-            plan = state.evaluator.incumbent(layout[ok[row]], applied[ok[row]])
-            mask = masks[rows[ok[row] // len(start)]]
-            choices = StageChoices(problem, mask)
-            state.take(improve(state.evaluator, choices, plan, state.effort.moves, state.cancelled))
+            best, chosen = float(step[row]), int(some[row])
+    if chosen >= 0:
+        plan = state.evaluator.incumbent(layout[chosen], applied[chosen])
+        choices = StageChoices(problem, masks[rows[ok[chosen] // len(start)]])
+        state.take(improve(state.evaluator, choices, plan, state.effort.moves, state.cancelled))
 
 
 def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:

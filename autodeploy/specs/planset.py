@@ -135,6 +135,19 @@ class Uncertainty(Document):
     sensitivity: dict[str, float] = {}
 
 
+class Robustness(Document):
+    """A plan at the corners of what calibration leaves possible: its slowest step there, and how far it falls behind.
+
+    worst_regret_pct: how much more it costs than the best of the plans at the same corner, at most. Corners are given
+    as the factor on each efficiency.
+    """
+
+    worst_step_time_s: float
+    worst_regret_pct: float
+    slowest_corner: dict[str, float]
+    regret_corner: dict[str, float]
+
+
 class Plan(Document):
     """One deployment plan, ready to be exported to a launch script."""
 
@@ -166,6 +179,7 @@ class Plan(Document):
     uncertainty: Uncertainty
     gap: float | None = None
     tie_with: int | None = None
+    robustness: Robustness | None = None
     label: str | None = None
     explanation: str = ""
     assumptions: tuple[str, ...] = ()
@@ -244,6 +258,24 @@ class ParetoPoint(Document):
     num_npus: int
 
 
+class BoxSide(Document):
+    """One efficiency of the error box: the factors on it at the two ends, which hold it with 80 % probability."""
+
+    name: str
+    meaning: str
+    low: float
+    high: float
+
+
+class RobustSearch(Document):
+    """What plans were ranked by instead of the objective, how many were compared and at how many corners."""
+
+    criterion: Literal["regret", "worst_time"]
+    plans: int
+    corners: int
+    box: tuple[BoxSide, ...]
+
+
 class PlanSet(Document):
     """The result of a search: ranked plans, how good they are proven to be and what was rejected."""
 
@@ -257,6 +289,7 @@ class PlanSet(Document):
     reference: Annotated[Plan | None, Field(description="the usual starting point, for comparison")] = None
     unrestricted: Unrestricted = Unrestricted()
     pareto: tuple[ParetoPoint, ...] = ()
+    robust: RobustSearch | None = None
     warnings: tuple[str, ...] = ()
     infeasible: Infeasible | None = None
     error: str | None = None

@@ -16,6 +16,10 @@ Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_bat
 AxisValue = int | str
 
 
+def _robust(value: Any) -> Any:
+    return {True: "regret", False: "off"}[value] if isinstance(value, bool) else value
+
+
 def _switch(value: Any) -> Any:
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
@@ -26,6 +30,12 @@ class SearchSpec(Document):
     objective: Objective = "step_time"
     target: Target = "mindspeed-llm"
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
+    distinct: Annotated[
+        Literal["strategies", "placements"],
+        Field(
+            description="plans differ in degrees, schedule or dispatcher, or may differ in placement or memory alone"
+        ),
+    ] = "strategies"
     fix: dict[Axis, AxisValue] = {}
     allow: dict[Axis, tuple[AxisValue, ...]] = {}
     forbid: dict[Axis, tuple[AxisValue, ...]] = {}
@@ -38,3 +48,10 @@ class SearchSpec(Document):
     effort: Literal["fast", "default", "deep"] | Annotated[float, Field(gt=0, le=10_000)] = "default"
     time_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
     mode: Literal["reproducible", "fast"] = "reproducible"
+    robust: Annotated[
+        Literal["off", "regret", "worst_time"],
+        BeforeValidator(_robust),
+        Field(
+            description="rank the best 50 by their worst at the corners of the efficiencies' error box; true: regret"
+        ),
+    ] = "off"

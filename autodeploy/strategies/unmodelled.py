@@ -23,14 +23,10 @@ def refuse_unmodelled(spec: Spec) -> None:
     training, search = spec.training, spec.search
     found = [
         ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
-        ("/search/mode", search.mode == "fast", "mode fast", "reproducible"),
-        (
-            "/search/objective",
-            search.objective == "peak_memory",
-            "the objective peak_memory",
-            "set memory_limit_gib and minimise step_time",
-        ),
     ]
+    if search.robust != "off":
+        hint = "robust plans are ranked by time: what is uncertain are efficiencies, and memory has none"
+        found.append(("/search/robust", search.objective == "peak_memory", "a robust ranking by peak memory", hint))
     for field in ("fix", "allow"):
         wanted = getattr(search, field).get("schedule", ())
         names = wanted if isinstance(wanted, tuple) else (wanted,)

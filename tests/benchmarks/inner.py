@@ -129,6 +129,6 @@ def inner_problems() -> None:
         report("inner_seconds", time.perf_counter() - started, "s", case)
         report("inner_gap", solution.gap, "fraction", case)
     started = time.perf_counter()
-    bound = path_bound_s(pipeline(2), PathLibrary(), rounds=40)
+    bound = path_bound_s(pipeline(2), PathLibrary(), rounds=40).bound_s
     report("path_bound_seconds", time.perf_counter() - started, "s", "PP16 VPP2, 61 layers and MTP")
     report("path_bound_gap", 1.0 - bound / solution.step_s, "fraction", "PP16 VPP2, 61 layers and MTP")

@@ -152,7 +152,7 @@ def cases(draw, target):
     document["cluster"] = draw(st.sampled_from(CLUSTERS))
     spec = Spec.model_validate(document)
     npus = document["cluster"]["num_npus"]
-    plan = factories.plan(1, spec=spec, strategy=strategy, stages=(), micro_batches=8, num_npus_used=npus)
+    plan = factories.plan(1, spec=spec, strategy=strategy, stages=(), run=None, micro_batches=8, num_npus_used=npus)
     return factories.plan_set(1, spec=spec), plan
 
 

@@ -62,10 +62,10 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
         stages = stage_bound_s(problem, 0.0, 2.0 * truth)
         assert stages <= truth * (1 + 1e-9), seed
         assert stage_bound_s(problem, relaxed, truth * (1 + 1e-9)) <= truth * (1 + 1e-9), seed
-        paths = path_bound_s(problem, library, rounds=20)
+        paths = path_bound_s(problem, library, rounds=20).bound_s
         assert paths <= truth * (1 + 1e-9), seed
         assert solve(problem, effort=FAST).bound_s <= truth * (1 + 1e-9), seed
-        without = path_bound_s(replace(problem, limit_bytes=1e9), library, rounds=20)
+        without = path_bound_s(replace(problem, limit_bytes=1e9), library, rounds=20).bound_s
         forced += paths > without * (1 + 1e-3)
         reached += max(paths, stages, relaxed) >= 0.9 * truth
     assert feasible >= 12
@@ -81,7 +81,7 @@ def test_the_easiest_of_alike_problems_bounds_them_all() -> None:
         both = [problem, replace(problem, classes=leaner)]
         truth = min(best_step_s(each) for each in both)
         if np.isfinite(truth):
-            assert path_bound_s(easiest(both), library, rounds=20) <= truth * (1 + 1e-9), seed
+            assert path_bound_s(easiest(both), library, rounds=20).bound_s <= truth * (1 + 1e-9), seed
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "interleaved", "adaptive_pipe", "dualpipev"])

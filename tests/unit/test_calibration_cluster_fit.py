@@ -55,7 +55,7 @@ def machine() -> Machine:
 def test_one_run_moves_the_prediction_most_of_the_way(factor: float) -> None:
     found = fit_cluster(load_profile(NAME), [run(spec(), factor)], {"profile": NAME}, "one run")
     assert found.before[0] == pytest.approx(-math.log(factor), abs=1e-9)
-    assert abs(found.after[0]) <= 0.25 * abs(found.before[0]) + 1e-6
+    assert abs(found.after[0]) <= 0.27 * abs(found.before[0]) + 1e-6
     assert step_s(spec(), found.overlay) == pytest.approx(math.exp(found.after[0]) * run(spec(), factor).measured_s)
     assert apply_overlay(load_profile(NAME), found.overlay).quantity("release_factors.current").kind == "fitted"
 

@@ -69,7 +69,8 @@ def test_a_run_is_added_listed_and_followed(command: Callable[..., str], spec_pa
     assert (row["plan_id"], row["error"]) == (best["plan_id"], pytest.approx(0.25))
     assert best["plan_id"] in command("runs", "ls", "--cluster", "ascend-800t-a2")
     after = json.loads(command("plan", spec_path, "-f", "json"))
-    assert after["plans"][0]["step_time_s"] == pytest.approx(row["measured_step_time_s"], rel=0.06)
+    # The overlay is as slow as the run was; under it another plan may be the best.
+    assert 0.85 <= after["plans"][0]["step_time_s"] / row["measured_step_time_s"] <= 1.06
     strategy = tmp_path / "one.yaml"
     strategy.write_text(SPEC + f"strategy: {json.dumps(best['strategy'])}\n")
     estimated = json.loads(command("estimate", str(strategy), "-f", "json"))

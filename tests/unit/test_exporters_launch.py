@@ -48,7 +48,7 @@ def a_plan(rank=1, spec=None, **strategy):
     chosen = factories.strategy(rank, **{key: value for key, value in changed.items() if key != "recompute"})
     if "recompute" in strategy:
         chosen = chosen.model_copy(update={"recompute": strategy["recompute"]})
-    plan = factories.plan(rank, spec=spec, strategy=chosen, stages=())
+    plan = factories.plan(rank, spec=spec, strategy=chosen, stages=(), run=None)
     return factories.plan_set(1, spec=spec), plan
 
 

@@ -79,7 +79,7 @@ def test_parts_that_are_zero_everywhere_are_left_out(plans: tuple[Plan, ...]) ->
 
 
 def test_a_step_of_no_time_has_no_shares() -> None:
-    plan = factories.plan(1, step_time_s=0.0, breakdown=Breakdown())
+    plan = factories.plan(1, step_time_s=0.0, run=None, breakdown=Breakdown())
     assert figures.figure_json(figures.step_time_breakdown([plan]))["data"] == []
 
 

@@ -1,0 +1,66 @@
+"""What a plan still loses, what less memory or fewer cards would cost, and how it stands where calibration is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.texts import Language, part_name, say
+from autodeploy.reports.wording import degrees, percent, seconds
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet
+
+MOST_LOSSES = 3
+MOST_POINTS = 4
+
+
+def headroom_line(plan: Plan, lang: Language) -> str | None:
+    """The largest losses of a step with what MFU gains without each, and MFU without them all."""
+    losses = plan.headroom[:MOST_LOSSES]
+    if not losses:
+        return None
+    parts = [
+        say(
+            lang,
+            "loss",
+            part=say(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part),
+            seconds=seconds(loss.seconds),
+            points=f"{loss.mfu_points:.1f}",
+        )
+        for loss in losses
+    ]
+    text = say(lang, "headroom", losses=say(lang, "comma").join(parts))
+    return text + say(lang, "semicolon") + say(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
+
+
+def robustness_line(plan: Plan, lang: Language) -> str | None:
+    """Worst step time and worst regret at the corners of the error box."""
+    found = plan.robustness
+    if found is None:
+        return None
+    return say(lang, "robustness", step=seconds(found.worst_step_time_s), regret=f"{found.worst_regret_pct:.1f}")
+
+
+def robust_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """What plans were ranked by where that is not their prediction."""
+    found = plan_set.robust
+    if found is None:
+        return None
+    return say(lang, f"robust_{found.criterion}", plans=found.plans, corners=found.corners, axes=len(found.box))
+
+
+def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """The fastest plan and what takes less memory or fewer cards than all faster ones; None where nothing does."""
+    points = plan_set.pareto
+    if len(points) < 2:
+        return None
+    same_cards = len({point.num_npus for point in points}) == 1
+    shown = points if len(points) <= MOST_POINTS else (*points[: MOST_POINTS - 1], points[-1])
+    text = say(lang, "semicolon").join(_point(point, lang, same_cards=same_cards) for point in shown)
+    return say(lang, "pareto", count=len(points), points=text)
+
+
+def _point(point: ParetoPoint, lang: Language, *, same_cards: bool) -> str:
+    name = degrees(point.strategy, with_dp=False) if point.rank is None else f"#{point.rank}"
+    text = f"{name} {seconds(point.step_time_s)} s {point.peak_memory_gib:.1f} GiB"
+    return text if same_cards else f"{text} {say(lang, 'cards', cards=f'{point.num_npus:,}')}"

@@ -1,0 +1,71 @@
+"""A lower bound by whole layers: what paths and memory leave open in fractions is asked once more in integers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.solver.count_master import solve_counts
+from autodeploy.solver.memory_prices import Surcharges, surcharges
+from autodeploy.solver.path_bound import PathLibrary, first_layout, longest_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+
+EACH: Final = 0.2
+"""CP-SAT's deterministic time for one master problem, at most."""
+
+
+def count_bound_s(
+    problem: InnerProblem,
+    library: PathLibrary,
+    enough_s: float,
+    *,
+    deterministic_time: float,
+    should_cancel: Callable[[], bool] | None = None,
+) -> tuple[float, float]:
+    """Lower bound on the step time [s], about enough_s where no layout is below it, and the work done."""
+    if problem.schedule == "dualpipe" or not problem.total_layers:
+        return 0.0, 0.0
+    known = library.of(problem)
+    memory = surcharges(problem, 1.0)
+    layout = first_layout(problem).astype(np.int64)
+    rows: set[int] = set()
+    bound, work = 0.0, 0.0
+    while work < deterministic_time and not (should_cancel is not None and should_cancel()):
+        extra, fresh = _extra(problem, memory, layout)
+        grown = len(rows)
+        rows |= fresh
+        paths = longest_paths(problem, layout[None].astype(np.float64), extra[None])
+        if not library.add(known, paths) and len(rows) == grown and work:
+            break
+        low, found, spent = solve_counts(
+            problem,
+            list(known.values()),
+            enough_s - problem.tail_s,
+            hint=layout,
+            deterministic_time=min(EACH, deterministic_time - work),
+            seed=0,
+            should_cancel=should_cancel,
+            memory=None if memory is None else memory.take(np.array(sorted(rows), dtype=np.int64)),
+        )
+        bound, work = max(bound, low + problem.tail_s), work + spent
+        if found is None:
+            break
+        layout = found
+    return bound, work
+
+
+def _extra(problem: InnerProblem, memory: Surcharges | None, layout: Ints) -> tuple[np.ndarray, set[int]]:
+    """What memory adds to the chunks [pp, vpp] of a layout, evenly, and the rows that say so."""
+    extra = np.zeros((problem.pp, problem.vpp))
+    if memory is None:
+        return extra, set()
+    rows = memory.broken(layout.astype(np.float64), np.zeros(problem.pp))
+    left = memory.left(layout.astype(np.float64))[rows]
+    timed = memory.seconds[rows]
+    np.maximum.at(extra, memory.stage[rows[timed]], (left[timed] / problem.vpp)[:, None])
+    return extra, set(rows.tolist())

@@ -1,0 +1,201 @@
+"""The search for the plan that takes least memory: the same inner problem, with less and less room.
+
+Candidates come in the order of what is proven of their memory: first the sweep's bound, then that of their layers over
+stages with everything freed, then a plan. Bytes here are those on the card of the fullest stage.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.inner_problem import stage_bytes
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.solver.best_first import Frontier, Solved, outer_tuples
+from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.effort import QUICK
+from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.solve import solve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.solver.best_first import Budget, Watch
+    from autodeploy.solver.solution import InnerSolution
+    from autodeploy.strategies.candidates import Candidates
+
+CLOSE: Final = 2e-3
+"""Room is known to this share."""
+ROUNDS: Final = 10
+"""Times that a candidate is solved with less room."""
+
+
+def least_memory(
+    candidates: Candidates,
+    swept: Sweep,
+    contexts: Callable[[int], Context],
+    *,
+    top_k: int,
+    gap: float,
+    budget: Budget,
+    watch: Watch | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Frontier:
+    """The plans of least memory, each the fastest found in its room, and the least that any plan could take.
+
+    The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
+    """
+    frontier, outer = Frontier(), outer_tuples(candidates)
+    bounds = _sweeps_bytes(candidates, swept, contexts)
+    order = np.lexsort((swept.repaired_s, bounds))
+    waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
+    found: dict[int, tuple[float, Solved]] = {}
+    bounded = 0
+    while waiting or bounded < len(order):
+        unseen = float(bounds[order[bounded]]) if bounded < len(order) else math.inf
+        low = min(unseen, waiting[0][0]) if waiting else unseen
+        frontier.cancelled = should_cancel is not None and should_cancel()
+        taken = sorted(size for size, _ in found.values())
+        enough = len(found) >= top_k and low >= taken[top_k - 1] * (1.0 - gap)
+        spent = bool(found) and (frontier.solved >= budget.quick or bounded >= 8 * budget.paths)
+        if frontier.cancelled or enough or spent:
+            break
+        known = bool(waiting) and waiting[0][0] <= unseen
+        index = heapq.heappop(waiting)[2] if known else int(order[bounded])
+        context, one = contexts(index), candidates.take(slice(index, index + 1))
+        classes = step_classes(unit_costs(context, one), one, context)
+        if not known:
+            bounded += 1
+            bounds[index] = max(low, _relaxed_bytes(classes, one, context))
+            if math.isfinite(bounds[index]):
+                heapq.heappush(waiting, (float(bounds[index]), float(swept.repaired_s[index]), index))
+            continue
+        frontier.solved += 1
+        solved = _least_plan(classes, one, context, index, low, should_cancel)
+        if solved is not None:
+            size = card_bytes(solved)
+            if size < found.get(int(outer[index]), (math.inf,))[0]:
+                found[int(outer[index])] = size, solved
+                frontier.best = [s for _, s in sorted(found.values(), key=lambda f: (f[0], f[1].index))]
+        frontier.least_bytes = _proven(bounds)
+        if watch is not None:
+            watch(frontier, index)
+    frontier.least_bytes = _proven(bounds)
+    del frontier.best[2 * top_k :]
+    return frontier
+
+
+def card_bytes(solved: Solved) -> float:
+    """Bytes on the card of the fullest stage of a plan."""
+    assert solved.solution.layout is not None
+    assert solved.solution.applied is not None
+    return _on_card(solved.problem, solved.context, _held_bytes(solved.problem, solved.solution))
+
+
+def _proven(bounds: Floats) -> float | None:
+    """No candidate takes less: the least of what is proven of each."""
+    least = float(bounds.min()) if len(bounds) else math.inf
+    return least if math.isfinite(least) else None
+
+
+def _sweeps_bytes(candidates: Candidates, swept: Sweep, contexts: Callable[[int], Context]) -> Floats:
+    """The sweep's lower bound on the card [n]."""
+    found = np.empty(len(candidates))
+    groups: dict[int, tuple[Context, list[int]]] = {}
+    for index in range(len(candidates)):
+        context = contexts(index)
+        groups.setdefault(id(context), (context, []))[1].append(index)
+    for context, rows in groups.values():
+        outside = communication_bytes(candidates.take(np.array(rows)), context) + context.machine.runtime_bytes
+        found[rows] = on_card_bytes(swept.least_bytes[rows], outside, context.machine.fragmentation)
+    return found
+
+
+def _on_card(problem: InnerProblem, context: Context, held_bytes: float) -> float:
+    """Bytes on the card when the allocator holds so many: what the limit leaves out is the same for any limit."""
+    return context.limit_bytes - (problem.limit_bytes - held_bytes) * (1.0 + context.machine.fragmentation)
+
+
+def _held_bytes(problem: InnerProblem, solution: InnerSolution) -> float:
+    assert solution.layout is not None
+    assert solution.applied is not None
+    return float(stage_bytes(problem, solution.layout[None], solution.applied[None]).max())
+
+
+def _relaxed_bytes(classes: StepClasses, candidate: Candidates, context: Context) -> float:
+    """No layout and no choice takes less on the card; inf where none fits at all."""
+    choices = memory_choices(candidate, context)
+    # Without whole layers to recompute there is no workspace for one.
+    problems = [
+        build_problem(classes, candidate, context, 0, choices=some, menu=False)
+        for some in {choices, choices - {"full"}}
+    ]
+    return min(_on_card(problem, context, _least_room(problem)) for problem in problems)
+
+
+def _least_room(problem: InnerProblem) -> float:
+    """A limit, to a share of CLOSE, under which the stages together have no room for the layers; inf where no limit
+    up to the problem's has.
+    """
+    low, high = 0.0, problem.limit_bytes
+    if not math.isfinite(relax_bound(problem)):
+        return math.inf
+    while high - low > CLOSE * high:
+        middle = 0.5 * (low + high)
+        low, high = (
+            (low, middle) if math.isfinite(relax_bound(replace(problem, limit_bytes=middle))) else (middle, high)
+        )
+    return low
+
+
+def _least_plan(
+    classes: StepClasses,
+    candidate: Candidates,
+    context: Context,
+    index: int,
+    low_bytes: float,
+    should_cancel: Callable[[], bool] | None,
+) -> Solved | None:
+    """A candidate's plan with least memory, with and without recomputing whole layers; None where none was found."""
+    choices, best = memory_choices(candidate, context), None
+    for some in (choices, choices - {"full"}) if "full" in choices else (choices,):
+        problem = build_problem(classes, candidate, context, 0, choices=some)
+        room = problem.limit_bytes - (context.limit_bytes - low_bytes) / (1.0 + context.machine.fragmentation)
+        solution = _squeezed(problem, max(0.0, room), should_cancel)
+        if solution is None:
+            continue
+        solved = Solved(index, candidate, classes, context, problem, solution)
+        if best is None or card_bytes(solved) < card_bytes(best):
+            best = solved
+    return best
+
+
+def _squeezed(
+    problem: InnerProblem, low_bytes: float, should_cancel: Callable[[], bool] | None
+) -> InnerSolution | None:
+    """The fastest plan found under the least limit that has one, between low_bytes and the problem's."""
+    best = solve(problem, effort=QUICK, should_cancel=should_cancel)
+    if best.layout is None:
+        return None
+    high = _held_bytes(problem, best)
+    for _ in range(ROUNDS):
+        if high - low_bytes <= CLOSE * high or (should_cancel is not None and should_cancel()):
+            break
+        middle = 0.5 * (low_bytes + high)
+        tried = solve(replace(problem, limit_bytes=middle), effort=QUICK, should_cancel=should_cancel)
+        if tried.layout is None:
+            low_bytes = middle
+        else:
+            best, high = tried, _held_bytes(problem, tried)
+    return replace(best, bound_s=0.0)  # nothing is proven of its time

@@ -1,0 +1,80 @@
+"""Mode fast: all cores, an answer that need not repeat, and a bound that holds all the same."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import budget_of, plan
+from autodeploy.reports.plan_report import render_plan_set
+from autodeploy.solver.effort import FAST, cores
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.spec import Spec
+
+
+def spec_of(mode: str | None, effort: str = "default", **fix: Any) -> Spec:
+    search: dict[str, Any] = {"effort": effort, "top_k": 2, "gap": 0.0, "fix": fix} | ({"mode": mode} if mode else {})
+    return read_spec_document(
+        {
+            "model": "llama2-13b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
+            "training": {"seq_length": 4096, "global_batch_size": 64},
+            "search": search,
+        }
+    )
+
+
+@cache
+def planned(mode: str, **fix: Any) -> PlanSet:
+    return plan(spec_of(mode, **fix))
+
+
+CASES: list[dict[str, Any]] = [
+    {"tp": 2, "pp": 8, "vpp": 2, "micro_batch_size": 1},
+    {"tp": 4, "pp": 4, "vpp": 1},
+    {"tp": 2, "pp": 4, "vpp": 5, "micro_batch_size": 2},
+]
+
+
+def test_every_core_works_in_mode_fast_and_one_otherwise() -> None:
+    assert cores() == len(os.sched_getaffinity(0))
+    assert budget_of(spec_of("fast")).effort.workers == cores()
+    assert budget_of(spec_of("fast", "deep")).effort.workers == cores()
+    assert budget_of(spec_of(None)).effort.workers == FAST.workers == 1
+
+
+@pytest.mark.parametrize("fix", CASES)
+def test_neither_mode_finds_a_plan_below_the_other_ones_bound(fix: dict[str, Any]) -> None:
+    """The stated gap is what the fast plan can be worse by, whatever its workers did."""
+    fast, sure = planned("fast", **fix), planned("reproducible", **fix)
+    for one, other in ((fast, sure), (sure, fast)):
+        assert one.optimality.bound is not None
+        assert one.optimality.bound <= other.plans[0].step_time_s * (1.0 + 1e-9)
+        assert one.optimality.gap is not None
+        assert one.plans[0].step_time_s * (1.0 - one.optimality.gap) <= other.plans[0].step_time_s * (1.0 + 1e-9)
+
+
+def test_the_result_says_that_it_need_not_repeat() -> None:
+    fast, sure = planned("fast", **CASES[1]), planned("reproducible", **CASES[1])
+    assert not fast.reproducible
+    assert sure.reproducible
+    said = f"mode fast searched on {cores()} cores"
+    assert any(said in warning for warning in fast.warnings)
+    assert not any(said in warning for warning in sure.warnings)
+    assert said in render_plan_set(fast).replace("\n  ", " ")
+    assert "fast 模式" in render_plan_set(fast, "zh")
+    assert "time limit" not in render_plan_set(fast)
+
+
+def test_the_default_mode_repeats() -> None:
+    spec = spec_of(None, **CASES[0])
+    assert spec.search.mode == "reproducible"
+    first, again = planned("reproducible", **CASES[0]), plan(spec)
+    assert again.plans == first.plans
+    assert again.optimality == first.optimality
