@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MOST_FACTORS = 16  # a fit has at most ten, one more for each tier of a network that no run used
+MOST_VARIANCE = 25.0  # a factor of e^5: nothing is known
 SLACK = 1e-3  # of a correlation beyond one: entries are rounded to six digits
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -44,8 +45,8 @@ class Covariance(BaseModel):
         if len({factor.name for factor in self.factors}) != len(self.factors):
             raise ValueError("two factors have one name")
         variances = [row[-1] for row in self.log_covariance]
-        if any(variance < 0.0 for variance in variances):
-            raise ValueError("a variance is negative")
+        if any(not 0.0 <= variance <= MOST_VARIANCE for variance in variances):
+            raise ValueError(f"a variance is negative or above {MOST_VARIANCE:g}")
         for i, row in enumerate(self.log_covariance):
             for j, value in enumerate(row[:-1]):
                 if abs(value) > (1.0 + SLACK) * math.sqrt(variances[i] * variances[j]):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hardware_profiles.covariance import Covariance
 
 Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
+DECIMALS = 6  # of a sensitivity, which finite differences know to about as many; + 0.0 makes -0.0 plain
 # Features whose effect on time rests on records; the others are on in every record or change no time.
 _MEASURED_KINDS = ("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap")
 
@@ -65,7 +66,9 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
         nearest_record=spread.nearest_record,
         extrapolated=spread.extrapolated,
         parameter_log_sigma=math.sqrt(variance),
-        sensitivity={f.name: float(slope) for f, slope in zip(covariance.factors, slopes, strict=True)},
+        sensitivity={
+            f.name: round(float(slope), DECIMALS) + 0.0 for f, slope in zip(covariance.factors, slopes, strict=True)
+        },
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,7 +23,7 @@ from autodeploy.calibration.accuracy_errors import (
 )
 from autodeploy.calibration.accuracy_measures import memory_errors
 from autodeploy.calibration.accuracy_page import Aim, table
-from autodeploy.calibration.accuracy_splits import Basis, log_sigma, rows_by_id
+from autodeploy.calibration.accuracy_splits import Basis, left_out_coverage, log_sigma, rows_by_id
 from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.shipped import shipped_records
@@ -102,6 +103,21 @@ def test_distance_widens_the_interval() -> None:
     assert far > near
     assert log_sigma(basis[0], known, 0.02, 1e-2) == pytest.approx(np.sqrt(near**2 + 1e-2 - 1e-4))
     assert log_sigma({**basis[0], "moe": True}, known, 0.02, 0.0) >= 0.15
+
+
+def test_intervals_hold_more_with_the_uncertainty_of_the_parameters() -> None:
+    # Five runs leave most factors as uncertain as their priors: their residuals alone promise too much.
+    without = replace(h100(), parameter_variance=np.zeros(len(h100().records)))
+    assert left_out_coverage(h100()) >= left_out_coverage(without) + 0.2
+
+
+def test_the_page_says_that_intervals_hold_four_of_five_runs() -> None:
+    text = (DOCS / "accuracy.md").read_text(encoding="utf-8")
+    section = text.split("## Larger clusters than fitted, and intervals", 1)[1].split("\n## ", 1)[0]
+    rows = [[cell.strip() for cell in line.split("|")] for line in section.splitlines() if " runs |" in line]
+    shares = {row[1]: float(row[8].removesuffix(" %")) for row in rows if int(row[3].removesuffix(" runs")) >= 10}
+    assert len(shares) == 3, "too few runs say nothing of a share"
+    assert all(72.0 <= share <= 88.0 for share in shares.values()), shares
 
 
 def test_repeats_stand_once_and_experts_far_off_are_listed() -> None:

@@ -123,7 +123,9 @@ def test_what_ships_is_the_covariance_of_the_fit() -> None:
     assert covariance.in_residuals == 0.0
     priors = covariance_of(load_profile(NAME, calibrated=False))
     spread = {f.name: float(s) for f, s in zip(priors.factors, np.diag(priors.matrix()), strict=True)}
-    assert {p.name: p.prior_sigma**2 for p in found.fit.parameters}.items() <= spread.items()
+    own = {p.name: p.prior_sigma**2 for p in found.fit.parameters}
+    assert {name: spread[name] for name in own} == pytest.approx(own)
+    assert {name for name in spread if name not in own} == {f"link_{tier.name}" for tier in profile.tiers}
 
 
 def test_a_family_without_parameters_is_refused() -> None:

@@ -10,13 +10,16 @@ import pytest
 
 from autodeploy.calibration.benchmarks import adjacent_group, collective_overlay, collective_s, gemm_overlay
 from autodeploy.calibration.cluster_fit import ClusterRun, Overlay, cluster_parameters, factors_of, fit_cluster
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.planner import estimate, profile_hash
+from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.services.cluster_calibration import benchmark_overlay
 from autodeploy.specs.measured_run import CollectivePoint, GemmPoint, MeasuredRun
 from autodeploy.specs.spec import Spec, parse_spec
 from cost_models.compute import gemm_s
 from hardware_profiles import apply_overlay, cluster_topology, list_profiles, load_profile
+from hardware_profiles.errors import ProfileError
 
 NAME = "ascend-800t-a2"
 
@@ -145,3 +148,35 @@ def test_benchmarks_alone_make_an_overlay() -> None:
     assert set(overlay) == {"profile", "efficiency"}
     plain = spec().cluster
     assert profile_hash(plain) != profile_hash(plain.model_copy(update={"overlay": overlay}))
+
+
+def test_an_overlay_says_how_well_its_runs_know_the_factors() -> None:
+    shipped = load_profile(NAME)
+    covariances = []
+    for runs in ([], [run(spec(), 1.2)], [run(spec(tp), 1.2, str(tp)) for tp in (8, 1)]):
+        overlay = fit_cluster(shipped, runs, {"profile": NAME}, "its runs").overlay
+        covariances.append(covariance_of(apply_overlay(shipped, overlay)))
+    names = [factor.name for factor in covariances[0].factors]
+    assert names == [p.name for p in cluster_parameters(shipped, {"profile": NAME})]
+    assert covariances[0].in_residuals == pytest.approx(0.10**2)
+    before, one, two = (covariance.matrix() for covariance in covariances)
+    assert before == pytest.approx(np.diag(np.diag(before)))
+    at = names.index("software")
+    assert two[at, at] < one[at, at] < before[at, at]
+    # Plans of a cluster that ran nothing are as uncertain as the class: its software is in others' residuals already.
+    of_software = np.eye(len(names))[at]
+    assert parameter_variance(covariances[0], of_software) == 0.0
+
+
+def test_a_covariance_that_is_none_is_refused() -> None:
+    good = fit_cluster(load_profile(NAME), [], {"profile": NAME}, "no run").overlay
+    rows = good["covariance"]["log_covariance"]
+    for bad, message in (
+        ([*rows[:-1], rows[-1][:-1]], "lower triangle"),
+        ([[-0.1], *rows[1:]], "negative"),
+        ([rows[0], [0.9, *rows[1][1:]], *rows[2:]], "correlation beyond one"),
+    ):
+        overlay = {**good, "covariance": {**good["covariance"], "log_covariance": bad}}
+        with pytest.raises(ProfileError, match=message) as caught:
+            apply_overlay(load_profile(NAME), overlay)
+        assert caught.value.problems[0].path.startswith("/covariance")
