@@ -85,7 +85,7 @@ def finish(
         optimality=Optimality(
             objective=spec.search.objective,
             bound=bound,
-            relaxation="outer candidates: work shared evenly; inner: schedule cuts" if bound is not None else "",
+            relaxation=_relaxation(frontier) if bound is not None else "",
             gap=gap,
             proved=proved,
         ),
@@ -124,6 +124,12 @@ def _bound(frontier: Frontier) -> float | None:
     proven = min(s.solution.bound_s for s in frontier.best)
     bound = min(proven, frontier.open_bound_s)
     return None if math.isinf(bound) else bound
+
+
+def _relaxation(frontier: Frontier) -> str:
+    """What the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
+    plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
+    return plan.relaxation if plan.bound_s <= frontier.open_bound_s else frontier.relaxation
 
 
 def _status(found: bool, proved: bool, cancelled: bool) -> Status:

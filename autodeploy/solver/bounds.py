@@ -81,7 +81,9 @@ def stage_room(problem: InnerProblem, whole_s: float | None = None) -> StageRoom
     spare = np.empty_like(time)
     counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
     for stage in range(problem.pp):
-        used, missing, saving = _stage_bytes(problem, stage, np.unique(counts[stage], axis=0).astype(np.float64), len(layers))
+        used, missing, saving = _stage_bytes(
+            problem, stage, np.unique(counts[stage], axis=0).astype(np.float64), len(layers)
+        )
         spare[stage] = problem.limit_bytes - used
         extra = np.maximum(missing, 0.0) * saving
         time[stage] = _stage_time(problem, stage, len(layers), extra, whole)
@@ -97,9 +99,7 @@ def _stage_time(problem: InnerProblem, stage: int, count: int, extra: Floats, wh
     pieces = [p.cost for p in problem.pieces if p.stage == stage]
     send = 2.0 * problem.blocking_p2p_s * problem.vpp
     hidden = most_hidden_s(problem)
-    work = _cheapest(
-        problem, np.array([c.forward_s + c.backward_s for c in problem.classes]) - hidden, count
-    )
+    work = _cheapest(problem, np.array([c.forward_s + c.backward_s for c in problem.classes]) - hidden, count)
     own = sum(p.forward_s + p.backward_s for p in pieces) + send
     time = m * (work + own + extra) + ramp_s(problem, stage)
     if problem.schedule == "1f1b" and m > problem.pp:
