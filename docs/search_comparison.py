@@ -8,6 +8,7 @@ records of MindSpeed-LLM. Seconds in the pictures are of the machine that made t
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -171,12 +172,16 @@ def pictures(case: Case) -> dict[str, str]:
     }
     found = {"search_fates": fate_bars(f"{case.name}: candidates by fate", fates)}
     if case.seconds:
+        end = math.ceil(case.seconds[-1])
+        grid = [end * step / 40 for step in range(41)]
+        # The gap is what the latest report said; before the first there is none, and the first is drawn.
+        latest = np.maximum(np.searchsorted(case.seconds, grid, side="right") - 1, 0)
         chart = Chart(
             f"{case.name}: the gap over time",
             "seconds since the search began",
             "gap (%)",
-            case.seconds,
-            {"gap": case.gaps},
+            grid,
+            {"gap": [case.gaps[place] for place in latest.tolist()]},
             log2=False,
             y_max=max(case.gaps),
         )

@@ -147,8 +147,9 @@ def best_first(
     Notes
     -----
     Bounds come in four strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
-    once, and one outer tuple at a time, the least first, `path_bound_s` and `count_bound_s`. The search ends when the bound of everything
-    meets the best plan within `gap`, or the budget ends. The gap of the result is the least bound against each plan.
+    once, and one outer tuple at a time, the least first, `path_bound_s` and `count_bound_s`. The search ends when the
+    bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
+    the least bound against each plan.
     """
     frontier = Frontier()
     outer = outer_tuples(candidates)

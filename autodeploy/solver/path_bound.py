@@ -131,7 +131,8 @@ def path_bound_s(
 class PathBound:
     """bound_s: no layout is faster; 0 where nothing was found.
 
-    over: more rounds would not raise it by much. rounds: linear programmes that were solved. fractional: whether layouts in fractions exist, as far as is known.
+    over: more rounds would not raise it by much. rounds: linear programmes that were solved.
+    fractional: whether layouts in fractions exist, as far as is known.
     """
 
     bound_s: float
