@@ -117,7 +117,7 @@ def finish(
         optimality=Optimality(
             objective=spec.search.objective,
             bound=bound,
-            relaxation=_relaxation(spec.search.objective) if bound is not None else "",
+            relaxation=_relaxation(frontier, spec.search.objective) if bound is not None else "",
             gap=gap,
             proved=proved,
         ),
@@ -158,12 +158,6 @@ def _mode_note(spec: Spec) -> tuple[str, ...]:
     return (f"mode fast searched on {cores()} cores: another run may find other plans, within the gap",)
 
 
-def _relaxation(objective: str) -> str:
-    if objective == "peak_memory":
-        return "layers over stages in any order, everything freed that can be"
-    return "outer candidates: work shared evenly; inner: schedule cuts"
-
-
 def _bound(frontier: Frontier, objective: str) -> float | None:
     """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
 
@@ -176,6 +170,14 @@ def _bound(frontier: Frontier, objective: str) -> float | None:
     proven = min(s.solution.bound_s for s in frontier.best)
     bound = min(proven, frontier.open_bound_s)
     return None if math.isinf(bound) else bound
+
+
+def _relaxation(frontier: Frontier, objective: str) -> str:
+    """What the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
+    if objective == "peak_memory":
+        return "layers over stages in any order, everything freed that can be"
+    plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
+    return plan.relaxation if plan.bound_s <= frontier.open_bound_s else frontier.relaxation
 
 
 def _status(found: bool, proved: bool, cancelled: bool) -> Status:

@@ -70,6 +70,7 @@ class Frontier:
     solved: int = 0
     pruned: int = 0
     open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
+    relaxation: str = ""  # what open_bound_s rests on
     cancelled: bool = False
     work: float = 0.0
     least_bytes: float | None = None  # no strategy takes less on the card; only the search for memory knows
@@ -137,18 +138,21 @@ def best_first(
     budget: Budget,
     watch: Watch | None = None,
     should_cancel: Callable[[], bool] | None = None,
+    prune: bool = True,
 ) -> Frontier:
     """Solve candidates quickly in the order of their repaired estimate, refine the best, and prove what is left.
 
     Parameters
     ----------
     contexts : the context of a candidate index (all the same unless batch or cards vary).
+    prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
 
     Notes
     -----
-    Bounds come in three strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
-    once, and `path_bound_s` one outer tuple at a time, the least first. The search ends when the bound of everything
-    meets the best plan within `gap`, or the budget ends. The gap of the result is the least bound against each plan.
+    Bounds come in four strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
+    once, and one outer tuple at a time, the least first, `path_bound_s` and `count_bound_s`. The search ends when the
+    bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
+    the least bound against each plan.
     """
     frontier = Frontier()
     outer = outer_tuples(candidates)
@@ -159,7 +163,7 @@ def best_first(
         if watch is not None:
             watch(frontier, index)
 
-    _solve_in_order(frontier, open_, swept, top_k, gap, budget, report)
+    _solve_in_order(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
     if frontier.best and not frontier.cancelled:
         _refine(frontier, open_, budget, report)
     if frontier.best and not open_.cancelled():
@@ -171,7 +175,8 @@ def best_first(
             report(index)
         _raise_bounds(frontier, open_)
     frontier.cancelled |= open_.cancelled()
-    frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
+    planned = [solved.index for solved in frontier.best]
+    frontier.open_bound_s, frontier.relaxation = open_.least_s(planned), open_.rests_on(planned)
     del frontier.best[2 * top_k :]
     return frontier
 
@@ -184,6 +189,8 @@ def _solve_in_order(
     gap: float,
     budget: Budget,
     report: Callable[[int], None],
+    *,
+    prune: bool,
 ) -> None:
     """Quick plans of the most promising candidates."""
     order = swept.fastest(AHEAD * budget.quick)
@@ -198,9 +205,9 @@ def _solve_in_order(
         kth = frontier.best[top_k - 1].solution.step_s if len(frontier.best) >= top_k else math.inf
         spent = frontier.best and (frontier.solved >= budget.quick or slots >= budget.slots)
         closed = len(frontier.best) >= top_k and rest[position] >= (1.0 - gap) * (frontier.incumbent_s or math.inf)
-        if frontier.cancelled or spent or closed or tried >= 8 * budget.quick:
+        if frontier.cancelled or spent or (prune and closed) or tried >= 8 * budget.quick:
             return
-        if swept.bound_s[index] >= kth or int(open_.outer[index]) in settled:
+        if prune and (swept.bound_s[index] >= kth or int(open_.outer[index]) in settled):
             frontier.pruned += 1
             continue
         tried += 1

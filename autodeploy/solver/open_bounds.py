@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
 
+RELAXATIONS = (
+    "the sweep's closed form: work and memory shared evenly by the stages",
+    "every stage alone, with the memory it must save",
+    "layers in fractions under paths of the schedule, with the memory that stages must save",
+    "whole layers under paths of the schedule, with the memory that stages must save",
+    "the candidate's own problem",
+)
+"""What a bound can rest on, in the order in which it is raised."""
+_, STAGES, PATHS, WHOLE, SOLVED = range(5)
+
 TOGETHER = 64
 """Outer tuples whose costs are computed together."""
 ROUNDS = (8, 16, 32, 64)
@@ -57,14 +67,25 @@ class OpenBounds:
         self.candidates, self.contexts, self.outer = candidates, contexts, outer
         self.bounds_s, self.should_cancel = bounds_s, should_cancel
         self.library = PathLibrary()
+        self._rests_on = np.zeros(len(bounds_s), dtype=np.int8)
 
     def cancelled(self) -> bool:
         """Whether the caller wants the search to end."""
         return self.should_cancel is not None and self.should_cancel()
 
     def raise_to(self, index: int, bound_s: float) -> None:
-        """A candidate's bound is at least this."""
-        self.bounds_s[index] = max(self.bounds_s[index], bound_s)
+        """A candidate's bound is at least this, as its solved problem says."""
+        self._raise(np.array([index]), np.array([bound_s]), SOLVED)
+
+    def rests_on(self, without: list[int]) -> str:
+        """The relaxation behind the least bound of all candidates but some; "" when there are none."""
+        rest = np.setdiff1d(np.arange(len(self.bounds_s)), without)
+        return RELAXATIONS[self._rests_on[rest[np.argmin(self.bounds_s[rest])]]] if len(rest) else ""
+
+    def _raise(self, rows: npt.NDArray[np.int64], bounds_s: Floats, relaxation: int) -> None:
+        higher = bounds_s > self.bounds_s[rows]
+        self._rests_on[rows[higher]] = relaxation
+        self.bounds_s[rows] = np.maximum(self.bounds_s[rows], bounds_s)
 
     def least_s(self, without: list[int]) -> float:
         """The least bound of all candidates but some; inf when there are none."""
@@ -88,7 +109,7 @@ class OpenBounds:
                 should_cancel=self.should_cancel,
             )
             # What is above is known to be above, not by how much.
-            self.bounds_s[mine] = np.maximum(self.bounds_s[mine], np.where(np.isinf(found), high_s, found))
+            self._raise(mine, np.where(np.isinf(found), high_s, found), STAGES)
         return before - int((self.bounds_s[rows] < high_s).sum())
 
     def by_paths(self, enough_s: float, work: int) -> Iterator[int]:
@@ -112,9 +133,11 @@ class OpenBounds:
             _, number, visits = heapq.heappop(queue)
             if number not in known:
                 ahead = [number, *(n for _, n, _ in heapq.nsmallest(TOGETHER, queue) if n not in known)]
-                known |= zip(ahead, self._relaxed([members[n] for n in ahead]), strict=True)
-                proven |= {n: [PathBound(0.0, over=False)] * len(known[n]) for n in ahead}
-            over = visits >= len(ROUNDS) or all(each.over for each in proven[number])
+                for n, problems in zip(ahead, self._relaxed([members[n] for n in ahead]), strict=True):
+                    known[n], proven[n] = problems, [PathBound(0.0, over=False)] * len(problems)
+                    if self.cancelled():
+                        return
+            over = visits > 0 and (visits >= len(ROUNDS) or all(each.over for each in proven[number]))
             if number in finished:
                 return
             for place, problem in enumerate(known[number]):
@@ -139,7 +162,8 @@ class OpenBounds:
             if over:
                 finished.add(number)
             mine = members[number]
-            self.bounds_s[mine] = np.maximum(self.bounds_s[mine], min(each.bound_s for each in proven[number]))
+            least_s = min(each.bound_s for each in proven[number])
+            self._raise(mine, np.full(len(mine), least_s), WHOLE if over else PATHS)
             bound = float(self.bounds_s[mine].min())
             if bound < enough_s * (1.0 - 1e-6):
                 heapq.heappush(queue, (bound, number, visits + 1))
@@ -152,7 +176,7 @@ class OpenBounds:
         bound = relax_bound(problem)
         if bound >= enough_s:
             return PathBound(bound, over=True)
-        found = path_bound_s(problem, self.library, rounds=rounds, enough_s=enough_s)
+        found = path_bound_s(problem, self.library, rounds=rounds, enough_s=enough_s, should_cancel=self.should_cancel)
         if found.fractional:
             return replace(found, bound_s=max(bound, found.bound_s))
         # No fractional layout was found. Whether there is none is for exact arithmetic to say.

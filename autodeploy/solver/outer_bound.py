@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cost_models.schedule import ScheduleKind
 
 WHOLE = "full"
-BLOCK = 32_768  # candidates whose costs are computed together
+BLOCK = 8_192  # candidates whose costs are computed together
 
 
 def outer_bounds_s(
@@ -59,6 +59,8 @@ def outer_bounds_s(
     """
     found = low_s.copy()
     for start in range(0, len(candidates), BLOCK):
+        if should_cancel is not None and should_cancel():
+            break
         rows = slice(start, start + BLOCK)
         found[rows] = _block(candidates.take(rows), context, outer[rows], low_s[rows], high_s, should_cancel)
     return found
@@ -82,9 +84,7 @@ def _block(
         if should_cancel is not None and should_cancel():
             break
         high = np.full(len(rows), high_s)
-        # Without whole layers to recompute there is more room: the easier of the two bounds both.
-        lean, full = (lower_bound_s(parts.batch(rows, whole=whole), low[rows], high) for whole in (False, True))
-        found[rows] = np.minimum(lean, full)
+        found[rows] = lower_bound_s(parts.batch(rows), low[rows], high)
     return np.maximum(low_s, found[alike.inverse])
 
 
@@ -131,33 +131,28 @@ class _Parts:
         ]
         allowed = launchable_each(candidates, context.facts, context.target)
         self.allowed = {name: allowed[name] for name in sorted(possible_choices(context))}
-        self.choices = {
-            whole: [self._choices(layer.cost, whole=whole) for layer in classes.layers] for whole in (False, True)
-        }
+        self.choices = [self._choices(layer.cost) for layer in classes.layers]
         widest = np.max([_column(layer.cost.activation_bytes, n) for layer in classes.layers], axis=0)
         beside = communication_bytes(candidates, context) + context.machine.runtime_bytes
         room = (context.limit_bytes - beside) / (1.0 + context.machine.fragmentation)
-        # Recomputing whole layers takes the workspace of one.
-        self.room = {whole: alike.most(room - (GRADIENT_SHARE + whole) * widest) for whole in (False, True)}
+        # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
+        self.room = alike.most(room - GRADIENT_SHARE * widest)
         self.shapes = candidates.take(alike.first)
-        self.layers = {
-            whole: [
-                self._part(step, hidden, choices, step.count)
-                for step, hidden, choices in zip(classes.layers, self.hidden, self.choices[whole], strict=True)
-            ]
-            for whole in (False, True)
-        }
+        self.layers = [
+            self._part(step, hidden, choices, step.count)
+            for step, hidden, choices in zip(classes.layers, self.hidden, self.choices, strict=True)
+        ]
         none = np.zeros(len(alike.first))
         empty = Choices((), None, (), none)
         self.pieces = [self._part(piece, (none, none), empty, 1) for piece in classes.pieces]
 
-    def batch(self, rows: Ints, *, whole: bool) -> Batch:
-        """The candidates at some rows, alike in schedule and shape; whole: layers may be recomputed whole."""
+    def batch(self, rows: Ints) -> Batch:
+        """The candidates at some rows, alike in schedule and shape."""
         c, classes = self.shapes, self.classes
         pp, vpp = int(c.pp[rows[0]]), int(c.vpp[rows[0]])
         schedule: ScheduleKind = SCHEDULES[int(c.schedule[rows[0]])]  # type: ignore[assignment]
         places = model_parts(schedule, pp, vpp)
-        layers = tuple(part.take(rows) for part in self.layers[whole])
+        layers = tuple(part.take(rows) for part in self.layers)
         pieces = []
         for piece, part in zip(classes.pieces, self.pieces, strict=True):
             for stage, chunk in places[0] if piece is classes.embedding else places[-1]:
@@ -173,7 +168,7 @@ class _Parts:
             c.micro_batches[rows],
             layers,
             tuple(pieces),
-            np.repeat(self.room[whole][rows][:, None], pp, axis=1),
+            np.repeat(self.room[rows][:, None], pp, axis=1),
             np.zeros(len(rows)),  # sends only add time
             np.zeros(len(rows)),
             1 if self.context.model.num_hidden_layers >= pp * vpp else 0,
@@ -198,9 +193,9 @@ class _Parts:
             count,
         )
 
-    def _choices(self, cost: LayerCost, *, whole: bool) -> Choices:
+    def _choices(self, cost: LayerCost) -> Choices:
         n = len(self.candidates)
-        names = [name for name in cost.choices if name in self.allowed and (whole or name != WHOLE)]
+        names = [name for name in cost.choices if name in self.allowed]
         groups, hub, beside = independent(names, compete)
 
         def choice(name: str) -> Choice:
@@ -212,14 +207,14 @@ class _Parts:
             tuple(tuple(map(choice, group)) for group in groups),
             None if hub is None else choice(hub),
             tuple(tuple(map(choice, group)) for group in beside),
-            self._most_saved(cost, [choice(name) for name in names if name != WHOLE], whole=whole),
+            self._most_saved(cost, [choice(name) for name in names if name != WHOLE]),
         )
 
-    def _most_saved(self, cost: LayerCost, partly: list[Choice], *, whole: bool) -> Floats:
+    def _most_saved(self, cost: LayerCost, partly: list[Choice]) -> Floats:
         """Bytes that choices free from one layer at most [n]: what there is, or what all that are allowed free."""
         kept = self.alike.most(_column(cost.activation_bytes, len(self.candidates)))
         some = np.minimum(kept, sum((one.saved_bytes for one in partly), np.zeros(len(kept))))
-        if not whole or WHOLE not in self.allowed:
+        if WHOLE not in self.allowed:
             return np.asarray(some)
         return np.where(self.alike.most(self.allowed[WHOLE]), kept, some)
 

@@ -21,6 +21,8 @@ from autodeploy.solver.memory_prices import surcharges
 from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem
     from cost_models.schedule import SchedulePath
 
@@ -76,8 +78,17 @@ def first_layout(problem: InnerProblem) -> Floats:
     return np.asarray(to_layout(problem, templates(problem)[:1])[0].astype(np.float64))
 
 
-def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, enough_s: float = np.inf) -> PathBound:
+def path_bound_s(
+    problem: InnerProblem,
+    library: PathLibrary,
+    *,
+    rounds: int,
+    enough_s: float = np.inf,
+    should_cancel: Callable[[], bool] | None = None,
+) -> PathBound:
     """Lower bound on the step time, by at most so many linear programmes. Ends early once it is above enough_s.
+
+    should_cancel is polled at every programme; what is known by then is returned.
 
     Each programme's layout is simulated, and so are mixtures of it and the best layout so far: the layouts of a
     programme with few rows jump about, and paths of such a layout say little of good ones.
@@ -94,7 +105,7 @@ def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, en
             return PathBound(bound, True, number, fractional=False)
         stalled = stalled + 1 if found.bound_s < bound * (1.0 + STALLED) and not lacking else 0
         bound = max(bound, found.bound_s)
-        if bound >= enough_s or stalled >= MOST_STALLED:
+        if bound >= enough_s or stalled >= MOST_STALLED or (should_cancel is not None and should_cancel()):
             return PathBound(bound, True, number)
         lacking = model.add_memory(found)
         if number == 1:
@@ -120,7 +131,8 @@ def path_bound_s(problem: InnerProblem, library: PathLibrary, *, rounds: int, en
 class PathBound:
     """bound_s: no layout is faster; 0 where nothing was found.
 
-    over: more rounds would not raise it by much. rounds: linear programmes that were solved. fractional: whether layouts in fractions exist, as far as is known.
+    over: more rounds would not raise it by much. rounds: linear programmes that were solved.
+    fractional: whether layouts in fractions exist, as far as is known.
     """
 
     bound_s: float

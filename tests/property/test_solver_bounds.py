@@ -9,6 +9,7 @@ import pytest
 
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, LayerPairs
 from autodeploy.solver import relax_bound, solve
+from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.open_bounds import easiest
 from autodeploy.solver.path_bound import PathLibrary, path_bound_s
@@ -64,6 +65,8 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
         assert stage_bound_s(problem, relaxed, truth * (1 + 1e-9)) <= truth * (1 + 1e-9), seed
         paths = path_bound_s(problem, library, rounds=20).bound_s
         assert paths <= truth * (1 + 1e-9), seed
+        whole, _ = count_bound_s(problem, library, 2.0 * truth, deterministic_time=0.3)
+        assert whole <= truth * (1 + 1e-9), seed
         assert solve(problem, effort=FAST).bound_s <= truth * (1 + 1e-9), seed
         without = path_bound_s(replace(problem, limit_bytes=1e9), library, rounds=20).bound_s
         forced += paths > without * (1 + 1e-3)

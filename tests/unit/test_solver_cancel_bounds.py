@@ -1,0 +1,95 @@
+"""A search that is cancelled while bounds are raised ends soon and keeps its plan."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autodeploy.importers.spec_file import read_spec_file
+from autodeploy.planner import budget_of, prepare
+from autodeploy.solver.best_first import Frontier, best_first
+from autodeploy.solver.open_bounds import OpenBounds
+from autodeploy.solver.search_space import Searched, search_space
+
+if TYPE_CHECKING:
+    from autodeploy.solver.best_first import Budget
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
+SOON_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def space() -> tuple[Searched, Budget]:
+    spec = read_spec_file(EXAMPLE)
+    search = spec.search.model_copy(update={"allow": {"tp": (4, 8), "pp": (3, 6)}})
+    spec = spec.model_copy(update={"search": search})
+    prepared = prepare(spec)
+    return search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context), budget_of(spec)
+
+
+@dataclass
+class Polls:
+    """Cancels at one of the polls since bounds were raised, and sees how much work lies between them."""
+
+    cancel_at: int | None
+    raising: bool = False
+    count: int = 0
+    last_s: float = 0.0
+    longest_s: float = 0.0
+    cancelled_s: float = field(default=0.0)
+
+    def __call__(self) -> bool:
+        now = time.process_time()
+        if not self.raising:
+            return False
+        self.count += 1
+        if self.last_s:
+            self.longest_s = max(self.longest_s, now - self.last_s)
+        self.last_s = now
+        if self.cancel_at is None or self.count < self.cancel_at:
+            return False
+        self.cancelled_s = self.cancelled_s or now
+        return True
+
+
+def run(space: tuple[Searched, Budget], polls: Polls, monkeypatch: pytest.MonkeyPatch) -> Frontier:
+    """The search of a space, with `polls` looking on from its first bound on."""
+    searched, budget = space
+    by_stages = OpenBounds.by_stages
+
+    def marked(self: OpenBounds, high_s: float) -> int:
+        polls.raising = True
+        return by_stages(self, high_s)
+
+    monkeypatch.setattr(OpenBounds, "by_stages", marked)
+    return best_first(
+        searched.candidates,
+        searched.swept,
+        searched.context_of,
+        top_k=2,
+        gap=0.0,
+        budget=budget,
+        should_cancel=polls,
+    )
+
+
+def test_cancelling_returns_the_plan_and_a_valid_bound(
+    space: tuple[Searched, Budget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Polls(None)
+    proven = run(space, whole, monkeypatch)
+    assert whole.count > 20
+    assert whole.longest_s < SOON_S
+    for place in (1, whole.count // 2, whole.count - 5):
+        polls = Polls(place)
+        found = run(space, polls, monkeypatch)
+        assert time.process_time() - polls.cancelled_s < SOON_S
+        assert found.cancelled
+        assert [s.solution.step_s for s in found.best] == [s.solution.step_s for s in proven.best]
+        assert found.bound_s is not None
+        assert proven.bound_s is not None
+        assert found.bound_s <= proven.bound_s * (1 + 1e-9)
