@@ -120,7 +120,8 @@ def stream(
                 source.response.read()
                 raise error_of(source.response)
             for sse in source.iter_sse():
-                yield _event(sse)
+                if sse.data:  # none: the connection was cut before it, and such an event does not count
+                    yield _event(sse)
     except (httpx.TransportError, SSEError) as error:
         raise _unreachable(client, error) from error
 
@@ -136,6 +137,7 @@ async def stream_async(
                 await source.response.aread()
                 raise error_of(source.response)
             async for sse in source.aiter_sse():
-                yield _event(sse)
+                if sse.data:
+                    yield _event(sse)
     except (httpx.TransportError, SSEError) as error:
         raise _unreachable(client, error) from error

@@ -86,7 +86,7 @@ def test_a_plan_set_comes_back_equal(database, plan_set):
 @settings(max_examples=200)
 @given(st.floats(min_value=5e-324, max_value=1.7e308), st.floats(min_value=0.0, allow_infinity=False))
 def test_floats_come_back_bit_for_bit_from_json(tmp_path_factory, step_time_s, part_s):
-    plan = factories.plan(step_time_s=step_time_s, breakdown={"compute_s": part_s})
+    plan = factories.plan(step_time_s=step_time_s, breakdown={"compute_s": part_s}, run=None)
     plan_set = factories.plan_set(plans=(plan,))
     columns = result_columns(plan_set)
     info = plan_set.search
@@ -110,7 +110,8 @@ def test_floats_come_back_bit_for_bit_from_json(tmp_path_factory, step_time_s, p
 def test_extreme_floats_survive_the_database(database):
     values = [5e-324, 2.2250738585072014e-308, 0.1 + 0.2, math.nextafter(1.0, 2.0), 1.7976931348623157e308, 1e22]
     plans = tuple(
-        factories.plan(rank, step_time_s=value, plan_id=f"p_{rank}") for rank, value in enumerate(values, start=1)
+        factories.plan(rank, step_time_s=value, plan_id=f"p_{rank}", run=None)
+        for rank, value in enumerate(values, start=1)
     )
     found = stored(database, factories.plan_set(plans=plans))
     assert [plan.step_time_s for plan in found.plans] == values

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
@@ -183,7 +184,7 @@ def test_the_nearest_legal_strategy_changes_least(prepared: Prepared, random: An
     found = model_of(prepared, current).nearest(current)
     if found is not None:
         assert judge(found.candidate, prepared.context.facts, prepared.spec.search.target).legal.all()
-        assert cost(current, found.candidate) == (len(found.changed), found.distance)
+        assert cost(current, found.candidate) == (len(found.changed), pytest.approx(found.distance))
     if not len(legal):
         return
     assert found is not None
