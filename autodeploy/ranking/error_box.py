@@ -57,8 +57,8 @@ def error_box(profile: Profile) -> ErrorBox:
     of old releases are left out: plans run on the current one.
     """
     covariance = covariance_of(profile)
-    known = (*known_parameters(profile.family), *link_parameters(tier.name for tier in profile.tiers))
-    meanings = {parameter.name: parameter.meaning for parameter in known}
+    links = link_parameters(tier.name for tier in profile.tiers)
+    meanings = {parameter.name: parameter.meaning for parameter in (*known_parameters(profile.family), *links)}
     found, widths = [], []
     for factor, variance in zip(covariance.factors, np.diag(covariance.matrix()), strict=True):
         if all(name.startswith("release_") for name in factor.multiplies):
@@ -66,6 +66,11 @@ def error_box(profile: Profile) -> ErrorBox:
         sigma = math.sqrt(variance)
         found.append(FitParameter(factor.name, factor.multiplies, sigma, meanings.get(factor.name, factor.name)))
         widths.append(Z80 * sigma)
+    named = {name for parameter in found for name in parameter.multiplies}
+    for link in links:
+        if link.name not in named:  # no run of the fit used it
+            found.append(link)
+            widths.append(Z80 * link.prior_sigma)
     return ErrorBox(tuple(found), np.array(widths, dtype=np.float64))
 
 

@@ -88,7 +88,8 @@ def test_the_best_plans_are_those_of_the_enumeration(drawn: dict[str, Any]) -> N
     assert len(best) == len(expected), (best, expected)
     np.testing.assert_allclose(best, expected, rtol=3e-6)
     if best:
-        assert found.open_bound_s <= expected[0] * (1.0 + 1e-9)
+        proven = min(found.open_bound_s, *(solved.solution.bound_s for solved in found.best))
+        assert proven <= expected[0] * (1.0 + 1e-9)
 
 
 def resolved(drawn: dict[str, Any], limit_gib: float | None) -> Prepared:
