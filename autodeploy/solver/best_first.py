@@ -204,7 +204,7 @@ def _solve_in_order(
         frontier.cancelled |= open_.cancelled()
         kth = frontier.best[top_k - 1].solution.step_s if len(frontier.best) >= top_k else math.inf
         spent = frontier.best and (frontier.solved >= budget.quick or slots >= budget.slots)
-        closed = len(frontier.best) >= top_k and rest[position] >= (1.0 - gap) * (frontier.incumbent_s or math.inf)
+        closed = len(frontier.best) >= top_k and rest[position] >= (1.0 - gap) * kth
         if frontier.cancelled or spent or (prune and closed) or tried >= 8 * budget.quick:
             return
         if prune and (swept.bound_s[index] >= kth or int(open_.outer[index]) in settled):
