@@ -73,7 +73,7 @@ def sweep_speed(spec: Spec, case: str) -> None:
 
 def forget_tables() -> None:
     """What a run before has learned about routers: tables count as part of a run."""
-    for name in ("_placed", "_series", "_migrated", "_routed"):
+    for name in ("_placed", "_series", "_migrations", "_routed"):
         getattr(expert_balance, name).cache_clear()
 
 
