@@ -24,6 +24,7 @@ from cost_models.compute import vector_s
 if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.prices import Prices
     from autodeploy.workload.operators import Exchange, Floats, LayerTable, Operator, Sharding
 
 HOT = frozenset({"hot_weights", "hot_gradients"})
@@ -122,6 +123,7 @@ def exchange_times(
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
     groups: Groups,
+    prices: Prices,
 ) -> ExchangeTimes:
     """Seconds of every exchange of a layer, and what of them stays exposed inside one micro batch."""
     zero = np.zeros_like(shard.tp)
@@ -137,9 +139,10 @@ def exchange_times(
     pieces = _pieces(table, shard, features)
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
-        even = uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=False)
+        balance, same = features.balance, (exchange, groups, shard, machine, features, table)
+        even = uneven = prices.once((exchange, balance.mean_exchange), _once_s, *same, busiest=False)
         if lane == "ep" and exchange.name not in HOT:
-            uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=True)
+            uneven = prices.once((exchange, *balance.busiest), _once_s, *same, busiest=True)
         if exchange.kind in once:
             once[exchange.kind] = once[exchange.kind] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)

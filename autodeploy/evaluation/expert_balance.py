@@ -53,6 +53,11 @@ class ExpertBalance:
     moved_share: Floats
     hot_experts: Floats
 
+    @property
+    def busiest(self) -> tuple[Floats, ...]:
+        """What the busiest rank's exchanges depend on."""
+        return self.compute, self.exchange, self.node
+
 
 @dataclass(frozen=True, slots=True)
 class Loads:
@@ -84,15 +89,14 @@ def migrated_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalan
     placed = placed_balance(context, ep, nodes)
     left, node, peak, moved = _each(ep, nodes, lambda *pairs: _migrated(context.loads, pairs))
     left = np.minimum(left, placed.compute)
-    one, zero = np.ones_like(ep), np.zeros_like(ep)
     return ExpertBalance(
         left,
         left,
-        one,
+        placed.mean_exchange,
         np.minimum(node, placed.node),
         np.minimum(peak, placed.peak),
         moved * ep / context.loads.experts,
-        zero,
+        placed.hot_experts,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.strategies.candidates import PAIRED, Bools, Candidates, Ints
+from autodeploy.strategies.candidates import Bools, Candidates, Ints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CUT_AXES = (
     *("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher", "sequence_parallel"),
 )
+EXPERT_AXES = ("ep", "etp", "moe_dispatcher")  # of a cut: how experts are cut and reached
 SHAPE_AXES = ("pp", "dp", "micro_batches")  # of a pipeline
 WAY_AXES = ("schedule", "vpp")
 MODE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
@@ -98,14 +99,16 @@ class CandidateTree:
         return self.take(slice(None))
 
 
-def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Ints, Ints]:
+def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False, experts: bool = True) -> tuple[Ints, Ints]:
     """One candidate of each distinct cut of tensors, and which cut each candidate has.
 
     by_replicas : the number of replicas and of micro batches counts too: documents of different lengths spread over
         them, and parameters are sharded over them.
+    experts : False where cuts that differ in experts alone are one.
     """
     axes = (*CUT_AXES, *SHAPE_AXES) if by_replicas else CUT_AXES
-    return distinct([*(getattr(candidates, name) for name in axes), np.isin(candidates.schedule, PAIRED)])
+    columns = [getattr(candidates, name) for name in axes if experts or name not in EXPERT_AXES]
+    return distinct([*columns, candidates.paired])
 
 
 def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[CandidateTree, Ints]:
