@@ -67,12 +67,13 @@ def greedy_placement(loads: Floats, nodes: int, ranks: int) -> Ints:
 
 def greedy_placements(cases: Sequence[tuple[Floats, int, int]]) -> list[Ints]:
     """`greedy_placement` of several (loads, nodes, ranks) with equally many experts, step by step for all of them."""
+    # Cases that share their loads share the order of their experts.
     each = np.array([len(loads) for loads, _, _ in cases])
     nodes, ranks = (np.repeat(np.array(sizes), each) for sizes in zip(*((n, r) for _, n, r in cases), strict=True))
-    loads = np.concatenate([loads for loads, _, _ in cases])
-    order = np.argsort(-loads, axis=1, kind="stable")
-    sorted_loads = np.take_along_axis(loads, order, 1)
-    node = np.zeros(loads.shape, dtype=np.int64)
+    orders = {id(loads): np.argsort(-loads, axis=1, kind="stable") for loads, _, _ in cases}
+    order = np.concatenate([orders[id(loads)] for loads, _, _ in cases])
+    sorted_loads = np.concatenate([np.take_along_axis(loads, orders[id(loads)], 1) for loads, _, _ in cases])
+    node = np.zeros(order.shape, dtype=np.int64)
     node[nodes > 1] = _filled(sorted_loads[nodes > 1], nodes[nodes > 1])
     placed = np.empty_like(node)
     for count in np.unique(nodes).tolist():
@@ -83,7 +84,7 @@ def greedy_placements(cases: Sequence[tuple[Floats, int, int]]) -> list[Ints]:
         inside = ranks[rows] // count
         found = _filled(held, np.repeat(inside, count)).reshape(len(rows), count, -1)
         found += (np.arange(count) * inside[:, None])[..., None]
-        back = np.empty((len(rows), loads.shape[1]), dtype=np.int64)
+        back = np.empty((len(rows), order.shape[1]), dtype=np.int64)
         np.put_along_axis(back, by_node, found.reshape(back.shape), 1)
         placed[rows] = back
     placement = np.empty_like(placed)
@@ -145,23 +146,20 @@ def migrate_all(
     predicted = [known[id(series)] for series, _, _ in cases]
     # What is predicted does not depend on who holds the experts: all placements are found at once.
     wanted = greedy_placements(
-        [
-            (each.predictions[each.due].reshape(-1, series.experts), nodes, ranks)
-            for each, (series, nodes, ranks) in zip(predicted, cases, strict=True)
-        ]
+        [(each.expected, nodes, ranks) for each, (_, nodes, ranks) in zip(predicted, cases, strict=True)]
     )
     return [
-        _followed(each, new.reshape(len(each.due), -1, series.experts), nodes, ranks, least_drop)
-        for each, new, (series, nodes, ranks) in zip(predicted, wanted, cases, strict=True)
+        _followed(each, new, nodes, ranks, least_drop)
+        for each, new, (_, nodes, ranks) in zip(predicted, wanted, cases, strict=True)
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Predicted:
-    """Loads that came and their predictions [rows, layers, experts]; rows at which a placement is due; its error."""
+    """Loads that came [rows, layers, experts], rows at which a placement is due, the loads expected then, the error."""
 
     loads: Floats
-    predictions: Floats
+    expected: Floats
     due: list[int]
     error: float
 
@@ -179,23 +177,23 @@ def _predicted(series: LoadSeries, interval: int) -> _Predicted:
         predictions.append(keep[row - 1] * predictions[-1] + (1.0 - keep[row - 1]) * loads[row])
     came, expected = loads[1:], np.stack(predictions[:-1])
     error = float(np.abs(expected - came).sum()) / max(float(came.sum()), 1e-300)
-    return _Predicted(came, expected, due, error)
+    return _Predicted(came, expected[due].reshape(-1, series.experts), due, error)
 
 
 def _followed(predicted: _Predicted, wanted: Ints, nodes: int, ranks: int, least_drop: float) -> Migration:
     """The loads that came, with the experts where migration has them; wanted : placements at the rows that are due."""
     loads, (layers, experts) = predicted.loads, predicted.loads.shape[1:]
     # Layers of all rows at once, each on ranks of its own.
-    expected = predicted.predictions[predicted.due]
+    expected, wanted = predicted.expected.reshape(-1, layers, experts), wanted.reshape(-1, layers, experts)
     after = variation_of(_on_ranks(expected, wanted, ranks))
-    new = dict(zip(predicted.due, zip(wanted, after, strict=True), strict=True))
+    due = dict(zip(predicted.due, zip(expected, wanted, after, strict=True), strict=True))
     placement = contiguous(layers, experts, ranks)
     held, arrived = [], []
     for row in range(len(loads)):
-        if row in new:
-            before = variation_of(loads_of_ranks(predicted.predictions[row], placement, ranks))
-            better = before - new[row][1] >= least_drop
-            chosen = np.where(better[:, None], new[row][0], placement)
+        if row in due:
+            loads_then, new, varied = due[row]
+            better = variation_of(loads_of_ranks(loads_then, placement, ranks)) - varied >= least_drop
+            chosen = np.where(better[:, None], new, placement)
             arrived.append(np.where(chosen != placement, chosen, ranks))
             placement = chosen
         held.append(placement)

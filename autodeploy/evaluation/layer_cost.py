@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,7 @@ EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
 ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OperatorTime:
     """Seconds of one operator [n]: forward, gradient of its input, gradient of its weight."""
 
@@ -37,13 +38,13 @@ class OperatorTime:
     input_gradient_s: Floats
     weight_gradient_s: Floats
 
-    @property
+    @cached_property
     def backward_s(self) -> Floats:
         """Both gradients."""
         return np.asarray(self.input_gradient_s + self.weight_gradient_s)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhaseCost:
     """One pass over a layer for one micro batch [n]: its parts add up to its time."""
 
@@ -55,7 +56,7 @@ class PhaseCost:
     exposed_dp_s: Floats
     host_bound_s: Floats
 
-    @property
+    @cached_property
     def total_s(self) -> Floats:
         """Seconds of the pass."""
         return np.asarray(sum(getattr(self, f.name) for f in fields(self)))
@@ -74,7 +75,7 @@ class ChoiceCost:
     host_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerCost:
     """Everything the schedule and the solver need to know about a layer, per micro batch on one rank [n]."""
 
@@ -97,7 +98,7 @@ class LayerCost:
     expert_params: Floats
     choices: dict[str, ChoiceCost]
 
-    @property
+    @cached_property
     def alone_s(self) -> Floats:
         """Seconds of both passes with nothing beside them."""
         return np.asarray(self.forward.total_s + self.backward.total_s)

@@ -156,15 +156,10 @@ class _Collectives:
         for one in exchanged.each:
             if one.exchange.kind in {"dispatch", "combine"}:
                 continue
-            half = _half(one.exchange)
-            of = one.exchange, one.once_s
-            on_tiers = prices.once(of, _on_tiers, *of, groups, machine)
-            passes = (
-                (False, one.exchange.forward_count, one.exposed_forward_s),
-                (True, one.exchange.backward_count, one.exposed_backward_s),
-            )
-            for backward, count, shown in passes:
-                self._found.append((half, backward, tuple(np.asarray(tier * count) for tier in on_tiers), shown))
+            half, of = _half(one.exchange), (one.exchange, one.once_s)
+            forward, backward = prices.once(of, _passes_on_tiers, *of, groups, machine)
+            self._found.append((half, False, forward, one.exposed_forward_s))
+            self._found.append((half, True, backward, one.exposed_backward_s))
 
     def lanes(self, work: list[Floats], halves: tuple[str, ...], *, backward: bool) -> Lanes:
         """Work of the cube and the vector units, with the collectives of these halves of the layer."""
@@ -184,6 +179,12 @@ def _half(exchange: Exchange) -> str:
     if exchange.name.startswith(ROUTED) or exchange.beside.startswith(DENSE):
         return "middle"
     return "attention" if exchange.window == "attention" else "shared"
+
+
+def _passes_on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine) -> list[tuple[Floats, ...]]:
+    """Seconds that the runs of a forward and of a backward pass keep each tier busy [n]."""
+    once = _on_tiers(exchange, once_s, groups, machine)
+    return [tuple(np.asarray(tier * n) for tier in once) for n in (exchange.forward_count, exchange.backward_count)]
 
 
 def _on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine) -> tuple[Floats, ...]:

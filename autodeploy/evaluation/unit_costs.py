@@ -140,17 +140,21 @@ class _Batch:
         return found
 
 
-def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
-    """Costs of every layer kind for every candidate given (make them distinct first)."""
+def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = False) -> UnitCosts:
+    """Costs of every layer kind for every candidate given (make them distinct first).
+
+    one_machine : the context's machine has no number that differs from candidate to candidate. What has no experts is
+        then priced once for all ways to cut experts.
+    """
     kinds = layer_kinds(context.model)
     whole = few = _Batch.of(context, candidates)
-    # What has no experts is the same for many ways to cut experts, but for groups that gather sharded parameters.
-    first, which = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas, experts=context.fsdp)
-    if len(first) < len(candidates):
+    if one_machine:
+        # Groups that gather sharded parameters depend on how experts are cut.
+        first, which = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas, experts=context.fsdp)
         few = _Batch.of(context, candidates.take(first))
 
     def of_all(cost: LayerCost) -> LayerCost:
-        return cost if few is whole else _spread(cost, which, len(first))
+        return _spread(cost, which, len(first)) if one_machine else cost
 
     layers = {n: of_all(few.cost(table)) for n, table in few.tables(experts=False).items()}
     routed, moved = _with_experts(whole)

@@ -27,6 +27,7 @@ WAY_AXES = ("schedule", "vpp")
 MODE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 
 MOST_CODES = 1 << 62
+DENSE_CODES = 4  # codes a row up to which a table of all codes is cheaper than sorting
 
 Mode = tuple[bool, bool, bool]
 
@@ -71,6 +72,10 @@ class CandidateTree:
     def placed_of(self) -> Ints:
         """Placement of each run."""
         return np.concatenate([*self.rows, np.zeros(0, dtype=np.int64)])
+
+    def spread(self, values: Any) -> Any:
+        """One entry a run, as one entry per candidate."""
+        return np.concatenate([values if kept is None else values[kept] for kept in self.kept])
 
     def run_of(self, index: Ints) -> tuple[Ints, Ints]:
         """Run and mode of the candidates at an index."""
@@ -161,8 +166,16 @@ def distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
             _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
             size = len(first)
         codes, size = codes * most + column, size * most
-    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-    return first, codes
+    if size > DENSE_CODES * max(n, 1):
+        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+        return first, codes
+    # Few codes: each has a place, and nothing is sorted.
+    place = np.full(size, -1)
+    place[codes[::-1]] = np.arange(n)[::-1]
+    used = np.flatnonzero(place >= 0)
+    first = place[used]
+    place[used] = np.arange(len(used))
+    return first, place[codes]
 
 
 assert {*CUT_AXES, *SHAPE_AXES, *WAY_AXES, *MODE_AXES} == {f.name for f in fields(Candidates)}
