@@ -144,7 +144,7 @@ def _fill_modes(
     beside: Floats,
 ) -> None:
     """Every mode of a batch of runs, the first of them number `first`."""
-    n, pp = len(rows), tree.placed.pp[rows].astype(np.float64)
+    n = len(rows)
     room = allocator_limit_bytes(context.limit_bytes, beside, context.machine.fragmentation)
     tails: dict[tuple[bool, bool], Tails] = {}
     for number, (_, swap, virtual) in enumerate(tree.modes):
@@ -153,9 +153,9 @@ def _fill_modes(
             continue
         mode = costs.modes[number].rows(rows)
         if (swap, virtual) not in tails:
-            tails[swap, virtual] = tails_of(runs, mode, pp)
+            tails[swap, virtual] = tails_of(runs, mode)
         tail = tails[swap, virtual]
-        memory = bytes_of(runs, mode, pp, folded=way.folded)
+        memory = bytes_of(runs, mode, folded=way.folded)
         step = runs.makespan_s + tail.total_s
         found = {
             "step_time_s": step,
@@ -187,6 +187,13 @@ def _shapes(placed: Candidates, context: Context) -> Shapes:
     """Pipelines of placements, with the seconds that sending a micro batch to the next stage takes."""
     both, inverse = np.unique(placed.pp * (1 << 32) + placed.micro_batches, return_inverse=True)
     pp, micro_batches = both >> 32, both & ((1 << 32) - 1)
-    sizes = group_size(pp, micro_batches)[inverse]
-    stages, batches, groups = (each.astype(np.float64) for each in (placed.pp, placed.micro_batches, sizes))
-    return Shapes(stages, batches, groups, p2p_s(placed, context))
+    each = pp, micro_batches, group_size(pp, micro_batches)
+    stages, batches, sizes = (np.asarray(values, dtype=np.float64) for values in each)
+    return Shapes(
+        pp=stages[inverse],
+        micro_batches=batches[inverse],
+        group_size=sizes[inverse],
+        send_s=p2p_s(placed, context),
+        distinct=(stages, batches, sizes),
+        which=inverse,
+    )

@@ -119,7 +119,7 @@ def _block_costs(
     module = moves.get(MODULE) if context.model.num_nextn_predict_layers == 1 else None
     found |= _pieces(pieces, placed, context, groups, module)
     found |= _totals(found, counts, pieces, context)
-    modes = [_mode_columns(found, each, holders) for each in rates]
+    modes = [_mode_columns(found, each, holders, placed.pp.astype(np.float64)) for each in rates]
     moving = {key for key in found if key[0].startswith("migration_s")}
     empty = {key for key in found if key[0] in WORK_PARTS and not found[key].any()}
     if not any(found[key].any() for key in moving):
@@ -295,8 +295,10 @@ def _pairs(costs: UnitCosts, tree: CandidateTree, moves: Mapping[int, Migration]
     return tuple(tuple(pair(forward, backward) for backward in merged) for forward in merged)
 
 
-def _mode_columns(base: Mapping[Key, Floats], rates: tuple[StateRates, StateRates], holders: Ints) -> dict[Key, Floats]:
-    """Bytes and seconds of a parameter under one mode, and of what all layers together take."""
+def _mode_columns(
+    base: Mapping[Key, Floats], rates: tuple[StateRates, StateRates], holders: Ints, pp: Floats
+) -> dict[Key, Floats]:
+    """Bytes and seconds of a parameter under one mode, and a stage's even share of what the whole model takes."""
     dense, expert = rates
     few = len(dense.update_s)
     found: dict[Key, Floats] = {}
@@ -310,13 +312,13 @@ def _mode_columns(base: Mapping[Key, Floats], rates: tuple[StateRates, StateRate
         dense, expert = found.get((name, "dense"), 0.0), found.get((name, "expert"), 0.0)
         return np.asarray(base[f"dense_params{suffix}", holder] * dense + base["expert_params", holder] * expert)
 
-    found["tail_s", "layers"] = (
+    found["tail_s", "share"] = (
         base["tail_dp_s", "layers"]
         + base["migration_s", "layers"]
         + of_model("update_s", "layers")
         + of_model("swap_s", "layers")
-    )
+    ) / pp
     ends = of_model("total_bytes", "layers") + of_model("total_bytes", FIRST_PIECE)
     for suffix in ("", "_folded"):
-        found[f"total_bytes{suffix}", "all"] = ends + of_model("total_bytes", LAST_PIECES, suffix)
+        found[f"total_bytes{suffix}", "share"] = (ends + of_model("total_bytes", LAST_PIECES, suffix)) / pp
     return found

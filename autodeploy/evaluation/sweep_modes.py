@@ -29,7 +29,7 @@ class Tails:
     floor_s: Floats
 
 
-def tails_of(runs: Runs, mode: Columns, pp: Floats) -> Tails:
+def tails_of(runs: Runs, mode: Columns) -> Tails:
     """The tails of runs under a mode."""
     update, swap = (_of_parameters(runs, mode, name) for name in ("update_s", "swap_s"))
     total = runs.tail_s
@@ -42,7 +42,7 @@ def tails_of(runs: Runs, mode: Columns, pp: Floats) -> Tails:
     def pick(values: Floats | None) -> Floats | float:
         return 0.0 if values is None else of_class(values, places)
 
-    floor = mode["tail_s", "layers"] / pp
+    floor = mode["tail_s", "share"]
     return Tails(most, of_class(runs.tail_s, places), pick(update), pick(swap), pick(runs.moving_s), floor)
 
 
@@ -64,14 +64,14 @@ class Bytes:
     least: Floats
 
 
-def bytes_of(runs: Runs, mode: Columns, pp: Floats, *, folded: bool) -> Bytes:
+def bytes_of(runs: Runs, mode: Columns, *, folded: bool) -> Bytes:
     """Memory of runs under a mode."""
     states = _of_parameters(runs, mode, "total_bytes")
-    everything = mode["total_bytes_folded" if folded else "total_bytes", "all"]
+    share = mode["total_bytes_folded" if folded else "total_bytes", "share"]
     return Bytes(
         plus(runs.bare_bytes, states).max(axis=1),
         plus(runs.lean_bytes, states).max(axis=1),
-        everything / pp + runs.workspace_bytes,
+        share + runs.workspace_bytes,
     )
 
 

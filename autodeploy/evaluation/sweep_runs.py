@@ -20,7 +20,6 @@ from autodeploy.evaluation.sweep_template import (
     of_class,
     places_of,
     plus,
-    stages,
     template_of,
 )
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES
@@ -66,17 +65,22 @@ class Way:
 class Shapes:
     """Sizes of the pipelines of placements [n]: stages, micro batches, `group_size` of both; a send's seconds.
 
-    Whole numbers as floats: formulas mix them with seconds, and would convert them again and again.
+    Whole numbers as floats: formulas mix them with seconds, and would convert them again and again. distinct : stages,
+    micro batches and group size of every pipeline that there is; which : the one of each placement.
     """
 
     pp: Floats
     micro_batches: Floats
     group_size: Floats
     send_s: Floats
+    distinct: tuple[Floats, Floats, Floats]
+    which: Ints
 
     def take(self, rows: Ints) -> Shapes:
         """Of some placements."""
-        return Shapes(*(getattr(self, name)[rows] for name in ("pp", "micro_batches", "group_size", "send_s")))
+        each = self.pp, self.micro_batches, self.group_size, self.send_s
+        pp, micro_batches, sizes, send_s = (values.take(rows) for values in each)
+        return Shapes(pp, micro_batches, sizes, send_s, self.distinct, self.which.take(rows))
 
 
 @dataclass(frozen=True)
@@ -337,10 +341,10 @@ def _with_parameters(
 
 def _in_flight(way: Way, shapes: Shapes) -> Floats:
     """Micro batches that each class of stages holds at its peak [n, 3]."""
-    pp, m, vpp = shapes.pp, shapes.micro_batches, np.array(way.vpp)
+    (pp, m, size), vpp = shapes.distinct, np.array(way.vpp)
     places = np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1
-    held = (in_flight_closed(way.kind, place, pp, vpp, m, shapes.group_size) for place in places)
-    return stages(*(count / way.vpp for count in held))
+    held = (in_flight_closed(way.kind, place, pp, vpp, m, size) for place in places)
+    return np.stack([count / way.vpp for count in held]).take(shapes.which, axis=1).T
 
 
 def _repairs(shapes: Shapes, costs: Columns, template: Template, held: Floats) -> dict[str, tuple[Floats, Floats]]:
@@ -352,7 +356,7 @@ def _repairs(shapes: Shapes, costs: Columns, template: Template, held: Floats) -
             np.asarray(sum(count * costs[f"{name}_{what}", n] for n, count in enumerate(most)))
             for what in ("saved_bytes", "recompute_s")
         )
-        found[name] = saved * held, np.asarray(cost * shapes.micro_batches.astype(np.float64))
+        found[name] = saved * held, np.asarray(cost * shapes.micro_batches)
     return found
 
 
