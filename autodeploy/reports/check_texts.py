@@ -30,20 +30,21 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "专家不均衡超过 {oom} 即内存不足（按 {peak} 估算）",
     ),
     "survives_any": ("no imbalance of the experts changes that", "与专家不均衡无关"),
+    "survives_none": ("too much at any imbalance of the experts", "任何专家不均衡下都放不下"),
     "time_line": (
         "step {step} s, 80 % interval {low}-{high} s, MFU {mfu} %",
         "单步 {step} s，80 % 区间 {low}-{high} s，MFU {mfu} %",
     ),
     "best_line": (
-        "best plan of a short search: {layout}, step {step} s, {peak} GiB: the launch is {slower}",
+        "best plan of a short search: {layout}, step {step} s, {peak} GiB; the launch is {slower}",
         "短搜索的最优方案：{layout}，单步 {step} s，{peak} GiB；此启动{slower}",
     ),
     "baseline_line": (
-        "baseline {plan}: {layout}, step {step} s, {peak} GiB: the launch is {slower}",
+        "baseline {plan}: {layout}, step {step} s, {peak} GiB; the launch is {slower}",
         "基线 {plan}：{layout}，单步 {step} s，{peak} GiB；此启动{slower}",
     ),
-    "slower": ("{pct} % slower a card", "每卡慢 {pct} %"),
-    "faster": ("{pct} % faster a card", "每卡快 {pct} %"),
+    "slower": ("{pct} % slower per card", "每卡慢 {pct} %"),
+    "faster": ("{pct} % faster per card", "每卡快 {pct} %"),
     "same": ("as fast", "一样快"),
     "shortage": (
         "stage {stage} needs {needed} bytes, allowed are {limit}: {excess} too many ({gib} GiB); "
