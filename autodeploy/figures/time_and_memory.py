@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
 
 
+NEAR_SHARE = 0.06  # of the axes: nearer points have no room for two texts
+
+
 def pareto_front(plans: Sequence[Plan]) -> list[Plan]:
     """The plans that no other beats in both step time and peak memory, by rising memory."""
     front: list[Plan] = []
@@ -61,6 +64,21 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
     return figure
 
 
+def _ranks(plans: list[Plan]) -> list[str]:
+    """The rank beside each point; points that would write over each other share one text, such as `1, 3, 4`."""
+    memory = [plan.peak_memory_gib for plan in plans]
+    times = [plan.step_time_s for plan in plans]
+    wide = NEAR_SHARE * max(plans[0].memory_limit_gib - min(memory), 1.0)
+    high = NEAR_SHARE * max(max(p.uncertainty.high_s for p in plans) - min(p.uncertainty.low_s for p in plans), 1e-9)
+    names: dict[int, list[str]] = {}
+    for index, plan in enumerate(plans):
+        if is_reference(plan):
+            continue
+        near = (n for n in names if abs(memory[n] - memory[index]) < wide and abs(times[n] - times[index]) < high)
+        names.setdefault(next(near, index), []).append(str(plan.rank))
+    return [", ".join(names.get(index, ())) for index in range(len(plans))]
+
+
 def _points(plans: list[Plan], name: str, words: dict[str, str]) -> go.Scatter:
     colours = [REFERENCE if is_reference(plan) else BEST if plan.rank == 1 else OTHER for plan in plans]
     return go.Scatter(
@@ -68,7 +86,7 @@ def _points(plans: list[Plan], name: str, words: dict[str, str]) -> go.Scatter:
         x=[plan.peak_memory_gib for plan in plans],
         y=[plan.step_time_s for plan in plans],
         mode="markers+text",
-        text=["" if is_reference(plan) else str(plan.rank) for plan in plans],
+        text=_ranks(plans),
         textposition="top right",
         marker={"size": 13, "color": colours, "line": {"width": 1.5, "color": "#ffffff"}},
         error_y={
