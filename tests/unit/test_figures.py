@@ -45,7 +45,6 @@ def every_figure(plans: tuple[Plan, ...], lang: Language) -> Iterator[Any]:
     yield figures.pipeline_timeline(quick_planner.timeline(factories.spec(), plans[0].strategy), lang)
     yield figures.time_and_memory(plans, lang)
     yield figures.layers_on_stages(plans[0], {0, 1, 2}, lang)
-    yield figures.candidates_by_fate(factories.plan_set().counts, lang)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -151,14 +150,6 @@ def test_every_layer_is_on_the_map_once_and_of_its_kind() -> None:
     assert [(run.kind, run.num_layers) for run in runs if run.stage == 0] == [("dense", 3), ("moe", 1)]
     figure = figures.layers_on_stages(plan, {0, 1, 2})
     assert sum(sum(trace.x) for trace in figure.data) == 61
-
-
-def test_every_candidate_has_a_fate() -> None:
-    counts = factories.plan_set().counts
-    bars = figures.candidates_by_fate(counts).data[0]
-    expected = sum(counts.rejected.values()) + counts.too_big + counts.pruned + counts.solved
-    assert sum(bars.x) == expected
-    assert list(bars.x) == sorted(bars.x, reverse=True)
 
 
 def test_palette_and_names_cover_every_part() -> None:
