@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autodeploy.specs.search import SHORT_SEARCH
+
 if TYPE_CHECKING:
     from autodeploy.planner import LaunchRules
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
-
-GAP = 0.15
 
 
 class CheckPlanner(Protocol):
@@ -25,14 +25,12 @@ class CheckPlanner(Protocol):
 def best_of_short_search(spec: Spec, planner: CheckPlanner, *, time_limit_s: float) -> PlanSet:
     """The best plan with the model, cluster and batch of a launch, without its strategy.
 
-    It ends as soon as nothing can be faster by more than `GAP`: who compares a launch wants a good plan, no proof, and
-    bounds take longer than plans do.
+    Days and cost of the run are left out: they say nothing about which plan is best.
     """
-    search: dict[str, Any] = {"effort": "fast", "top_k": 1, "gap": GAP, "time_limit_s": time_limit_s}
     asked: dict[str, Any] = {
         "strategy": None,
-        "run": None,  # days and cost of the run say nothing about which plan is best
+        "run": None,
         "training": spec.training.model_copy(update={"tokens": None}),
-        "search": spec.search.model_copy(update=search),
+        "search": spec.search.model_copy(update={**SHORT_SEARCH, "time_limit_s": time_limit_s}),
     }
     return planner.plan(spec.model_copy(update=asked))

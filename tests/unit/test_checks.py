@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from autodeploy import planner
 from autodeploy.checks import Launch, check, launch_of
-from autodeploy.checks.planning import GAP, best_of_short_search
+from autodeploy.checks.planning import best_of_short_search
 from autodeploy.cli import main
 from autodeploy.cli.check import share
 from autodeploy.errors import SpecError
@@ -24,6 +24,7 @@ from autodeploy.reports.check_report import MARK, render_check, render_check_jun
 from autodeploy.reports.wording import width
 from autodeploy.services.check_intake import baseline_plan
 from autodeploy.specs.check import CheckLimits, CheckReport
+from autodeploy.specs.search import SHORT_SEARCH, SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
 from tests import factories
@@ -127,7 +128,7 @@ def test_the_search_that_a_launch_is_compared_with_ends_early(launch: Launch) ->
     best_of_short_search(launch.spec.model_copy(update={"training": run}), SimpleNamespace(plan=plan), time_limit_s=9.0)
     assert asked[0].strategy is None
     assert asked[0].training.tokens is None
-    assert (asked[0].search.effort, asked[0].search.gap) == ("fast", GAP)
+    assert asked[0].search.gap == SHORT_SEARCH["gap"] > SearchSpec().gap
 
 
 def test_changes_are_combined_where_none_is_enough(launch: Launch, good: CheckReport) -> None:
