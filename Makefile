@@ -37,6 +37,7 @@ $(STAMP): requirements.lock pyproject.toml .ci/install.py | $(BIN)/python
 plan: $(READY) ## Plan the example and print the report
 	@$(BIN)/autodeploy db upgrade
 	@$(BIN)/autodeploy plan $(EXAMPLE)
+	@command -v autodeploy > /dev/null || echo "autodeploy is in $(BIN): source $(BIN)/activate"
 
 serve: $(READY) ## Serve the API and the pages
 	@$(BIN)/autodeploy db upgrade

@@ -71,6 +71,7 @@ def main() -> None:
         wanted.write(lock)
         wanted.flush()
         pip("--require-hashes", "--requirement", wanted.name, total=total)
+    show(f"  packages are in; now this project, {time.monotonic() - started_s:.0f} s", step=0)
     pip("--no-deps", "--no-build-isolation", "--editable", ".")
     end = "\n" if sys.stderr.isatty() else ""
     print(f"{end}Installed in {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)

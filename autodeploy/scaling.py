@@ -8,6 +8,7 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.scaling import ScalingReport, ScalingRow
+from autodeploy.specs.search import SHORT_SEARCH
 from hardware_profiles import load_profile
 from hardware_profiles.errors import ProfileError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-SEARCH = {"effort": 0.1, "top_k": 1, "time_limit_s": 30.0}
+SEARCH = {**SHORT_SEARCH, "effort": 0.1, "time_limit_s": 30.0}
 
 
 class ScalingPlanner(Protocol):

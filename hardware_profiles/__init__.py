@@ -7,7 +7,7 @@ from hardware_profiles.loader import list_profiles, load_profile, profile_hash
 from hardware_profiles.profile import Device, FixedCosts, Host, MemoryOverheads, Profile, Tier
 from hardware_profiles.quantities import weakest
 from hardware_profiles.schema import KINDS, Kind, ProfileDocument, Quantity
-from hardware_profiles.topology import ClusterTopology, GroupPlacement, cluster_topology, group_strides
+from hardware_profiles.topology import ClusterTopology, GroupPlacement, cluster_topology
 
 __all__ = [
     "EFFICIENCY_TERMS",
@@ -29,7 +29,6 @@ __all__ = [
     "apply_overlay",
     "apply_overrides",
     "cluster_topology",
-    "group_strides",
     "list_profiles",
     "load_profile",
     "profile_hash",

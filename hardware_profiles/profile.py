@@ -13,17 +13,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hardware_profiles.errors import ProfileError
-from hardware_profiles.quantities import find_quantity, quantities, weakest
+from hardware_profiles.quantities import find_quantity, quantities
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from hardware_profiles.covariance import Covariance
     from hardware_profiles.schema import (
         DeviceDocument,
         FixedCostsDocument,
         HostDocument,
-        Kind,
         MemoryDocument,
         ProfileDocument,
         Quantity,
@@ -311,7 +310,3 @@ class Profile:
     def quantity(self, path: str) -> Quantity:
         """The number at a dotted path such as `scale_out.gb_per_s_per_npu`; ProfileError when there is none."""
         return find_quantity(self.quantities, path)
-
-    def weakest_kind(self, paths: Iterable[str]) -> Kind:
-        """The weakest ground among the numbers at these paths: what an estimate made of them rests on."""
-        return weakest(self.quantity(path).kind for path in paths)

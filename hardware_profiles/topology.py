@@ -82,10 +82,6 @@ class ClusterTopology:
         ranks = np.where(misfit == 0, np.gcd(sizes[..., None], units), 1)
         return GroupPlacement(stride=strides, size=sizes, ranks_t=ranks)
 
-    def group_tier_spans(self, stride: ArrayLike, size: ArrayLike) -> IntArray:
-        """[..., n_tiers] members of a group within one instance of each tier: `place(...).ranks_t`."""
-        return self.place(stride, size).ranks_t
-
 
 def cluster_topology(
     profile: Profile,
@@ -120,26 +116,6 @@ def cluster_topology(
         grains=tuple(math.gcd(*inside) for inside in boundaries),
         instances=tuple(len(inside) + 1 for inside in boundaries),
     )
-
-
-def group_strides(tp: ArrayLike, cp: ArrayLike, dp: ArrayLike, etp: ArrayLike, ep: ArrayLike) -> dict[str, IntArray]:
-    """Rank stride of every kind of group. Order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp.
-
-    `dp_cp` is the group that shares dense parameters, of dp * cp ranks; `pp` serves dense and expert parts alike.
-    """
-    degrees = [np.asarray(degree, dtype=np.int64) for degree in (tp, cp, dp, etp, ep)]
-    tp_, cp_, dp_, etp_, ep_ = np.broadcast_arrays(*degrees)
-    one = np.ones_like(tp_)
-    return {
-        "tp": one,
-        "cp": tp_,
-        "dp": tp_ * cp_,
-        "dp_cp": tp_,
-        "pp": tp_ * cp_ * dp_,
-        "etp": one,
-        "ep": etp_,
-        "edp": etp_ * ep_,
-    }
 
 
 def _even_lengths(total: int, length: int) -> list[int]:

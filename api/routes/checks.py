@@ -9,8 +9,9 @@ from api.dependencies import ServicesDep
 from api.openapi import document_request_body
 from api.problems import responses
 from api.threads import run_slowly
-from autodeploy.services.check_intake import CheckRequest, network_launch, read_check_request
-from autodeploy.services.comparisons import CompareRequest, read_compare_request
+from autodeploy.services.check_intake import CheckRequest, network_launch
+from autodeploy.services.comparisons import CompareRequest
+from autodeploy.services.intake import read_request
 from autodeploy.specs.check import CheckReport
 from autodeploy.specs.comparison import Comparison
 
@@ -31,7 +32,7 @@ async def create_check(
     Launch scripts are read, never run. Nothing is stored."""
 
     def check() -> CheckReport:
-        wanted = read_check_request(document)
+        wanted = read_request(CheckRequest, document)
         launch = network_launch(wanted, services.planner)
         return services.check(launch, wanted.limits, services.baseline(wanted.baseline))
 
@@ -51,6 +52,6 @@ async def compare_plans(
     """Only the fields in which 2 to 5 plans differ."""
 
     def compare() -> Comparison:
-        return services.compare(read_compare_request(document).plans)
+        return services.compare(read_request(CompareRequest, document).plans)
 
     return await run_slowly(request, compare)

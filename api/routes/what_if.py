@@ -10,12 +10,11 @@ from api.openapi import document_request_body
 from api.problems import responses
 from api.threads import run_slowly
 from autodeploy.services.check_intake import network_launch
-from autodeploy.services.intake import read_network_spec
+from autodeploy.services.intake import read_network_spec, read_request
 from autodeploy.services.what_if_intake import (
     ImproveRequest,
     RecommendRequest,
     WhyNotRequest,
-    read_request,
     read_strategy,
 )
 from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot

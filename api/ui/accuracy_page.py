@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -62,6 +62,7 @@ def accuracy_context(
 ) -> dict[str, Any]:
     """Everything that the template reads."""
     known = texts(lang)
+    shipped = [replace(point, group=group_name(point.group, known)) for point in shipped]
     points = [*shipped, *own_points(ledger.items, known["accuracy.own_runs"])]
     plot = predicted_against_measured_svg(points, known["accuracy.plot_title"], lang=lang, theme=PAGE)
     profiled = [view for view in ledger.items if view.measured.profiler is not None]
@@ -75,6 +76,12 @@ def accuracy_context(
         "part_names": {name: ", ".join(PARTS[lang][part] for part in parts) for name, parts in GROUPS.items()},
         "created": lambda view: iso(view.created_at),
     }
+
+
+def group_name(name: str, known: Mapping[str, str]) -> str:
+    """A group such as `800T A2, dense` in the language of the texts."""
+    device, _, kind = name.rpartition(", ")
+    return known[f"accuracy.{kind}"].format(device=device) if device else name
 
 
 def own_points(runs: Sequence[RunView], group: str) -> list[Point]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from api.ui.languages import texts
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.specs.strategy import Strategy
@@ -56,6 +57,14 @@ def knobs_of(strategy: Strategy) -> tuple[Knob, ...]:
         known = sorted({*options, text}, key=int) if numeric else [*dict.fromkeys((*options, text))]
         found.append(Knob(name, text, tuple(known)))
     return tuple(found)
+
+
+def knob_word(name: str, value: str, lang: Language) -> str:
+    """A knob's value in words: schedules by their own names, switches as yes and no, numbers as they are."""
+    known = texts(lang)
+    if name == "schedule":
+        return figures.labels.SCHEDULES[value]
+    return known.get({"true": "plan.yes", "false": "plan.no"}.get(value, f"granularity.{value}"), value)
 
 
 def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy:
@@ -138,6 +147,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
         "knobs": knobs_of(strategy),
+        "knob_word": lambda name, value: knob_word(name, value, lang),
         "what_if_data": {
             "spec": estimated,
             "strategy": strategy.model_dump(mode="json", exclude_none=True),

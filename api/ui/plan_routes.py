@@ -69,7 +69,7 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         if comparison
         else [],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),
-        cells=cell_texts,
+        cells=lambda row: cell_texts(row, lang),
     )
 
 

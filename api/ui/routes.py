@@ -233,7 +233,7 @@ def see(request: Request, path: str) -> RedirectResponse:
 
 def not_found(request: Request, error: NotFoundError) -> HTMLResponse:
     known = texts(language_of(request))
-    return _error(request, 404, known["error.not_found_title"], str(error) or known["error.not_found"], error.hint)
+    return _error(request, 404, known["error.not_found_title"], str(error) or known["error.not_found"])
 
 
 def refused(request: Request) -> HTMLResponse:
@@ -241,6 +241,6 @@ def refused(request: Request) -> HTMLResponse:
     return _error(request, 403, known["error.foreign_title"], known["error.foreign"])
 
 
-def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:
-    context: dict[str, Any] = {"title": title, "message": message, "hint": hint}
+def _error(request: Request, status: int, title: str, message: str) -> HTMLResponse:
+    context: dict[str, Any] = {"title": title, "message": message}
     return render(request, "error.html", status=status, **context)

@@ -40,6 +40,7 @@ class RunPage:
     interval: str
     failure: str
     restart: str
+    pause: str
 
 
 def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPage | None:
@@ -62,6 +63,7 @@ def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPag
         interval=duration(run.checkpoint_interval_s),
         failure=duration(3600.0 * run.failure_interval_h),
         restart=duration(run.restart_s),
+        pause=duration(run.checkpoint_s),
     )
 
 

@@ -10,6 +10,7 @@ from api.ui import formats
 from autodeploy import figures
 from autodeploy.figures.labels import MEMORY, PARTS, SCHEDULES, Language, is_reference, layout
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
+from autodeploy.strategies.rules import load_rules
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
@@ -148,6 +149,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "largest": largest,
         "loss": loss,
         "fates": fates(plan_set),
+        "rule_texts": {rule.name: rule.text for rule in load_rules()},
         "parts": PARTS[lang],
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
         "memory_names": {name: MEMORY[lang][name] for name in MEMORY_COLOURS},

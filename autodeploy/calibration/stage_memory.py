@@ -40,12 +40,11 @@ FEATURES = frozenset(
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Published and predicted allocator bytes of every stage [pp], in MiB; kinds: the prediction by kind [pp]."""
+    """Published and predicted allocator bytes of every stage [pp], in MiB."""
 
     recomputed_layers: int
     published_mib: Floats
     predicted_mib: Floats
-    kinds_mib: dict[str, Floats]
     in_flight: Floats
 
     @property
@@ -98,7 +97,6 @@ def predict_stage_memory(recomputed_layers: int = 0) -> StageMemory:
         recomputed_layers,
         np.asarray(figures, dtype=np.float64),
         np.asarray(estimate.allocator_bytes / MIB),
-        {name: np.asarray(size / MIB) for name, size in estimate.memory.items()},
         estimate.in_flight,
     )
 

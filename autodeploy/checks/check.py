@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.checks.planning import best_of_short_search
 from autodeploy.checks.remedies import remedies_of
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.specs.check import DEFAULT_REGRESSION, CheckLimits, CheckReport, Compared, Gate, Shortage
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 GIB = 2**30
-SEARCH = {"effort": "fast", "top_k": 1, "time_limit_s": 60.0}
+SEARCH_LIMIT_S = 60.0
 NO_LIMITS = CheckLimits()
 
 
@@ -63,8 +64,7 @@ def check(
 
 def _best(spec: Spec, plan: Plan, planner: CheckPlanner) -> Compared | None:
     """The best plan of a short search; None where no plan fits."""
-    search = spec.search.model_copy(update=SEARCH)
-    found = planner.plan(spec.model_copy(update={"strategy": None, "search": search}))
+    found = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
     if not found.plans:
         return None
     return Compared(plan=found.plans[0], slowdown=_slowdown(plan, found.plans[0]), status=found.status)

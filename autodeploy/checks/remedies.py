@@ -49,6 +49,8 @@ def remedies_of(
     allowed = limits.max_memory * plan.memory_limit_gib
     singles = [tried for change in single_changes(plan, rules) if (tried := attempt.of((change,))) is not None]
     fitting = [tried for tried in singles if tried.plan.peak_memory_gib <= allowed]
+    if any(tried.changes == (EVERY_LAYER,) for tried in fitting):
+        fitting += _fewest_layers(plan, attempt, allowed)
     if not fitting:
         combined = _combination(singles, attempt, allowed)
         fitting = [combined] if combined is not None else []
@@ -83,7 +85,6 @@ def single_changes(plan: Plan, rules: LaunchRules) -> Iterator[Change]:
 
 def _recomputed(plan: Plan, rules: LaunchRules) -> Iterator[Change]:
     recompute = plan.strategy.recompute
-    layers = max(sum(stage.layers) for stage in plan.stages)
     if recompute.granularity != "full" and recompute.per_stage is None:
         for name in MODULES:
             if name in rules.memory_choices and name not in recompute.modules:
@@ -91,17 +92,19 @@ def _recomputed(plan: Plan, rules: LaunchRules) -> Iterator[Change]:
                 yield Change(f"recompute:{name}", _set(recompute=wanted), "selective_recompute")
     if "full" not in rules.memory_choices or recompute == Recompute(granularity="full"):
         return
-    count = 1
-    while count < layers:
-        if count > (recompute.num_layers or 0):
-            wanted = Recompute(granularity="full", num_layers=count)
-            yield Change(f"recompute_full:{count}", _set(recompute=wanted))
-        count *= 2
-    yield Change("recompute_full:all", _set(recompute=Recompute(granularity="full")))
+    yield EVERY_LAYER
+
+
+def _full(layers: int) -> Change:
+    wanted = Recompute(granularity="full", num_layers=layers)
+    return Change(f"recompute_full:{layers}", _set(recompute=wanted))
 
 
 def _set(**fields: Any) -> Callable[[Strategy], Strategy]:
     return lambda strategy: strategy.model_copy(update=fields)
+
+
+EVERY_LAYER = Change("recompute_full:all", _set(recompute=Recompute(granularity="full")))
 
 
 class _Attempts:
@@ -125,6 +128,22 @@ class _Attempts:
         if not self._broken.issuperset(self._planner.launch_rules(spec, features=features).broken):
             return None
         return Tried(changes, strategy, self._planner.estimate(spec, features=features))
+
+
+def _fewest_layers(plan: Plan, attempt: _Attempts, allowed_gib: float) -> list[Tried]:
+    """Recomputing as few layers of each stage as fit, by bisection: each more takes less memory and more time."""
+    fitting: list[Tried] = []
+    low = plan.strategy.recompute.num_layers or 0  # does not fit
+    high = max(sum(stage.layers) for stage in plan.stages)  # is every layer
+    while high - low > 1:
+        count = (low + high) // 2
+        tried = attempt.of((_full(count),))
+        if tried is not None and tried.plan.peak_memory_gib <= allowed_gib:
+            high = count
+            fitting = [tried]
+        else:
+            low = count
+    return fitting
 
 
 def _combination(singles: list[Tried], attempt: _Attempts, allowed_gib: float) -> Tried | None:

@@ -10,9 +10,11 @@ import typer
 
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
+from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
 from autodeploy.cli.options import Lang, Output, Server, Tongue, language
 
 if TYPE_CHECKING:
+    from autodeploy.checks import Launch
     from autodeploy.specs.check import CheckLimits, CheckReport
 
 app = typer.Typer()
@@ -33,9 +35,7 @@ class CheckFormat(StrEnum):
     "autodeploy check launch.yaml --baseline best.json --min-mfu 0.35 --max-memory 95%"
 )
 def check(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="spec with a strategy, launch script (.sh), MindFormers YAML")
-    ],
+    file: LaunchFile,
     cluster: Cluster = None,
     device: Device = None,
     num_npus: NumNpus = None,
@@ -71,12 +71,12 @@ def check(
         min_mfu=None if min_mfu is None else share(min_mfu, "--min-mfu", most=1.0),
         max_slowdown=None if max_slowdown is None else share(max_slowdown, "--max-slowdown", most=100.0),
     )
-    where = {"cluster": cluster, "device": device, "num_npus": num_npus}
-    report = (
-        _here(file, settings, where, limits, baseline)
-        if server is None
-        else _there(server, file, settings, where, limits, baseline)
-    )
+    asked = LaunchOptions(file, settings, cluster, device, num_npus)
+    if server is None:
+        report = _here(asked.read(), limits, baseline)
+    else:
+        held = {"limits": limits.model_dump(), "baseline": baseline_document(baseline)}
+        report = asked.on_server(server, lambda client, request: client.check(request), **held)
     name = file.name
     write_report(_shown(report, output_format, lang, name), output)
     if markdown is not None:
@@ -119,53 +119,24 @@ def _shown(report: CheckReport, form: CheckFormat, lang: Tongue, name: str) -> s
     return check_report.render_check(report, language(lang))
 
 
-def _here(
-    file: Path, settings: list[str] | None, where: dict[str, Any], limits: CheckLimits, baseline: str | None
-) -> CheckReport:
+def _here(launch: Launch, limits: CheckLimits, baseline: str | None) -> CheckReport:
     """In this process; the database is opened only where it has a say: an overlay, or a plan id."""
+    document = baseline_document(baseline)
+    stored = with_database(
+        launch,
+        lambda services: services.check(launch, limits, services.baseline(document)),
+        always=isinstance(document, str),
+    )
+    if stored is not None:
+        return stored
     from autodeploy import planner
     from autodeploy.checks import check as check_launch
-    from autodeploy.checks import launch_of
-    from autodeploy.cli.import_file import read_foreign
-    from autodeploy.settings import load_settings
 
-    launch = launch_of(read_foreign(file, settings), **where)
-    document = baseline_document(baseline)
-    known = load_settings()
-    if isinstance(document, str) or (launch.spec.cluster.overlay == "auto" and known.has_database()):
-        from autodeploy.services.session import open_services
-
-        with open_services(known) as services:
-            return services.check(launch, limits, services.baseline(document))
-    if document is None:  # without a database, none of what talks to one is read
+    if document is None:
         return check_launch(launch, limits, planner=planner)
     from autodeploy.services.check_intake import baseline_plan
 
     return check_launch(launch, limits, planner=planner, baseline=baseline_plan(document))
-
-
-def _there(
-    server: str,
-    file: Path,
-    settings: list[str] | None,
-    where: dict[str, Any],
-    limits: CheckLimits,
-    baseline: str | None,
-) -> CheckReport:
-    from autodeploy.cli.import_file import variables_of
-    from autodeploy.cli.remote import connect
-    from autodeploy.importers.documents import read_text
-
-    request = {
-        "file": read_text(file),
-        "filename": file.name,
-        "variables": variables_of(settings),
-        "limits": limits.model_dump(),
-        "baseline": baseline_document(baseline),
-        **where,
-    }
-    with connect(server) as client:
-        return client.check({name: value for name, value in request.items() if value is not None})
 
 
 def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:

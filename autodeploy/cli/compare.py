@@ -86,7 +86,7 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
         rows = []
         for row in comparison.differences:
             if row.group == group:
-                cells = [f"{text} *" if index == row.best else text for index, text in enumerate(cell_texts(row))]
+                cells = [f"{text} *" if index == row.best else text for index, text in enumerate(cell_texts(row, lang))]
                 rows.append([row_title(row, lang), *cells])
         if rows:
             titles = [tell(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
+from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
 from autodeploy.cli.options import ListFormat, Output, Server, SimpleFormat
 
 if TYPE_CHECKING:
+    from autodeploy.checks import Launch
     from autodeploy.specs.what_if import Improvement, ImproveReport
 
 app = typer.Typer()
@@ -20,9 +21,7 @@ app = typer.Typer()
     epilog="Examples: autodeploy improve pretrain.sh --cluster cloudmatrix-384; autodeploy improve spec.yaml -f json"
 )
 def improve(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="spec with a strategy, launch script (.sh), MindFormers YAML")
-    ],
+    file: LaunchFile,
     cluster: Cluster = None,
     device: Device = None,
     num_npus: NumNpus = None,
@@ -34,8 +33,11 @@ def improve(
     """Name the three changes of a launch that gain most, and the best that keep its checkpoints' layout."""
     from autodeploy.cli.output import write_report
 
-    where = {"cluster": cluster, "device": device, "num_npus": num_npus}
-    report = _here(file, settings, where) if server is None else _there(server, file, settings, where)
+    asked = LaunchOptions(file, settings, cluster, device, num_npus)
+    if server is None:
+        report = _here(asked.read())
+    else:
+        report = asked.on_server(server, lambda client, request: client.improve(request))
     text = report.model_dump_json(indent=2) if output_format is ListFormat.JSON else improve_text(report)
     write_report(text, output)
 
@@ -81,30 +83,12 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-def _here(file: Path, settings: list[str] | None, where: dict[str, Any]) -> ImproveReport:
+def _here(launch: Launch) -> ImproveReport:
     """In this process; the database is opened only where it has a say: the overlay of its cluster."""
+    stored = with_database(launch, lambda services: services.improve(launch))
+    if stored is not None:
+        return stored
     from autodeploy import planner
-    from autodeploy.checks import launch_of
-    from autodeploy.cli.import_file import read_foreign
-    from autodeploy.settings import load_settings
-
-    launch = launch_of(read_foreign(file, settings), **where)
-    known = load_settings()
-    if launch.spec.cluster.overlay == "auto" and known.has_database():
-        from autodeploy.services.session import open_services
-
-        with open_services(known) as services:
-            return services.improve(launch)
     from autodeploy.what_if import improve as improvements_of
 
     return improvements_of(launch, planner=planner)
-
-
-def _there(server: str, file: Path, settings: list[str] | None, where: dict[str, Any]) -> ImproveReport:
-    from autodeploy.cli.import_file import variables_of
-    from autodeploy.cli.remote import connect
-    from autodeploy.importers.documents import read_text
-
-    request = {"file": read_text(file), "filename": file.name, "variables": variables_of(settings), **where}
-    with connect(server) as client:
-        return client.improve({name: value for name, value in request.items() if value is not None})

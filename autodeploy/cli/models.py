@@ -21,9 +21,14 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
     if output_format is ListFormat.JSON:
         write_report(json_text([preset.model_dump(mode="json") for preset in presets]), None)
         return
-    rows = [[p.name, p.title, f"{p.params_b:g}", f"{p.active_b:g}", p.source] for p in presets]
+    rows = [[p.name, p.title, f"{p.params_b:g}", f"{p.active_b:g}", short_source(p.source)] for p in presets]
     columns = ["name", "model", "billion", "active", "source"]
     write_report(table_text(columns, rows, right=frozenset({2, 3})), None)
+
+
+def short_source(source: str) -> str:
+    """The first source, of a Hugging Face configuration the repository alone; `models show` has all of it."""
+    return source.partition(";")[0].removeprefix("config.json of ").removesuffix(" (Hugging Face)")
 
 
 @app.command(epilog="Example: autodeploy models show deepseek-v3")

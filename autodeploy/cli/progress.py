@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from autodeploy.planner import Progress
 
 
+QUIET_S = 5.0  # so long without a line, and the next report is shown whatever it says
+
+
 def progress_text(progress: Progress) -> str:
     """Counts by fate, the best so far and the proven gap, in one line."""
     parts = [f"{progress.enumerated:,} strategies"]
@@ -36,6 +39,7 @@ class SearchTalk:
         self._status: Status | None = None
         self._before: Any = None
         self._stop = False
+        self._said_s = 0.0
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -69,5 +73,6 @@ class SearchTalk:
             from rich.markup import escape
 
             self._status.update(escape(text))
-        elif progress.kind in {"enumerated", "incumbent", "finished"}:
+        elif progress.kind in {"enumerated", "incumbent", "finished"} or progress.elapsed_s - self._said_s >= QUIET_S:
+            self._said_s = progress.elapsed_s
             talk(text)

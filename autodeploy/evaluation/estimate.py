@@ -109,7 +109,9 @@ def estimate_layout(
         hidden=hidden_shares(problem, classes, index, layers[0], times, pair_counts(order), pacing, breakdown),
         pacing_stage=pacing,
         holds=_holds(problem),
-        oom_imbalance=_oom_imbalance(problem, classes, context, index, layers, applied, buffers, allocator),
+        oom_imbalance=_oom_imbalance(
+            problem, classes, int(candidates.ep[index]), index, layers, applied, buffers, allocator
+        ),
     )
 
 
@@ -250,16 +252,17 @@ def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
 def _oom_imbalance(
     problem: InnerProblem,
     classes: StepClasses,
-    context: Context,
+    ep: int,
     index: int,
     layers: Ints,
     applied: Ints,
     buffers: StageBuffers,
     allocator: Floats,
 ) -> float | None:
-    """Routing imbalance at which the fullest stage would run out of memory; None without experts to imbalance.
+    """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
 
-    Expert activations grow in proportion to the imbalance, all else stays.
+    Expert activations grow in proportion to the imbalance, all else stays. The busiest of `ep` ranks can't have more
+    than the tokens of all, which is an imbalance of `ep`.
     """
     uneven, peak = np.zeros((1, problem.pp, problem.vpp)), 1.0
     for number, step in enumerate(classes.layers):
@@ -279,7 +282,8 @@ def _oom_imbalance(
         return None
     room = buffers.limit_bytes - allocator
     at_limit = peak + np.where(growth > 0.0, room / np.maximum(growth, 1.0), np.inf)
-    return float(max(0.0, np.min(at_limit)))
+    fills = float(max(0.0, np.min(at_limit)))
+    return fills if fills <= ep else None
 
 
 def template_layers(

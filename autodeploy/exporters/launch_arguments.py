@@ -29,11 +29,22 @@ class Launch:
     ranks: int
 
 
+def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
+    """Says it where a plan was searched for another framework: what this one lacks changes its time and memory."""
+    searched = spec.search.target
+    if searched not in {"any", arguments.target}:
+        arguments.note(
+            f"the plan was searched for {searched}; without what {arguments.target} lacks it takes other time and "
+            "memory: `autodeploy check` this file"
+        )
+
+
 def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     """Every argument block of the plan, in the order a reader expects."""
     spec = Spec.model_validate(plan_set.search.spec)
     strategy, arguments = plan.strategy, LaunchArguments(target)
     placed = placement(plan, spec.model.num_hidden_layers)
+    note_other_target(arguments, spec)
     layers = add_parallel(arguments, spec, plan, placed)
     add_model(arguments, spec, layers)
     add_experts(arguments, spec)
@@ -65,7 +76,9 @@ def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
 def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     """The plan as a launch of a framework that is configured by a file: no flags, notes to be added."""
     spec = Spec.model_validate(plan_set.search.spec)
-    return Launch(spec, plan, LaunchArguments(target), {}, _ranks(plan.strategy, plan))
+    arguments = LaunchArguments(target)
+    note_other_target(arguments, spec)
+    return Launch(spec, plan, arguments, {}, _ranks(plan.strategy, plan))
 
 
 def _add_fsdp(arguments: LaunchArguments, strategy: Strategy) -> None:

@@ -59,7 +59,7 @@ def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placem
     chosen = recomputed_layers(strategy, most)
     if not all(agree for _, agree in chosen.values()):
         arguments.note(
-            "the plan recomputes another number of layers on each stage; the flags give every stage the largest"
+            "the plan recomputes a different number of layers on each stage; the flags give every stage the largest"
         )
     if "full" in chosen:
         _add_full(arguments, strategy, chosen["full"][0], most)
@@ -166,7 +166,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
         else:
             arguments.note(f"no public flag swaps {name}")
     if any(len(set(found)) > 1 for found in counts.values()):
-        arguments.note("the plan swaps another number of layers on each stage; the flags swap on every layer")
+        arguments.note("the plan swaps a different number of layers on each stage; the flags swap on every layer")
     if strategy.swap_optimizer:
         arguments.add(optimizer, "--swap-optimizer")
     if strategy.reuse_fp32_param:

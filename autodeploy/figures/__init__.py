@@ -1,7 +1,6 @@
 """Pictures of plans: pure functions from plans to plotly figures, for the pages and the HTML reports."""
 
 from autodeploy.figures import labels
-from autodeploy.figures.candidates import candidates_by_fate
 from autodeploy.figures.groups_on_nodes import group_spans, groups_on_nodes
 from autodeploy.figures.layers_on_stages import layers_on_stages
 from autodeploy.figures.layout import figure_json
@@ -11,7 +10,6 @@ from autodeploy.figures.step_time import step_time_breakdown
 from autodeploy.figures.time_and_memory import time_and_memory
 
 __all__ = [
-    "candidates_by_fate",
     "figure_json",
     "group_spans",
     "groups_on_nodes",

@@ -99,7 +99,11 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
         barmode="overlay",
         bargap=0.12,
         yaxis={"autorange": "reversed", "dtick": max(1, nodes // 16)},
-        xaxis={"dtick": 1, "range": [0, devices_per_node]},
+        xaxis={
+            "tickvals": [device + CELL / 2 for device in range(devices_per_node)],
+            "ticktext": [str(device) for device in range(devices_per_node)],
+            "range": [0, devices_per_node],
+        },
         showlegend=False,
     )
 

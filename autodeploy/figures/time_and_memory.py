@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
 
 
+NEAR_SHARE = 0.06  # of the axes: nearer points have no room for two texts
+
+
 def pareto_front(plans: Sequence[Plan]) -> list[Plan]:
     """The plans that no other beats in both step time and peak memory, by rising memory."""
     front: list[Plan] = []
@@ -43,8 +46,8 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
         )
     ranked = [plan for plan in plans if not is_reference(plan)]
     references = [plan for plan in plans if is_reference(plan)]
-    traces += [_points(ranked, words["plan"], words)] if ranked else []
-    traces += [_points(references, words["reference"], words)] if references else []
+    traces += [_points(ranked, plans, words["plan"], words)] if ranked else []
+    traces += [_points(references, plans, words["reference"], words)] if references else []
     figure = quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380)
     if plans:
         limit_gib = plans[0].memory_limit_gib
@@ -61,15 +64,37 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
     return figure
 
 
-def _points(plans: list[Plan], name: str, words: dict[str, str]) -> go.Scatter:
+def _ranks(plans: list[Plan], shown: Sequence[Plan]) -> list[str]:
+    """The rank beside each point; points that would write over each other share one text, such as `1, 3, 4`.
+
+    shown : all plans of the picture, which decide how far apart two of them are on it.
+    """
+    memory = [*(plan.peak_memory_gib for plan in shown), shown[0].memory_limit_gib]
+    wide = NEAR_SHARE * (max(memory) - min(memory))
+    high = NEAR_SHARE * (max(p.uncertainty.high_s for p in shown) - min(p.uncertainty.low_s for p in shown))
+    names: dict[int, list[str]] = {}
+    for index, plan in enumerate(plans):
+        if is_reference(plan):
+            continue
+        near = (
+            n
+            for n in names
+            if abs(plans[n].peak_memory_gib - plan.peak_memory_gib) <= wide
+            and abs(plans[n].step_time_s - plan.step_time_s) <= high
+        )
+        names.setdefault(next(near, index), []).append(str(plan.rank))
+    return [", ".join(names.get(index, ())) for index in range(len(plans))]
+
+
+def _points(plans: list[Plan], shown: Sequence[Plan], name: str, words: dict[str, str]) -> go.Scatter:
     colours = [REFERENCE if is_reference(plan) else BEST if plan.rank == 1 else OTHER for plan in plans]
     return go.Scatter(
         name=name,
         x=[plan.peak_memory_gib for plan in plans],
         y=[plan.step_time_s for plan in plans],
         mode="markers+text",
-        text=["" if is_reference(plan) else str(plan.rank) for plan in plans],
-        textposition="top right",
+        text=_ranks(plans, shown),
+        textposition="top left",  # the limit is on the right
         marker={"size": 13, "color": colours, "line": {"width": 1.5, "color": "#ffffff"}},
         error_y={
             "type": "data",

@@ -24,6 +24,7 @@ from autodeploy.strategies.candidates import CP_ALGOS, Candidates, concatenate
 from autodeploy.workload.flops import CONVENTION, mfu
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
 from cost_models.hbm import GIB
+from hardware_profiles.quantities import weakest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.solver.best_first import Solved
     from autodeploy.workload.operators import Floats
+    from hardware_profiles.schema import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +248,15 @@ def plan_of_estimate(
         stages=_stages(estimate, layout, context),
         uncertainty=interval(step, candidate, context, slopes),
         assumptions=assumptions_of(candidate, context),
-        provenance="assumed",
+        provenance=_provenance(context),
     )
+
+
+def _provenance(context: Context) -> Kind:
+    """The weakest ground among the numbers of the machine."""
+    if context.profile is None:
+        return "assumed"
+    return weakest(quantity.kind for quantity in context.profile.quantities.values())
 
 
 def fits(estimate: Estimate, context: Context) -> bool:

@@ -59,15 +59,6 @@ def cost(plan: Plan, objective: str) -> float:
     return 1.0 / plan.tokens_per_s_per_npu if objective == "tokens_per_s_per_npu" else objective_value(plan, objective)
 
 
-def rank_value(plan: Plan, search: SearchSpec) -> float:
-    """What plans are ordered by: the objective, or its worst at the corners of the error box where that is known."""
-    if search.robust == "off" or plan.robustness is None:
-        return objective_value(plan, search.objective)
-    if search.robust == "regret":
-        return plan.robustness.worst_regret_pct
-    return cost(plan, search.objective) * plan.robustness.worst_step_time_s / plan.step_time_s
-
-
 def finish(
     spec: Spec,
     profile: Profile,

@@ -92,7 +92,9 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     stage = max(range(len(plan.stages)), key=lambda index: plan.stages[index].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     survives = tell(lang, "survives_any")
-    if plan.oom_imbalance is not None:
+    if plan.oom_imbalance is not None and plan.oom_imbalance <= 1.0:
+        survives = tell(lang, "survives_none")
+    elif plan.oom_imbalance is not None:
         sized = report.spec["training"]["routing_imbalance_peak"]
         survives = tell(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
     low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)

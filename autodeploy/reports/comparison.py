@@ -89,7 +89,7 @@ def render_comparison_markdown(comparison: Comparison, lang: Language = "en") ->
     lines = [f"## {tell(lang, 'compare_title')}", "", "| " + " | ".join(titles) + " |"]
     lines.append("|---|" + "--:|" * len(comparison.plans))
     for row in comparison.differences:
-        cells = [f"**{text}**" if i == row.best else text for i, text in enumerate(map(escape, cell_texts(row)))]
+        cells = [f"**{text}**" if i == row.best else text for i, text in enumerate(map(escape, cell_texts(row, lang)))]
         lines.append("| " + " | ".join([escape(row_title(row, lang)), *cells]) + " |")
     if not comparison.differences:
         lines += ["", tell(lang, "all_equal")]
@@ -103,18 +103,18 @@ def row_title(row: Difference, lang: Language = "en") -> str:
     return tell(lang, f"part_{row.field}") if row.group == "stages" else field_name(lang, row.field)
 
 
-def cell_texts(row: Difference) -> list[str]:
+def cell_texts(row: Difference, lang: Language = "en") -> list[str]:
     """The values of a row as text; figures with four significant digits."""
-    return [_text(row.field, value) for value in row.values]
+    return [_text(row.field, value, lang) for value in row.values]
 
 
-def _text(field: str, value: Cell) -> str:
+def _text(field: str, value: Cell, lang: Language) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return tell(lang, "yes" if value else "no")
     if isinstance(value, float):
-        if field == "mfu":
+        if field in {"mfu", "run.goodput"}:
             return f"{100 * value:.1f} %"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else value

@@ -147,27 +147,19 @@ def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) 
 
 
 def _next_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
-    """Commands on as few lines as hold them whole, so that each can be copied."""
-    lines = [say(lang, "next")]
-    for step in next_steps(plan_set, spec):
-        joint = " | " if lines[-1].strip() != say(lang, "next").strip() else ""
-        if width(lines[-1] + joint + step) > COLUMNS:
-            lines[-1] += joint.rstrip()
-            lines.append(INDENT + step)
-        else:
-            lines[-1] += joint + step
-    return lines
+    """Commands, each on its own line, to be copied."""
+    return [say(lang, "next"), *(INDENT + step for step in next_steps(plan_set, spec))]
 
 
 def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
     """Commands that make sense now, with the real plan's id."""
     if not plan_set.plans:
-        return ["autodeploy plan SPEC -f json", "autodeploy why-not SPEC --strategy tp=8,pp=8", "make serve"]
+        return ["autodeploy why-not SPEC --strategy tp=8,pp=8", "autodeploy serve"]
     best = plan_set.plans[0]
     target = "mindspeed-llm" if spec.search.target in {"any", "mindformers"} else spec.search.target
     other = 2 * best.strategy.tp if best.strategy.tp < 8 else best.strategy.tp // 2
     return [
         f"autodeploy export {best.plan_id} --to {target}",
-        f"why-not {best.plan_id} --strategy tp={other}",
-        "make serve",
+        f"autodeploy why-not {best.plan_id} --strategy tp={other}",
+        "autodeploy serve",
     ]

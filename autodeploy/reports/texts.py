@@ -161,7 +161,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "warning: the time limit was reached, so another run may differ",
         "注意：达到时间上限，再次运行的结果可能不同",
     ),
-    "next": ("next: ", "下一步： "),
+    "next": ("next:", "下一步："),
     # no plan
     "infeasible": ("NO PLAN: nothing fits", "无可行方案"),
     "binding": ("binding rules: {rules}", "起约束作用的规则：{rules}"),

@@ -113,7 +113,7 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def wrap(text: str, columns: int = 100, indent: str = "", hanging: str = "") -> list[str]:
-    """Lines of at most `columns`. Words stay whole, a `%` stays with its number; Chinese text breaks between signs."""
+    """Lines of at most `columns`. Words stay whole, a `%` stays with its number; Chinese breaks between signs."""
     lines, line = [], indent
     for piece in _PIECES.findall(text):
         if line.strip() and width(line + piece) > columns:
@@ -124,4 +124,5 @@ def wrap(text: str, columns: int = 100, indent: str = "", hanging: str = "") -> 
 
 
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef"
-_PIECES = re.compile(rf" *(?:[{_WIDE}][，：；（）]*|[^ {_WIDE}]+(?: %[^ {_WIDE}]*)?)")
+# No line begins with a sign that closes, and none ends with one that opens.
+_PIECES = re.compile(rf" *（*(?:[{_WIDE}]|[^ {_WIDE}]+(?: %[^ {_WIDE}]*)?)[，：；、。）]*")

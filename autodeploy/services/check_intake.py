@@ -50,20 +50,6 @@ class CheckRequest(LaunchRequest):
     ] = None
 
 
-def read_check_request(document: Any) -> CheckRequest:
-    """The request in a body.
-
-    Raises
-    ------
-    SpecError
-        with every bad field.
-    """
-    try:
-        return CheckRequest.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, model=CheckRequest)) from error
-
-
 def network_launch(request: LaunchRequest, planner: Planner) -> Launch:
     """The launch of a request from the network: it names no file and only profiles that come with the product.
 

@@ -20,20 +20,6 @@ class CompareRequest(Document):
     plans: Annotated[tuple[str | dict[str, Any], ...], Field(min_length=2, max_length=MOST)]
 
 
-def read_compare_request(document: Any) -> CompareRequest:
-    """The request in a body.
-
-    Raises
-    ------
-    SpecError
-        with every bad field.
-    """
-    try:
-        return CompareRequest.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, model=CompareRequest)) from error
-
-
 def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Plan]:
     """A PlanSet and its best plan.
 

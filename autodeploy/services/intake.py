@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.specs.validation import did_you_mean
+from autodeploy.specs.base import Document
+from autodeploy.specs.validation import did_you_mean, field_errors
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -17,10 +20,25 @@ if TYPE_CHECKING:
     from autodeploy.jobs.planning import Planner
     from autodeploy.specs.spec import Spec
 
+Request = TypeVar("Request", bound=Document)
 # Paths in a spec name files of whoever wrote it; over the network they would name files of the server.
 FILE_FIELDS = (("training", "expert_load_file"),)
 NO_FILE = "a file can't be named here"
 NO_FILE_HINT = "the command line reads files"
+
+
+def read_request(kind: type[Request], document: Any) -> Request:
+    """The request in a body.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=kind)) from error
 
 
 def read_network_spec(document: Any, planner: Planner) -> Spec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -16,7 +16,6 @@ from autodeploy.specs.validation import field_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Request = TypeVar("Request", bound=Document)
 # What follows from other fields of a strategy, and is left to follow anew when these change.
 DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 
@@ -46,20 +45,6 @@ class RecommendRequest(Document):
     days: Annotated[float, Field(gt=0, le=36_500)]
     tokens: Annotated[float | None, Field(gt=0, le=1e18)] = None
     max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
-
-
-def read_request(kind: type[Request], document: Any) -> Request:
-    """The request in a body.
-
-    Raises
-    ------
-    SpecError
-        with every bad field.
-    """
-    try:
-        return kind.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, model=kind)) from error
 
 
 def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> Strategy:

@@ -11,7 +11,6 @@ _RANDOM_DIGITS = 6
 SEARCH_ID_PATTERN = r"^srch_[0-9a-z]{1,40}$"
 RUN_ID_PATTERN = r"^run_[0-9a-z]{1,40}$"
 PLAN_ID_PATTERN = r"^p_[0-9a-z]{1,40}$"
-KEY_ID_PATTERN = r"^key_[0-9a-z]{1,40}$"
 
 
 def utc_now() -> datetime:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from autodeploy.specs.search import Axis
 from autodeploy.strategies.candidates import CHOICES
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ KNOBS: tuple[Knob, ...] = (
     Knob("moe_dispatcher", ("moe_dispatcher",), matters_with="ep"),
     Knob("optimizer_memory", ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")),
 )
-PINNABLE: tuple[str, ...] = get_args(Axis)  # dp is no knob: it follows from the others, but may be pinned
 
 
 def log2_ratio(first: int, second: int) -> float:

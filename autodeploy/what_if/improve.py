@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from autodeploy.checks.planning import best_of_short_search
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.specs.spec import Spec, spec_hash
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 KEPT = 3
 WORTH_PCT = 0.1  # a change that brings less is none
-SEARCH: dict[str, Any] = {"effort": "fast", "top_k": 1, "time_limit_s": 20.0}
+SEARCH_LIMIT_S = 20.0
 # What decides which shard of a checkpoint is on which rank.
 SHARDED_BY = ("tp", "pp", "vpp", "ep", "etp", "distributed_optimizer")
 # Optimizer states of another format.
@@ -147,8 +148,7 @@ def _improvement(before: Strategy, tried: _Tried) -> Improvement:
 
 def _best_gain_pct(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> float | None:
     """What the best plan of a short search would bring."""
-    search = spec.search.model_copy(update=SEARCH)
-    found = planner.plan(spec.model_copy(update={"strategy": None, "search": search}))
+    found = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
     if not found.plans:
         return None
     return 100.0 * (found.plans[0].tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)

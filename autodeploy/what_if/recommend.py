@@ -8,6 +8,7 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.specs.cluster import MAX_NPUS
+from autodeploy.specs.search import SHORT_SEARCH
 from autodeploy.specs.what_if import CardCount, Recommendation
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from autodeploy.what_if.planning import WhatIfPlanner
 
-SEARCH: dict[str, Any] = {"effort": "fast", "top_k": 1, "time_limit_s": 20.0}
+SEARCH: dict[str, Any] = {**SHORT_SEARCH, "time_limit_s": 20.0}
 PRIMES = (2, 3, 5, 7)
 FARTHEST = 16  # times the cards of the spec, where no limit is given
 NEAR = 0.97  # an estimate of so much of what is needed is worth a search

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, interleaved_bubble_s, paired_share
+from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, paired_share
 from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
 from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
@@ -54,7 +54,6 @@ __all__ = [
     "in_flight_closed",
     "in_flight_moments",
     "in_step_s",
-    "interleaved_bubble_s",
     "makespan_s",
     "model_parts",
     "operation_order",

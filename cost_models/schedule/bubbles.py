@@ -21,11 +21,6 @@ def bubble_fraction(pp: int, vpp: int, micro_batches: int) -> float:
     return (pp - 1) / (micro_batches * vpp + pp - 1)
 
 
-def interleaved_bubble_s(pp: int, vpp: int, forward_s: float, backward_s: float) -> float:
-    """(P - 1)(F + B) / V, F and B of a whole stage; 1f1b at V = 1. Source: MindSpeed dualpipev.md."""
-    return (pp - 1) * (forward_s + backward_s) / vpp
-
-
 def dualpipev_bubble_s(pp: int, forward_s: float, backward_s: float, weight_s: float, pair_s: float) -> float:
     """(P - 1)(F&B + B - W) - F with F, B, W (dW alone) and the fused pair F&B of one chunk, half a stage.
 

@@ -48,7 +48,7 @@ def test_fan_outs_multiply_to_the_group_size(topology: ClusterTopology, stride: 
 def test_no_piece_of_a_real_group_is_smaller(blocks: list[int], stride: int, size: int) -> None:
     """Every group, walked rank by rank, over every tier; groups that the cluster cuts short are left out."""
     topology = cluster_topology(CLOUDMATRIX, blocks=list(enumerate(blocks)))
-    promised = topology.group_tier_spans(stride, size)
+    promised = topology.place(stride, size).ranks_t
     span = stride * size
     for tier in range(len(promised)):
         instance = instance_of_each_rank(topology, blocks, tier)
@@ -66,20 +66,20 @@ def test_powers_of_two_on_full_nodes_are_exact(log_stride: int, log_size: int, n
     topology = cluster_topology(A2, num_npus=8 * nodes)
     stride, size = 2**log_stride, 2**log_size
     expected = size if nodes == 1 else min(size, max(1, 8 // stride))
-    assert topology.group_tier_spans(stride, size)[0] == expected
+    assert topology.place(stride, size).ranks_t[0] == expected
 
 
 @given(topologies, st.lists(st.tuples(st.integers(1, 512), st.integers(1, 512)), min_size=1, max_size=20))
 def test_arrays_equal_one_at_a_time(topology: ClusterTopology, groups: list[tuple[int, int]]) -> None:
     strides, sizes = np.array(groups).T
-    together = topology.group_tier_spans(strides, sizes)
-    apart = [topology.group_tier_spans(stride, size) for stride, size in groups]
+    together = topology.place(strides, sizes).ranks_t
+    apart = [topology.place(stride, size).ranks_t for stride, size in groups]
     assert (together == np.array(apart)).all()
 
 
 @given(st.integers(1, 400), st.integers(1, 64), st.integers(1, 64))
 def test_fewer_ranks_never_cut_a_group_smaller(npus: int, stride: int, size: int) -> None:
     """A smaller cluster has a subset of the boundaries."""
-    more = cluster_topology(CLOUDMATRIX, num_npus=npus + 384).group_tier_spans(stride, size)
-    fewer = cluster_topology(CLOUDMATRIX, num_npus=npus).group_tier_spans(stride, size)
+    more = cluster_topology(CLOUDMATRIX, num_npus=npus + 384).place(stride, size).ranks_t
+    fewer = cluster_topology(CLOUDMATRIX, num_npus=npus).place(stride, size).ranks_t
     assert (fewer >= more).all()

@@ -52,7 +52,7 @@ def test_no_page_breaks_a_rule(chromium_browser: Browser, site: Site, lang: str,
 
 def test_answers_and_complaints_break_no_rule_either(visitor: Visitor, site: Site) -> None:
     page = visitor.open("/new")
-    page.get_by_label("Cards").fill("many")
+    page.get_by_label("Cards", exact=True).fill("many")
     page.locator("#fields").get_by_role("button", name="Search").click()
     page.wait_for_selector("#summary:not([hidden])")
     assert violations(page) == []

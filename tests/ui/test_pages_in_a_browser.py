@@ -100,14 +100,14 @@ def test_a_failed_search_says_so(visitor: Visitor, site: Site) -> None:
 def test_faults_of_the_form_stand_beside_their_fields(chromium_browser: Browser, site: Site) -> None:
     with visiting(chromium_browser, site.url) as visitor:
         page = visitor.open("/new")
-        page.get_by_label("Cards").fill("many")
+        page.get_by_label("Cards", exact=True).fill("many")
         page.get_by_label("Global batch (sequences)").fill("0")
         page.locator("#fields").get_by_role("button", name="Search").click()
         expect(page.get_by_role("alert")).to_contain_text("2 faults")
         expect(page.locator("[data-pointer='/cluster/num_npus'] .errors")).not_to_be_empty()
         expect(page.locator("[data-pointer='/training/global_batch_size'] .errors")).not_to_be_empty()
-        expect(page.get_by_label("Cards")).to_be_focused()
-        assert page.get_by_label("Cards").get_attribute("aria-invalid") == "true"
+        expect(page.get_by_label("Cards", exact=True)).to_be_focused()
+        assert page.get_by_label("Cards", exact=True).get_attribute("aria-invalid") == "true"
         assert page.get_by_label("Sequence length").get_attribute("aria-invalid") is None
         # The browser reports every refused request; this one was on purpose.
         assert len(visitor.faults) == 1
@@ -117,7 +117,7 @@ def test_faults_of_the_form_stand_beside_their_fields(chromium_browser: Browser,
 def test_a_search_is_made_by_the_form_and_seen_to_its_end(visitor: Visitor) -> None:
     page = visitor.open("/new")
     page.get_by_label("Preset").select_option("qwen3-30b-a3b")
-    page.get_by_label("Cards").fill("64")
+    page.get_by_label("Cards", exact=True).fill("64")
     page.locator("#fields").get_by_role("button", name="Search").click()
     page.wait_for_url(re.compile(r"/searches/srch_"))
     page.locator("section.best").wait_for(timeout=30_000)

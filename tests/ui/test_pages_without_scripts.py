@@ -46,11 +46,11 @@ def test_the_form_works_without_scripts(chromium_browser: Browser, site: Site) -
     with visiting(chromium_browser, site.url, java_script_enabled=False) as visitor:
         page = visitor.page
         page.goto(f"{site.url}/new?lang=en")
-        page.get_by_label("Cards").fill("-1")
+        page.get_by_label("Cards", exact=True).fill("-1")
         page.locator("#fields").get_by_role("button", name="Search").click()
         expect(page.locator("[data-pointer='/cluster/num_npus'] .errors")).not_to_be_empty()
-        expect(page.get_by_label("Cards")).to_have_value("-1")
-        page.get_by_label("Cards").fill("48")
+        expect(page.get_by_label("Cards", exact=True)).to_have_value("-1")
+        page.get_by_label("Cards", exact=True).fill("48")
         page.locator("#fields").get_by_role("button", name="Search").click()
         page.wait_for_url(re.compile(r"/searches/srch_\w+\?lang=en$"))
         assert "422" in visitor.faults.pop()

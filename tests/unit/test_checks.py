@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +15,7 @@ from ruamel.yaml import YAML
 
 from autodeploy import planner
 from autodeploy.checks import Launch, check, launch_of
+from autodeploy.checks.planning import best_of_short_search
 from autodeploy.cli import main
 from autodeploy.cli.check import share
 from autodeploy.errors import SpecError
@@ -22,7 +24,9 @@ from autodeploy.reports.check_report import MARK, render_check, render_check_jun
 from autodeploy.reports.wording import width
 from autodeploy.services.check_intake import baseline_plan
 from autodeploy.specs.check import CheckLimits, CheckReport
+from autodeploy.specs.search import SHORT_SEARCH, SearchSpec
 from autodeploy.specs.spec import Spec
+from autodeploy.specs.strategy import Recompute
 from tests import factories
 
 FILES = Path(__file__).parents[1] / "launch_files"
@@ -89,6 +93,42 @@ def test_a_remedy_is_what_an_estimate_of_the_changed_strategy_says(launch: Launc
     changed = planner.estimate(Spec.model_validate(document), features=launch.features)
     assert changed.step_time_s == remedy.step_time_s
     assert changed.peak_memory_gib == remedy.peak_memory_gib
+
+
+def test_no_more_layers_are_recomputed_than_memory_asks_for(launch: Launch, good: CheckReport) -> None:
+    limit = 0.6 * good.plan.peak_memory_gib / good.plan.memory_limit_gib
+    report = check(launch, CheckLimits(max_memory=limit), planner=planner)
+    name = next(r.names[0] for r in report.remedies if r.names[0].startswith("recompute_full:"))
+    count = int(name.partition(":")[2])
+    assert report.shortage is not None
+    assert launch.spec.strategy is not None
+    allowed = report.shortage.limit_bytes / 2**30
+    peaks = []
+    for layers in (count - 1, count):
+        recompute = Recompute(granularity="full", num_layers=layers)
+        strategy = launch.spec.strategy.model_copy(update={"recompute": recompute})
+        spec = launch.spec.model_copy(update={"strategy": strategy})
+        peaks.append(planner.estimate(spec, features=launch.features).peak_memory_gib)
+    assert peaks[1] <= allowed < peaks[0]
+
+
+def test_what_fits_at_no_imbalance_says_so(tight: CheckReport) -> None:
+    plan = tight.plan.model_copy(update={"oom_imbalance": 0.4})
+    assert "at any imbalance" in render_check(tight.model_copy(update={"plan": plan}))
+
+
+def test_the_search_that_a_launch_is_compared_with_ends_early(launch: Launch) -> None:
+    asked = []
+
+    def plan(spec):
+        asked.append(spec)
+        return planner.plan(spec)
+
+    run = launch.spec.training.model_copy(update={"tokens": 1e12})
+    best_of_short_search(launch.spec.model_copy(update={"training": run}), SimpleNamespace(plan=plan), time_limit_s=9.0)
+    assert asked[0].strategy is None
+    assert asked[0].training.tokens is None
+    assert asked[0].search.gap == SHORT_SEARCH["gap"] > SearchSpec().gap
 
 
 def test_changes_are_combined_where_none_is_enough(launch: Launch, good: CheckReport) -> None:

@@ -411,3 +411,23 @@ def test_what_cannot_be_done_is_bad_input(command, own_database, arguments):
     code, _, err = command(*arguments)
     assert code == 2
     assert "hint:" in err
+
+
+def test_a_search_says_something_at_least_every_few_seconds(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    with SearchTalk() as talk:
+        for kind, elapsed_s in (("enumerated", 1.0), ("bound", 2.0), ("bound", 6.0), ("bound", 8.0), ("solved", 11.0)):
+            talk(Progress(kind, "", enumerated=1_000, elapsed_s=elapsed_s))
+    said = [line.split()[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["1.0", "6.0", "11.0"]
+
+
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "autodeploy", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("autodeploy ")
+
+
+def test_models_name_their_source_in_short(command):
+    _, shown, _ = command("models", "ls")
+    assert "deepseek-ai/DeepSeek-V3" in shown
+    assert "(Hugging Face)" not in shown

@@ -338,6 +338,16 @@ def test_groups_are_those_of_the_schedule():
             assert micro_batch_group(pp, count) == group_size(pp, count)
 
 
+def test_another_framework_than_the_searched_one_is_noted():
+    spec = factories.spec()
+    assert spec.search.target == "mindspeed-llm"
+    plan_set = factories.plan_set()
+    for to, noted in (("mindspeed-llm", False), ("megatron", True), ("megatron-flags", True)):
+        artefact = export(plan_set, plan_set.plans[0], to)
+        assert any("was searched for mindspeed-llm" in note for note in artefact.notes) == noted
+        assert ("was searched for" in artefact.text) == noted
+
+
 def test_dualpipe_is_refused():
     with pytest.raises(UnsupportedError):
         export(*a_plan(schedule="dualpipe"), "mindspeed-llm")

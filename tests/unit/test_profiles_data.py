@@ -177,15 +177,6 @@ def test_saturation_curve_passes_the_small_message(name: str, tier: str, asympto
     assert asymptote / (1 + half / (16 * 2**20)) == pytest.approx(sixteen_mib, rel=0.02)
 
 
-def test_weakest_kind() -> None:
-    profile = published("ascend-800t-a2")
-    assert profile.weakest_kind(["hccs.gb_per_s_per_npu"]) == "datasheet"
-    assert profile.weakest_kind(["hccs.gb_per_s_per_npu", "hccs.efficiency"]) == "measured"
-    assert profile.weakest_kind(["hccs.efficiency", "efficiency.gemm_k_half"]) == "fitted"
-    assert profile.weakest_kind(["efficiency.gemm_k_half", "host.issue_us_per_op"]) == "assumed"
-    assert profile.weakest_kind([]) == "datasheet"
-
-
 def test_unknown_device_tier_and_number_are_named() -> None:
     profile = published("ascend-800t-a2")
     with pytest.raises(ProfileError, match="no device '910b2'") as device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardware_profiles import ProfileError, cluster_topology, group_strides, load_profile
+from hardware_profiles import ProfileError, cluster_topology, load_profile
 
 A2 = load_profile("ascend-800t-a2")
 CLOUDMATRIX = load_profile("cloudmatrix-384")
@@ -26,13 +26,13 @@ CLOUDMATRIX = load_profile("cloudmatrix-384")
     ],
 )
 def test_groups_on_the_800t_a2(stride: int, size: int, members: list[int]) -> None:
-    assert cluster_topology(A2, num_npus=1024).group_tier_spans(stride, size).tolist() == members
+    assert cluster_topology(A2, num_npus=1024).place(stride, size).ranks_t.tolist() == members
 
 
 def test_one_node_holds_every_group() -> None:
     topology = cluster_topology(A2, num_npus=8)
     assert topology.instances == (1, 1)
-    assert topology.group_tier_spans([1, 3, 2], [6, 2, 4]).tolist() == [[6, 6], [2, 2], [4, 4]]
+    assert topology.place([1, 3, 2], [6, 2, 4]).ranks_t.tolist() == [[6, 6], [2, 2], [4, 4]]
 
 
 def test_one_supernode_needs_no_scale_out() -> None:
@@ -48,7 +48,7 @@ def test_groups_across_supernodes() -> None:
     topology = cluster_topology(CLOUDMATRIX, num_npus=768)
     assert topology.instances == (768, 2, 1)
     # 256 ranks end inside a supernode of 768 = 3 x 256; 512 straddle and fall into pieces of 256.
-    assert topology.group_tier_spans(1, [256, 512, 1536]).tolist() == [[2, 256, 256], [2, 256, 512], [2, 768, 1536]]
+    assert topology.place(1, [256, 512, 1536]).ranks_t.tolist() == [[2, 256, 256], [2, 256, 512], [2, 768, 1536]]
     assert topology.place(768, 2).outermost_tier == 2
 
 
@@ -56,9 +56,9 @@ def test_broken_node_shifts_the_next_supernode() -> None:
     """47 + 48 nodes: the boundary at rank 752 cuts a group of 32 into 16 + 16, and none of 16."""
     topology = cluster_topology(CLOUDMATRIX, blocks=[(0, 47), (1, 48)])
     assert (topology.num_ranks, topology.instances) == (1520, (760, 2, 1))
-    assert topology.group_tier_spans(1, [16, 32]).tolist() == [[2, 16, 16], [2, 16, 32]]
+    assert topology.place(1, [16, 32]).ranks_t.tolist() == [[2, 16, 16], [2, 16, 32]]
     alone = cluster_topology(CLOUDMATRIX, blocks=[(0, 47)])
-    assert alone.group_tier_spans(1, 32).tolist() == [2, 32, 32]
+    assert alone.place(1, 32).ranks_t.tolist() == [2, 32, 32]
 
 
 def test_full_blocks_are_the_whole_cluster() -> None:
@@ -92,20 +92,6 @@ def test_impossible_clusters_are_refused(arguments: dict[str, object], path: str
     with pytest.raises(ProfileError) as error:
         cluster_topology(CLOUDMATRIX, **arguments)  # type: ignore[arg-type]
     assert error.value.path == path
-
-
-def test_strides_follow_the_rank_order() -> None:
-    strides = group_strides(tp=[2, 8], cp=[1, 2], dp=[16, 4], etp=[1, 8], ep=[32, 4])
-    assert {name: stride.tolist() for name, stride in strides.items()} == {
-        "tp": [1, 1],
-        "cp": [2, 8],
-        "dp": [2, 16],
-        "dp_cp": [2, 8],
-        "pp": [32, 64],
-        "etp": [1, 1],
-        "ep": [1, 8],
-        "edp": [32, 32],
-    }
 
 
 def test_shapes_broadcast_with_the_candidate_first() -> None:

@@ -160,6 +160,15 @@ def test_strategies_in_words():
     assert choices(plain, "zh") == "1F1B，微批 1，无重计算"
 
 
+@pytest.mark.parametrize("columns", range(24, 100, 5))
+def test_no_chinese_line_begins_with_a_closing_sign_or_ends_with_an_opening_one(columns):
+    text = "布局 TP4 PP3，Adaptive Pipe，微批 1，换出 unpermute，reuse_fp32_param（假设 1.3，峰值 2.0）。"
+    lines = wrap(text, columns)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert not any(line.strip()[0] in "，：；、。）" or line[-1] == "（" for line in lines)
+    assert all(width(line) <= columns for line in lines)
+
+
 def test_wrapping_keeps_words_and_breaks_chinese():
     assert wrap("aaa bbb  ccc", 8) == ["aaa bbb", "ccc"]
     assert wrap("gap is 1.3 % here", 10, hanging=" ") == ["gap is", " 1.3 %", " here"]

@@ -58,7 +58,7 @@
       const line = document.createElement("li");
       const path = document.createElement("code");
       path.textContent = at;
-      line.append(path, " ", error.message, error.hint ? ` ${error.hint}` : "");
+      line.append(path, " ", error.message, error.hint ? ` · ${error.hint}` : "");
       list.append(line);
       if (!place) continue;
       place.classList.add("wrong");

@@ -7,6 +7,7 @@
   const address = `/v1/searches/${encodeURIComponent(section.dataset.search)}`;
   const message = document.getElementById("progress-message");
   const title = document.getElementById("progress-title");
+  const badge = document.querySelector("h1 .status");
   const finished = new Set(["optimal", "feasible", "infeasible", "cancelled", "failed"]);
   const numbers = new Intl.NumberFormat("en");
   const POLL_MS = 2000;
@@ -18,8 +19,14 @@
     count: (value) => numbers.format(value),
   };
 
-  const show = (progress) => {
+  const running = () => {
     title.textContent = message.dataset.running;
+    badge.textContent = message.dataset.status;
+    badge.className = "status status-running";
+  };
+
+  const show = (progress) => {
+    running();
     for (const [kind, text] of Object.entries(words)) {
       for (const element of section.querySelectorAll(`[data-${kind}]`)) {
         const value = progress[element.dataset[kind]];
@@ -30,7 +37,7 @@
   };
 
   const seen = (status) => {
-    if (status === "running") title.textContent = message.dataset.running;
+    if (status === "running") running();
     if (finished.has(status)) window.location.reload();
   };
 
