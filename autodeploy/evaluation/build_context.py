@@ -12,6 +12,7 @@ from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.evaluation.sample_balance import packs_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
+from autodeploy.specs.features import FEATURES
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.training import TrainingSpec
+    from autodeploy.strategies.feature_choice import FeatureChoice
     from cost_models.collectives import Number
     from hardware_profiles.profile import Device, Profile
 
@@ -202,6 +204,33 @@ def spec_context(
         efficiency=efficiency,
         exact_numerics=spec.search.numerics == "exact",
         deterministic=spec.search.deterministic_training,
+    )
+
+
+def choice_context(
+    spec: Spec,
+    profile: Profile,
+    choice: FeatureChoice,
+    *,
+    num_npus: int | None = None,
+    global_batch: int | None = None,
+) -> Context:
+    """The context of a spec under the features chosen for it, with those among which each candidate has its own."""
+    context = spec_context(spec, profile, choice.on, num_npus=num_npus, global_batch=global_batch)
+    even = context.loads.series is None and context.loads.factor <= 1.0
+    others = [on for on in choice.alternatives if not (even and "mutual_routing" in on - choice.on)]
+    return replace(context, alternatives=tuple(_under(on, context, spec.training) for on in others))
+
+
+def _under(features: frozenset[str], context: Context, training: TrainingSpec) -> Context:
+    """The same context with other operators, exchanges and ways to level experts on; its machine stays as it is."""
+    operators = operator_features(context.model, training, features, context.machine.vendor)
+    switches = {f"on_{name}": name in features for name in FEATURES}
+    return replace(
+        context,
+        features=features,
+        operators=replace(operators, mean_keys=context.operators.mean_keys),
+        facts={**context.facts, **switches},
     )
 
 

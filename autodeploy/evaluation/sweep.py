@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.evaluation.alternatives import fastest_costs
 from autodeploy.evaluation.stage_memory import allocator_limit_bytes, communication_bytes, on_card_bytes
 from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.evaluation.sweep_columns import WORK_PARTS, PlacedCosts, placed_costs
 from autodeploy.evaluation.sweep_modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep_runs import Runs, Shapes, Way, runs_of
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.strategies.candidates import SCHEDULES
 from autodeploy.strategies.tree import tree_of
 from cost_models.schedule import group_size
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.strategies.tree import CandidateTree
     from autodeploy.workload.operators import Floats
@@ -75,8 +76,11 @@ def sweep(candidates: Candidates, context: Context) -> Sweep:
     return sweep_tree(tree, context).take(places)
 
 
-def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True) -> Sweep:
-    """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown."""
+def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True, costs: UnitCosts | None = None) -> Sweep:
+    """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown.
+
+    costs : of the tree's cuts, where they are known.
+    """
     names = PARTS if parts else ()
     # One allocation: the system backs large ones with large pages.
     data = np.empty((len(TOTALS) + len(names), len(tree)))
@@ -84,14 +88,14 @@ def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True) -> 
     if parts:
         columns["recompute_s"][:] = 0.0
     if len(tree):
-        _fill(columns, tree, context)
+        _fill(columns, tree, context, fastest_costs(context, tree.cuts)[0] if costs is None else costs)
     return Sweep(**{name: columns[name] for name in TOTALS}, parts={name: columns[name] for name in names})
 
 
-def _fill(columns: dict[str, Floats], tree: CandidateTree, context: Context) -> None:
+def _fill(columns: dict[str, Floats], tree: CandidateTree, context: Context, of_cuts: UnitCosts) -> None:
     if any(SCHEDULES[schedule] == "dualpipe" for schedule, _ in tree.ways):
         raise ValueError("dualpipe is estimated, not swept")
-    costs = placed_costs(unit_costs(context, tree.cuts), tree, context)
+    costs = placed_costs(of_cuts, tree, context)
     shapes = _shapes(tree.placed, context)
     beside = communication_bytes(tree.placed, context) + context.machine.runtime_bytes
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):

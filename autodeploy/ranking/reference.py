@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.alternatives import resolved
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
@@ -80,6 +81,7 @@ def _preference(candidates: Candidates, context: Context) -> np.ndarray:
 
 def _with_full_recompute(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan | None:
     """The candidate's plan; None where it does not fit."""
+    context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
