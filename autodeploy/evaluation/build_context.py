@@ -217,9 +217,18 @@ def choice_context(
 ) -> Context:
     """The context of a spec under the features chosen for it, with those among which each candidate has its own."""
     context = spec_context(spec, profile, choice.on, num_npus=num_npus, global_batch=global_batch)
+    return with_alternatives(context, choice, spec.training)
+
+
+def with_alternatives(context: Context, choice: FeatureChoice, training: TrainingSpec) -> Context:
+    """The context and, beside it, the same under the other features that were chosen for it.
+
+    What is on in the context without being a choice stays on; copies of hot experts are none where experts are even.
+    """
     even = context.loads.series is None and context.loads.factor <= 1.0
     others = [on for on in choice.alternatives if not (even and "mutual_routing" in on - choice.on)]
-    return replace(context, alternatives=tuple(_under(on, context, spec.training) for on in others))
+    beside = context.features - choice.on
+    return replace(context, alternatives=tuple(_under(on | beside, context, training) for on in others))
 
 
 def _under(features: frozenset[str], context: Context, training: TrainingSpec) -> Context:
