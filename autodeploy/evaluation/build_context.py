@@ -12,7 +12,7 @@ from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.evaluation.sample_balance import packs_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
-from autodeploy.specs.features import FEATURES
+from autodeploy.specs.features import FEATURES, expand
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
@@ -204,6 +204,7 @@ def spec_context(
         efficiency=efficiency,
         exact_numerics=spec.search.numerics == "exact",
         deterministic=spec.search.deterministic_training,
+        asked=frozenset(m for name, switch in spec.search.features.items() if switch == "on" for m in expand(name)),
     )
 
 
@@ -260,6 +261,7 @@ def build_context(
     efficiency: Mapping[str, Number] | None = None,
     exact_numerics: bool = False,
     deterministic: bool = False,
+    asked: frozenset[str] = frozenset(),
 ) -> Context:
     """Lower documents to a context.
 
@@ -327,5 +329,6 @@ def build_context(
             features=set(features),
             exact_numerics=exact_numerics,
             deterministic=deterministic,
+            asked=asked,
         ),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.alternatives import resolved
+from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
@@ -48,7 +48,10 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         features=FEATURES,
     )
     choice = choose_features(search, spec.model, profile.name)
-    context = replace(context, features=context.features - set(FEATURES))
+    first, *others = (
+        replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
+    )
+    context = replace(first, alternatives=tuple(others))
     tree, _ = legal_tree(search, context, profile, choice)
     legal = tree.candidates()
     order = _preference(legal, context)
@@ -61,6 +64,11 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         if plan is not None:
             return plan.model_copy(update={"label": LABEL})
     return None
+
+
+def _unasked(context: Context) -> dict[str, object]:
+    """Facts without what the spec asks of its plans."""
+    return {name: False if name.startswith("asked_") else value for name, value in context.facts.items()}
 
 
 def _preference(candidates: Candidates, context: Context) -> np.ndarray:
