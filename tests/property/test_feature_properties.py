@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
@@ -111,6 +111,23 @@ def test_a_communication_feature_exposes_no_more_of_its_lane(
         exposed = [e.breakdown[COMMUNICATION[name]] for e in (before, after)]
         assert exposed[1] <= exposed[0] + small
     assert (after.card_bytes <= before.card_bytes * (1 + ROUNDING)).all()
+
+
+@settings(max_examples=60, phases=[Phase.generate])
+@given(pairs(OPERATORS))
+def test_pairing_exposes_no_more_expert_communication(
+    pair: tuple[str, Case, Case, Degrees, list[list[int]]],
+) -> None:
+    _, case, _, d, per_chunk = pair
+    assume(d.schedule == "adaptive_pipe" and d.ep > 1)
+    alone = replace(case, context=replace(case.context, features=case.context.features - {"moe_alltoall_overlap"}))
+    plain = replace(d, schedule="interleaved" if d.vpp > 1 else "1f1b")
+    before, after = estimated(alone, plain, per_chunk, {}), estimated(alone, d, per_chunk, {})
+    small = ROUNDING * before.step_time_s
+    exposed = [e.breakdown["exposed_ep_s"] + e.breakdown["imbalance_s"] for e in (before, after)]
+    if before.pacing_stage == after.pacing_stage:
+        assert exposed[1] <= exposed[0] + small
+    assert after.hidden["ep_share_step"] >= before.hidden["ep_share_step"] - ROUNDING
 
 
 def with_features(case: Case, *names: str) -> Case:

@@ -23,7 +23,12 @@ WORLD, BATCH, SEQ = 192, 96, 3072
 
 
 def facts(
-    model: str = "deepseek-v3", *, world: int = WORLD, features: set[str] | None = None, **changed: Any
+    model: str = "deepseek-v3",
+    *,
+    world: int = WORLD,
+    features: set[str] | None = None,
+    asked: frozenset[str] = frozenset(),
+    **changed: Any,
 ) -> dict[str, Any]:
     """Facts of a run on nodes of eight ranks, every feature on."""
     found = facts_of(
@@ -34,6 +39,7 @@ def facts(
         node_ranks=8,
         tp_limit=8,
         features=set(FEATURES) if features is None else features,
+        asked=asked,
     )
     return {**found, **changed}
 
