@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from autodeploy.workload.operators import Floats
 
 
-def fastest_costs(context: Context, candidates: Candidates) -> tuple[UnitCosts, Ints]:
+def fastest_costs(context: Context, candidates: Candidates, *, one_machine: bool = False) -> tuple[UnitCosts, Ints]:
     """Costs of every candidate under its fastest features, and their place: 0 the context, then its alternatives.
 
     Time is that of one micro batch through all layers and back, in a pair where the schedule pairs. Of equals the first
     is used, and no alternative where a rule of the target asks for a feature that it lacks. What experts that migrate
-    cost is left out of their time: they give way to copies only where those are faster all the same.
+    cost is left out of their time: they give way to copies only where those are faster all the same. one_machine : as of
+    `unit_costs`.
     """
-    costs = unit_costs(context, candidates)
+    costs = unit_costs(context, candidates, one_machine=one_machine)
     which = np.zeros(len(candidates), dtype=np.int64)
     least = _seconds(costs, candidates)
     for place, other in enumerate(context.alternatives, start=1):
-        there = unit_costs(other, candidates)
+        there = unit_costs(other, candidates, one_machine=one_machine)
         seconds = _seconds(there, candidates)
         better = (seconds < least) & _allowed(other, context, candidates)
         if better.any():

@@ -91,7 +91,7 @@ def _swept(legal: CandidateTree, context: Context) -> tuple[Sweep, npt.NDArray[n
     """The sweep without parts, and the features that each candidate uses: their place in `closed(context)` [n]."""
     if not context.alternatives or not len(legal):
         return sweep_tree(legal, context, parts=False), np.zeros(len(legal), dtype=np.int64)
-    costs, of_cuts = fastest_costs(context, legal.cuts)
+    costs, of_cuts = fastest_costs(context, legal.cuts, one_machine=True)
     runs, _ = legal.run_of(np.arange(len(legal)))
     return sweep_tree(legal, context, parts=False, costs=costs), of_cuts[legal.cut_of[legal.placed_of[runs]]]
 
