@@ -22,8 +22,9 @@ def fastest_costs(context: Context, candidates: Candidates, *, one_machine: bool
 
     Time is that of one micro batch through all layers and back, in a pair where the schedule pairs. Of equals the first
     is used, and no alternative where a rule of the target asks for a feature that it lacks. What experts that migrate
-    cost is left out of their time: they give way to copies only where those are faster all the same. one_machine : as of
-    `unit_costs`.
+    cost is left out of their time: they give way to copies only where those are faster all the same.
+
+    one_machine : as of `unit_costs`.
     """
     costs = unit_costs(context, candidates, one_machine=one_machine)
     which = np.zeros(len(candidates), dtype=np.int64)
