@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import profile_of, spec_context
+from autodeploy.evaluation.alternatives import closed, resolved
+from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
@@ -120,7 +121,7 @@ def prepare(spec: Spec) -> Prepared:
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
     choice = choose_features(spec.search, spec.model, profile.name)
-    context = spec_context(spec, profile, choice.on)
+    context = choice_context(spec, profile, choice)
     return Prepared(spec, profile, choice, context, Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION))
 
 
@@ -288,7 +289,7 @@ def _with_best_batch(prepared: Prepared) -> Prepared:
     if not spec.training.global_batch_size.tolerance_pct:
         return prepared
     batch = best_batch(spec, prepared.profile, prepared.context)
-    return replace(prepared, context=spec_context(spec, prepared.profile, prepared.choice.on, global_batch=batch))
+    return replace(prepared, context=choice_context(spec, prepared.profile, prepared.choice, global_batch=batch))
 
 
 def _usual(spec: Spec) -> Spec:
@@ -440,6 +441,7 @@ def _context_of_plan(prepared: Prepared, plan: Plan) -> Context:
 
 def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Predicted:
     predicted, candidate, classes, layout = _estimated(strategy, context)
+    context = resolved(context, candidate)
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
     slopes = slopes_of(candidate, context, [layout])[0]
     found = plan_of_estimate(
@@ -450,6 +452,7 @@ def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Pred
 
 def _estimated(strategy: Strategy, context: Context) -> tuple[Estimate, Candidates, StepClasses, Layout]:
     candidate = _candidate_for(context, strategy)
+    context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     return estimate_layout(classes, candidate, context, 0, layout), candidate, classes, layout
@@ -529,7 +532,10 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
 def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:
     """The context of a strategy that states its own features: exactly those are on, where it states any."""
     if features is None and not strategy.features and strategy.fsdp == prepared.context.fsdp:
-        return prepared.context
+        first, *others = (
+            replace(each, distributed_optimizer=strategy.distributed_optimizer) for each in closed(prepared.context)
+        )
+        return replace(first, alternatives=tuple(others))
     on = features if features is not None else frozenset(strategy.features) or prepared.choice.on
     on = on | {"fsdp"} if strategy.fsdp else on
     return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)

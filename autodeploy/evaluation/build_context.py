@@ -12,6 +12,7 @@ from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.evaluation.sample_balance import packs_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
+from autodeploy.specs.features import FEATURES, expand
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.training import TrainingSpec
+    from autodeploy.strategies.feature_choice import FeatureChoice
     from cost_models.collectives import Number
     from hardware_profiles.profile import Device, Profile
 
@@ -202,6 +204,43 @@ def spec_context(
         efficiency=efficiency,
         exact_numerics=spec.search.numerics == "exact",
         deterministic=spec.search.deterministic_training,
+        asked=frozenset(m for name, switch in spec.search.features.items() if switch == "on" for m in expand(name)),
+    )
+
+
+def choice_context(
+    spec: Spec,
+    profile: Profile,
+    choice: FeatureChoice,
+    *,
+    num_npus: int | None = None,
+    global_batch: int | None = None,
+) -> Context:
+    """The context of a spec under the features chosen for it, with those among which each candidate has its own."""
+    context = spec_context(spec, profile, choice.on, num_npus=num_npus, global_batch=global_batch)
+    return with_alternatives(context, choice, spec.training)
+
+
+def with_alternatives(context: Context, choice: FeatureChoice, training: TrainingSpec) -> Context:
+    """The context and, beside it, the same under the other features that were chosen for it.
+
+    What is on in the context without being a choice stays on; copies of hot experts are none where experts are even.
+    """
+    even = context.loads.series is None and context.loads.factor <= 1.0
+    others = [on for on in choice.alternatives if not (even and "mutual_routing" in on - choice.on)]
+    beside = context.features - choice.on
+    return replace(context, alternatives=tuple(_under(on | beside, context, training) for on in others))
+
+
+def _under(features: frozenset[str], context: Context, training: TrainingSpec) -> Context:
+    """The same context with other operators, exchanges and ways to level experts on; its machine stays as it is."""
+    operators = operator_features(context.model, training, features, context.machine.vendor)
+    switches = {f"on_{name}": name in features for name in FEATURES}
+    return replace(
+        context,
+        features=features,
+        operators=replace(operators, mean_keys=context.operators.mean_keys),
+        facts={**context.facts, **switches},
     )
 
 
@@ -222,6 +261,7 @@ def build_context(
     efficiency: Mapping[str, Number] | None = None,
     exact_numerics: bool = False,
     deterministic: bool = False,
+    asked: frozenset[str] = frozenset(),
 ) -> Context:
     """Lower documents to a context.
 
@@ -289,5 +329,6 @@ def build_context(
             features=set(features),
             exact_numerics=exact_numerics,
             deterministic=deterministic,
+            asked=asked,
         ),
     )

@@ -54,6 +54,7 @@ class Context:
     profile: Profile | None = None  # the machine's
     release: str | None = None  # band of the framework's release; None is the current one
     facts: dict[str, object] = field(default_factory=dict)
+    alternatives: tuple[Context, ...] = ()  # the same under other features, of which a candidate may use the fastest
 
     @property
     def node_ranks(self) -> int:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.evaluation.alternatives import fastest_costs
 from autodeploy.evaluation.cut_tables import WORK_PARTS
 from autodeploy.evaluation.stage_memory import allocator_limit_bytes, communication_bytes, on_card_bytes
 from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.evaluation.sweep_columns import PlacedCosts, even_blocks, placed_costs
 from autodeploy.evaluation.sweep_modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep_runs import Runs, Shapes, Way, runs_of
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.strategies.candidates import SCHEDULES
 from autodeploy.strategies.tree import tree_of
 from autodeploy.workload.operators import Floats
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.strategies.tree import CandidateTree
 
@@ -99,12 +100,16 @@ def sweep(candidates: Candidates, context: Context) -> Sweep:
     return sweep_tree(tree, context).take(places)
 
 
-def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True) -> Sweep:
-    """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown."""
+def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True, costs: UnitCosts | None = None) -> Sweep:
+    """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown.
+
+    costs : of the tree's cuts, where they are known.
+    """
     columns = _empty((*TOTALS, *(PARTS_OF_MODES if parts else ())), len(tree))
     of_runs = _empty(PARTS_OF_RUNS if parts else (), tree.runs)
     if len(tree):
-        _fill(columns, of_runs, tree, context)
+        of_cuts = fastest_costs(context, tree.cuts, one_machine=True)[0] if costs is None else costs
+        _fill(columns, of_runs, tree, context, of_cuts)
     of_modes = {name: values for name, values in columns.items() if name not in TOTALS}
     return Sweep(**{name: columns[name] for name in TOTALS}, parts=Parts(tree, of_runs, of_modes))
 
@@ -114,10 +119,12 @@ def _empty(names: Sequence[str], n: int) -> dict[str, Floats]:
     return dict(zip(names, np.empty((len(names), n)), strict=True))
 
 
-def _fill(columns: dict[str, Floats], of_runs: dict[str, Floats], tree: CandidateTree, context: Context) -> None:
+def _fill(
+    columns: dict[str, Floats], of_runs: dict[str, Floats], tree: CandidateTree, context: Context, of_cuts: UnitCosts
+) -> None:
     if any(SCHEDULES[schedule] == "dualpipe" for schedule, _ in tree.ways):
         raise ValueError("dualpipe is estimated, not swept")
-    costs = placed_costs(unit_costs(context, tree.cuts, one_machine=True), tree, context)
+    costs = placed_costs(of_cuts, tree, context)
     shapes = _shapes(tree.placed, context)
     beside = communication_bytes(tree.placed, context) + context.machine.runtime_bytes
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 PAIRING = frozenset(SCHEDULES[number] for number in PAIRED)
+ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
 # Features that come with an axis of the strategy; all others are in use wherever they are on.
 OF_AXES = frozenset(
     {
@@ -44,6 +45,8 @@ def _of_pipeline(candidate: Candidates, context: Context) -> set[str]:
         found |= {"overlap_grad_reduce", "overlap_param_gather"} & on
     if int(axes["tp"]) > 1 and not context.model.is_moe:
         found |= {"mc2", "coc"} & on
+    if int(axes["cp"]) > 1:
+        found.add(ALGORITHMS[str(axes["cp_algo"])])
     if context.packs is not None and int(axes["dp"]) > 1:
         found |= {"sample_rearrangement"} & on
     return found | {name for name in ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer") if axes[name]}

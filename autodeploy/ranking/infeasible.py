@@ -94,7 +94,7 @@ def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
     if search.target != "any":
         options.append(("search.target: any", search.model_copy(update={"target": "any"})))
     for name, switch in search.features.items():
-        if switch == "off":
+        if switch != "auto":
             features = {k: v for k, v in search.features.items() if k != name}
             options.append((f"search.features.{name}: auto", search.model_copy(update={"features": features})))
     return options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.evaluation.alternatives import resolved
 from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.solver.best_first import solve_candidate
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def place(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan | None:
     """The plan of one candidate with its layers, recomputation and swap solved quickly; None where nothing fits."""
-    solved = solve_candidate(candidate, context, 0, None)
+    solved = solve_candidate(candidate, resolved(context, candidate), 0, None)
     if solved.solution.layout is None:
         return None
     return plans_of_solved([solved], spec, identity)[0].model_copy(update={"rank": 1})

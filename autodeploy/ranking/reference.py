@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
@@ -47,7 +48,10 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         features=FEATURES,
     )
     choice = choose_features(search, spec.model, profile.name)
-    context = replace(context, features=context.features - set(FEATURES))
+    first, *others = (
+        replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
+    )
+    context = replace(first, alternatives=tuple(others))
     tree, _ = legal_tree(search, context, profile, choice)
     legal = tree.candidates()
     order = _preference(legal, context)
@@ -60,6 +64,11 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         if plan is not None:
             return plan.model_copy(update={"label": LABEL})
     return None
+
+
+def _unasked(context: Context) -> dict[str, object]:
+    """Facts without what the spec asks of its plans."""
+    return {name: False if name.startswith("asked_") else value for name, value in context.facts.items()}
 
 
 def _preference(candidates: Candidates, context: Context) -> np.ndarray:
@@ -80,6 +89,7 @@ def _preference(candidates: Candidates, context: Context) -> np.ndarray:
 
 def _with_full_recompute(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan | None:
     """The candidate's plan; None where it does not fit."""
+    context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))

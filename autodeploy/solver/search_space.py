@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import spec_context
+from autodeploy.evaluation.alternatives import closed, fastest_costs
+from autodeploy.evaluation.build_context import choice_context
 from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 class Searched:
     """Candidates that are legal and may fit, with their sweep without parts.
 
-    `variant` indexes contexts (cards, batch).
+    `variant` indexes contexts (cards, batch, features that are left to each candidate).
     """
 
     candidates: Candidates
@@ -49,7 +50,7 @@ class Searched:
     counts: Counts
 
     def context_of(self, index: int) -> Context:
-        """The cluster and batch of a candidate."""
+        """The cluster, the batch and the features of a candidate."""
         return self.contexts[int(self.variant[index])]
 
 
@@ -65,24 +66,34 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
     parts: list[Candidates] = []
     swept: list[Sweep] = []
     variants: list[npt.NDArray[np.int64]] = []
-    contexts = tuple(_variants(spec, profile, choice, nominal))
+    contexts: list[Context] = []
     enumerated, too_big = 0, 0
     rejected: dict[str, int] = {}
-    for number, context in enumerate(contexts):
+    for context in _variants(spec, profile, choice, nominal):
         legal, dead = legal_tree(spec.search, context, profile, choice)
         enumerated += len(legal) + sum(dead.values())
         for name, count in dead.items():
             rejected[name] = rejected.get(name, 0) + count
-        table = sweep_tree(legal, context, parts=False)
+        table, used = _swept(legal, context)
         fits = np.flatnonzero(np.isfinite(table.repaired_s))
         too_big += len(legal) - len(fits)
         parts.append(legal.take(fits))
         swept.append(table.take(fits))
-        variants.append(np.full(len(fits), number))
+        variants.append(len(contexts) + used[fits])
+        contexts += closed(context)
     counts = Counts(
         enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big
     )
-    return Searched(concatenate(parts), _join(swept), np.concatenate(variants), contexts, counts)
+    return Searched(concatenate(parts), _join(swept), np.concatenate(variants), tuple(contexts), counts)
+
+
+def _swept(legal: CandidateTree, context: Context) -> tuple[Sweep, npt.NDArray[np.int64]]:
+    """The sweep without parts, and the features that each candidate uses: their place in `closed(context)` [n]."""
+    if not context.alternatives or not len(legal):
+        return sweep_tree(legal, context, parts=False), np.zeros(len(legal), dtype=np.int64)
+    costs, of_cuts = fastest_costs(context, legal.cuts, one_machine=True)
+    runs, _ = legal.run_of(np.arange(len(legal)))
+    return sweep_tree(legal, context, parts=False, costs=costs), of_cuts[legal.cut_of[legal.placed_of[runs]]]
 
 
 def legal_candidates(
@@ -167,7 +178,7 @@ def variant(spec: Spec, profile: Profile, choice: FeatureChoice, num_npus: int, 
     if spec.cluster.blocks is None:
         cluster = spec.cluster.model_copy(update={"num_npus": num_npus, "spare_npus": 0})
         spec = spec.model_copy(update={"cluster": cluster})
-    return spec_context(spec, profile, choice.on, num_npus=num_npus, global_batch=batch)
+    return choice_context(spec, profile, choice, num_npus=num_npus, global_batch=batch)
 
 
 def _card_counts(most: int, per_node: int) -> list[int]:

@@ -21,6 +21,7 @@ def facts_of(
     features: set[str],
     exact_numerics: bool = False,
     deterministic: bool = False,
+    asked: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """Names and values that rules may read.
 
@@ -29,6 +30,7 @@ def facts_of(
     world : ranks. node_ranks : ranks of a node. tp_limit : largest tensor parallel group inside one node.
     features : names of the features that are on.
     exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
+    asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
     """
     return {
         "world": world,
@@ -49,4 +51,5 @@ def facts_of(
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
         **{f"on_{name}": name in features for name in FEATURES},
+        **{f"asked_{name}": name in asked for name in FEATURES},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
@@ -95,30 +96,65 @@ _EXCLUDED_TOGETHER = (
     ("capacity_drop", "mutual_routing"),
 )
 _NEED_EXPERTS = frozenset({"expert_migration", "mutual_routing", "capacity_drop"})
+# What a feature rests on, by target; `every` holds for all of them.
+# Source: Megatron-LM arguments (--overlap-param-gather); MindSpeed moe_alltoall_overlap, tp_extend_ep, balanced_moe.
+_RESTS_ON: dict[str, dict[str, str]] = {
+    "every": {"overlap_param_gather": "overlap_grad_reduce"},
+    "mindspeed-llm": {
+        "moe_alltoall_overlap": "grouped_gemm",
+        "tp_extend_ep": "grouped_gemm",
+        "mutual_routing": "grouped_gemm",
+    },
+}
+# Neither is faster for every strategy: where `auto` may do without the first, each strategy's estimate decides.
+# With a second name, what is decided is which of two that exclude each other.
+_DECIDED_BY_TIME: tuple[tuple[str, str | None], ...] = (("grouped_gemm", None), ("expert_migration", "mutual_routing"))
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureChoice:
-    """Features that are on, those that the search decides, and every switch with its reason."""
+    """Features that are on, those that the search decides, and every switch with its reason.
+
+    alternatives : other sets that `auto` may use, each legal by itself; the faster one is chosen for each strategy.
+    """
 
     on: frozenset[str]
     switches: Mapping[str, str]
     off_reasons: dict[str, str]
+    alternatives: tuple[frozenset[str], ...] = ()
 
 
 def choose_features(search: SearchSpec, model: ModelSpec, profile_name: str) -> FeatureChoice:
     """Resolve every feature's switch.
 
     `auto` is on where it is modelled, launchable, within the numerics asked for and useful to the model. Features that
-    are axes of the search (schedules, dispatchers, algorithms, memory modes) stay open when they are on by auto.
+    are axes of the search (schedules, dispatchers, algorithms, memory modes) stay open when they are on by auto; those
+    that are faster for some strategies and slower for others stay open as `alternatives`.
 
     Raises
     ------
     UnsupportedError
-        with every feature that is on but not modelled, not launchable, or beyond the numerics.
+        with every feature that is on but not modelled, not launchable, beyond the numerics, or without what it needs.
     """
-    asked = {member: switch for name, switch in search.features.items() for member in expand(name)}
-    on, reasons, errors = set(), {}, []
+    asked: dict[str, str] = {member: switch for name, switch in search.features.items() for member in expand(name)}
+    on, reasons, errors = _resolved(asked, search, model, profile_name)
+    if errors:
+        raise UnsupportedError(errors=tuple(errors))
+    switches = {name: asked.get(name, "auto") if name in on else "off" for name in FEATURES}
+    return FeatureChoice(on, switches, reasons, _alternatives(on, asked, search, model, profile_name))
+
+
+def _resolved(
+    asked: Mapping[str, str], search: SearchSpec, model: ModelSpec, profile_name: str
+) -> tuple[frozenset[str], dict[str, str], list[FieldError]]:
+    """Features that are on under these switches, why the others are not, and what is asked for but can't be."""
+    on: set[str] = set()
+    reasons: dict[str, str] = {}
+    errors: list[FieldError] = []
+
+    def refuse(name: str, reason: str, hint: str) -> None:
+        errors.append(FieldError(f"/search/features/{_as_asked(name, search)}", f"{name}: {reason}", hint))
+
     for name in FEATURES:
         switch = asked.get(name, "auto")
         reason = _why_not(name, search, model, profile_name)
@@ -129,20 +165,44 @@ def choose_features(search: SearchSpec, model: ModelSpec, profile_name: str) -> 
         elif reason is None:
             on.add(name)
         elif switch == "on":
-            errors.append(
-                FieldError(f"/search/features/{_as_asked(name, search)}", f"{name}: {reason}", _hint(name, search))
-            )
+            refuse(name, reason, _hint(name, search))
         else:
             reasons[name] = reason
-    if errors:
-        raise UnsupportedError(errors=tuple(errors))
+    for name, needed in (*_RESTS_ON["every"].items(), *_RESTS_ON.get(search.target, {}).items()):
+        if name not in on or needed in on:
+            continue
+        reasons[name] = f"it needs {needed}"
+        if asked.get(name) == "on":
+            refuse(name, reasons[name], f"switch {needed} on, or leave it at auto")
+        on.discard(name)
     for first, second in _EXCLUDED_TOGETHER:
         if first in on and second in on:
             loser = first if asked.get(second) == "on" and asked.get(first) != "on" else second
             on.discard(loser)
             reasons[loser] = f"excluded by {second if loser == first else first}"
-    switches = {name: asked.get(name, "auto") if name in on else "off" for name in FEATURES}
-    return FeatureChoice(frozenset(on), switches, reasons)
+    return frozenset(on), reasons, errors
+
+
+def _alternatives(
+    on: frozenset[str], asked: Mapping[str, str], search: SearchSpec, model: ModelSpec, profile_name: str
+) -> tuple[frozenset[str], ...]:
+    """The sets that result where features decided by time are left out, in every combination."""
+    left_out = [
+        first
+        for first, second in _DECIDED_BY_TIME
+        if first in on
+        and asked.get(first, "auto") == "auto"
+        and (second is None or asked.get(second, "auto") == "auto")
+    ]
+    wanted = dict(_DECIDED_BY_TIME)
+    found: list[frozenset[str]] = []
+    for count in range(1, len(left_out) + 1):
+        for names in combinations(left_out, count):
+            other, _, errors = _resolved({**asked, **dict.fromkeys(names, "off")}, search, model, profile_name)
+            instead = {wanted[name] for name in names} - {None}
+            if not errors and instead <= other and other != on and other not in found:
+                found.append(other)
+    return tuple(found)
 
 
 def _as_asked(name: str, search: SearchSpec) -> str:

@@ -49,12 +49,14 @@ def default_space(
     """Every value worth a look: what the arithmetic of model and cluster can admit at all.
 
     Tensor parallel groups stay inside a node: across nodes one layer's collectives would cross the scale-out network
-    many times. Context parallelism leaves a rank at least 4K tokens of a sequence.
+    many times. Context parallelism leaves a rank at least 4K tokens of a sequence, but where it is asked for.
     """
     tp = [t for t in divisors(node_ranks) if model.num_attention_heads % t == 0]
     chunks = model.num_hidden_layers + 2
     pp = [p for p in divisors(world) if p <= min(chunks, 128)]
-    cp = [c for c in divisors(world) if c == 1 or (seq_length >= c * LEAST_TOKENS and seq_length % c == 0 and c <= 64)]
+    asked = any(features.get(name) == "on" for name in ("ring", "ulysses", "hybrid_cp"))
+    least = 1 if asked else LEAST_TOKENS
+    cp = [c for c in divisors(world) if c == 1 or (seq_length >= c * least and seq_length % c == 0 and c <= 64)]
     ep = [e for e in divisors(model.n_routed_experts or 1) if e <= world]
     off = {name for name, switch in features.items() if switch == "off"}
     schedules = [SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")]

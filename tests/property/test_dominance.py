@@ -1,6 +1,6 @@
-"""The best plan is no slower than the estimate of what somebody ran, under the same features.
+"""The best plan is no slower than the estimate of what somebody ran: under the same features, and with all at auto.
 
-Every sixteenth record here; `make soak` takes all of them.
+Every sixteenth record here, and of models with experts every fourth; `make soak` takes all of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from autodeploy.calibration.shipped import shipped_records
-from tests.support.dominance import dominance
+from tests.support.dominance import dominance, dominance_under_auto
 
 EVERY = 16
 
@@ -21,6 +21,16 @@ def test_no_published_strategy_beats_the_best_plan(record) -> None:
         assert found.why
         return
     assert found.holds, found
+
+
+@pytest.mark.parametrize(
+    "record",
+    [*shipped_records()[5::32], *[record for record in shipped_records() if record.model.is_moe][2::4]],
+    ids=lambda record: record.id,
+)
+def test_no_published_strategy_beats_the_best_plan_under_auto(record) -> None:
+    found = dominance_under_auto(record)
+    assert found.holds or found.why, found
 
 
 def test_most_published_strategies_can_be_compared() -> None:

@@ -113,6 +113,33 @@ def test_a_communication_feature_exposes_no_more_of_its_lane(
     assert (after.card_bytes <= before.card_bytes * (1 + ROUNDING)).all()
 
 
+@st.composite
+def paired(draw: st.DrawFn) -> tuple[Case, Degrees, list[list[int]]]:
+    """A run under Adaptive Pipe, beside operators that are on."""
+    network, imbalance = draw(st.sampled_from([1.0, 0.1])), draw(st.sampled_from([1.0, 1.3, 3.0]))
+    on = BASE | draw(st.sets(st.sampled_from((*OPERATORS, *HOST))))
+    where = cluster(draw(st.sampled_from(["node", "nodes", "supernode"])))
+    case = case_of(LATENT, where, frozenset(on), imbalance=imbalance, network=network)
+    experts = st.sampled_from([2, 4, 8])
+    d = replace(draw(degrees(case, schedules=("1f1b",))), pp=2, vpp=2, tp=1, etp=1, cp=1, ulysses=1, ep=draw(experts))
+    rounds = draw(st.integers(2, 5))
+    d = replace(d, schedule="adaptive_pipe", micro_batches=2 * rounds, sequence_parallel=False)
+    return case, d, draw(placements(LATENT["num_hidden_layers"], d.pp, d.vpp))
+
+
+@settings(max_examples=40, phases=[Phase.generate])
+@given(paired())
+def test_pairing_exposes_less_expert_communication(drawn: tuple[Case, Degrees, list[list[int]]]) -> None:
+    case, d, per_chunk = drawn
+    before = estimated(case, replace(d, schedule="interleaved"), per_chunk, {})
+    after = estimated(case, d, per_chunk, {})
+    assert after.hidden["ep_share_step"] > before.hidden["ep_share_step"]
+    assert sum(after.breakdown.values()) == pytest.approx(after.step_time_s)
+    if before.pacing_stage == after.pacing_stage:
+        shown = [e.breakdown["exposed_ep_s"] + e.breakdown["imbalance_s"] for e in (before, after)]
+        assert shown[1] < shown[0]
+
+
 def with_features(case: Case, *names: str) -> Case:
     """The case with more features on."""
     return replace(case, context=replace(case.context, features=case.context.features | set(names)))

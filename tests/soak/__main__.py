@@ -17,7 +17,7 @@ from tests.faults.service import running_service
 from tests.soak import load, stored_list
 from tests.support import malformed_specs
 from tests.support.documented_answers import answering_app, checks_of_operations
-from tests.support.dominance import dominance
+from tests.support.dominance import dominance, dominance_under_auto
 from tests.support.figures import report
 from tests.support.hostile_files import HOSTILE, LIMIT_S, refusal_s
 from tests.support.postgresql import KEEPING_SETTINGS, fresh_database, own_server, server_binaries
@@ -179,7 +179,11 @@ def every_record() -> bool:
     report("records_faster_than_the_best_plan", len(beaten), "records", ", ".join(each.record for each in beaten))
     gains = sorted(each.published_s / each.best_s for each in comparable if each.best_s)
     report("median_gain_of_the_best_plan", gains[len(gains) // 2] - 1.0, "fraction", "over the published strategy")
-    return not beaten
+    auto = [each for each in map(dominance_under_auto, shipped_records()) if each.comparable]
+    report("records_compared_with_the_best_plan_under_auto", len(auto), "records", "features of the run's framework")
+    slower = [each for each in auto if not each.holds]
+    report("records_faster_than_the_best_plan_under_auto", len(slower), "records", ", ".join(e.record for e in slower))
+    return not beaten and not slower
 
 
 def main() -> None:

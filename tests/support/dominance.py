@@ -1,4 +1,4 @@
-"""The best plan of a record's own run: model, cluster, batch and features as they were, everything else free."""
+"""The best plan of a record's own run: model, cluster and batch as they were, everything else free."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import numpy as np
 
 from autodeploy.ablation.switches import active_features
 from autodeploy.calibration.predict import predict_record
+from autodeploy.evaluation.build_context import build_context, with_alternatives
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.solver.best_first import Budget, best_first
 from autodeploy.solver.effort import FAST
-from autodeploy.solver.search_space import legal_candidates
+from autodeploy.solver.search_space import legal_candidates, search_space
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.search import SearchSpec
-from autodeploy.strategies.feature_choice import FeatureChoice
+from autodeploy.specs.spec import Spec
+from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.rules import broken_rules
 
 if TYPE_CHECKING:
     from autodeploy.calibration.predict import Prediction
     from autodeploy.specs.record import Record
+    from autodeploy.specs.search import Target
 
 ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
+TARGETS: dict[str, Target] = {"mindspeed-llm": "mindspeed-llm", "mindformers": "mindformers"}
 BUDGET = Budget(quick=12, slots=250_000.0, refined=1, effort=FAST)
 
 
@@ -64,10 +68,38 @@ def dominance(record: Record) -> Dominance:
     return Dominance(record.id, prediction.step_time_s, best.incumbent_s, not why, why)
 
 
-def incomparable(prediction: Prediction) -> str:
+def dominance_under_auto(record: Record) -> Dominance:
+    """Search with every feature at auto for the framework of the run, and compare with the estimate of what was run.
+
+    What a record says beside features - its release, a compiled graph - stays as it was, and so do lossy numerics.
+    """
+    prediction = predict_record(record)
+    had = prediction.context.features
+    lossy = any(FEATURES[name].numerics == "lossy" for name in had & set(FEATURES))
+    search = SearchSpec(target=TARGETS.get(record.framework, "megatron"), numerics="lossy" if lossy else "reordered")
+    why = incomparable(prediction, search.target)
+    choice = choose_features(search, record.model, prediction.profile.name)
+    context = build_context(
+        record.model,
+        record.cluster,
+        record.training,
+        features=choice.on | (had - set(FEATURES)),
+        target=search.target,
+        profile=prediction.profile,
+        distributed_optimizer=record.strategy.distributed_optimizer,
+        release=prediction.context.release,
+    )
+    spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
+    context = with_alternatives(context, choice, record.training)
+    searched = search_space(spec, prediction.profile, choice, context)
+    best = best_first(searched.candidates, searched.swept, searched.context_of, top_k=1, gap=0.0, budget=BUDGET)
+    return Dominance(record.id, prediction.step_time_s, best.incumbent_s, not why, why)
+
+
+def incomparable(prediction: Prediction, target: str = "any") -> str:
     """Why no search could find the strategy, or nothing."""
     context = prediction.context
-    broken = broken_rules(prediction.candidate, context.facts, "any")[0]
+    broken = broken_rules(prediction.candidate, context.facts, target)[0]
     if broken:
         return f"breaks {broken[0].name}"
     if float(np.max(prediction.estimate.card_bytes)) > context.limit_bytes:

@@ -128,6 +128,42 @@ def test_migration_and_mutual_routing_exclude_each_other() -> None:
     assert asked.on & {"expert_migration", "mutual_routing"} == {"mutual_routing"}
 
 
+def test_a_feature_without_what_it_rests_on_is_off_or_refused() -> None:
+    # MindSpeed checks --moe-grouped-gemm for both; Megatron-LM gathers parameters only where it overlaps the reduction.
+    apart = choose(target="mindspeed-llm", features={"grouped_gemm": "off"})
+    assert not {"moe_alltoall_overlap", "tp_extend_ep", "mutual_routing"} & apart.on
+    assert apart.off_reasons["moe_alltoall_overlap"] == "it needs grouped_gemm"
+    assert "shared_expert_overlap" in apart.on
+    assert "moe_alltoall_overlap" in choose(target="any", features={"grouped_gemm": "off"}).on
+    with pytest.raises(UnsupportedError, match="tp_extend_ep: it needs grouped_gemm"):
+        choose(target="mindspeed-llm", features={"grouped_gemm": "off", "tp_extend_ep": "on"})
+    assert "overlap_param_gather" not in choose("llama2-70b", features={"overlap_grad_reduce": "off"}).on
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_alternatives_are_left_to_time_only_where_auto_may_have_either(target: str) -> None:
+    choice = choose(target=target)
+    assert any("grouped_gemm" not in on for on in choice.alternatives)
+    assert len({choice.on, *choice.alternatives}) == 1 + len(choice.alternatives)
+    for asked in ("on", "off"):
+        fixed = choose(target=target, features={"grouped_gemm": asked})
+        assert all(("grouped_gemm" in on) == (asked == "on") for on in (fixed.on, *fixed.alternatives))
+    assert choose("llama2-70b", target=target).alternatives == ()
+
+
+def test_what_an_alternative_lacks_takes_with_it_what_rests_on_it() -> None:
+    choice = choose(target="mindspeed-llm")
+    apart = next(on for on in choice.alternatives if "grouped_gemm" not in on)
+    assert not {"moe_alltoall_overlap", "tp_extend_ep"} & apart
+    assert "shared_expert_overlap" in apart
+    copies = next(on for on in choice.alternatives if "mutual_routing" in on)
+    assert "expert_migration" not in copies
+    assert "grouped_gemm" in copies
+    asked = choose(target="mindspeed-llm", features={"moe_alltoall_overlap": "on"})
+    assert all("grouped_gemm" in on for on in asked.alternatives)
+    assert not any("mutual_routing" in on for on in choose(target="any", numerics="exact").alternatives)
+
+
 def test_dropped_tokens_are_lossy() -> None:
     assert "capacity_drop" not in choose(target="any").on
     assert "capacity_drop" in choose(target="any", numerics="lossy").on

@@ -23,7 +23,12 @@ WORLD, BATCH, SEQ = 192, 96, 3072
 
 
 def facts(
-    model: str = "deepseek-v3", *, world: int = WORLD, features: set[str] | None = None, **changed: Any
+    model: str = "deepseek-v3",
+    *,
+    world: int = WORLD,
+    features: set[str] | None = None,
+    asked: frozenset[str] = frozenset(),
+    **changed: Any,
 ) -> dict[str, Any]:
     """Facts of a run on nodes of eight ranks, every feature on."""
     found = facts_of(
@@ -34,6 +39,7 @@ def facts(
         node_ranks=8,
         tp_limit=8,
         features=set(FEATURES) if features is None else features,
+        asked=asked,
     )
     return {**found, **changed}
 
@@ -119,7 +125,10 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
     accepts = rejects = applies = False
     for model, features in product(("deepseek-v3", "llama2-70b", "qwen3-0.6b"), (set(), set(FEATURES))):
         strict = bool(features)
-        values = values_of(arbitrary(), facts(model, features=features, exact_numerics=strict, deterministic=strict))
+        values = values_of(
+            arbitrary(),
+            facts(model, features=features, exact_numerics=strict, deterministic=strict, asked=frozenset(features)),
+        )
         obeyed = np.broadcast_to(rule.mask(values), (len(arbitrary()),))
         accepts, rejects = accepts or bool(obeyed.any()), rejects or bool((~obeyed).any())
         applies = applies or not rule.when or bool(np.any(evaluate(rule.when, values) & obeyed))

@@ -1,0 +1,58 @@
+"""A feature that the spec switches on is used by every plan, or the spec has none and says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import plan
+from autodeploy.strategies.rules import load_rules
+
+ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
+
+
+def answered(features: dict[str, str], *, target: str = "any", **training: Any):
+    dense = bool({"mc2", "coc"} & set(features))
+    return plan(
+        read_spec_document(
+            {
+                "model": "llama2-7b" if dense else "mixtral-8x7b",
+                "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+                "training": {"seq_length": 4096, "global_batch_size": 128, "routing_imbalance": 1.3, **training},
+                "search": {"target": target, "effort": "fast", "features": features, "top_k": 3},
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("name", sorted(name.removeprefix("asked_") for name in ASKED))
+def test_what_is_on_is_used_by_every_plan(name: str) -> None:
+    found = answered({name: "on"})
+    assert found.plans, found.infeasible
+    for each in found.plans:
+        assert name in each.strategy.features
+
+
+def test_what_mindspeed_moves_experts_with_is_used_too() -> None:
+    for each in answered({"mutual_routing": "on"}, target="mindspeed-llm").plans:
+        assert each.strategy.schedule in {"adaptive_pipe", "dualpipev"}
+        assert {"mutual_routing", "grouped_gemm"} <= set(each.strategy.features)
+
+
+def test_features_that_no_strategy_has_together_leave_none_and_say_so() -> None:
+    found = answered({"adaptive_pipe": "on", "overlap_grad_reduce": "on"})
+    assert found.status == "infeasible"
+    assert found.infeasible is not None
+    said = " ".join(found.infeasible.binding_rules)
+    assert "adaptive_pipe_is_on" in said
+    assert "data_parallel_overlap_is_on" in said
+    changes = {each.change for each in found.infeasible.nearest}
+    assert {"search.features.adaptive_pipe: auto", "search.features.overlap_grad_reduce: auto"} <= changes
+
+
+def test_auto_and_off_ask_for_nothing() -> None:
+    free, off = (answered({"hierarchical_a2a": switch}) for switch in ("auto", "off"))
+    assert not {name for name in (*free.counts.rejected, *off.counts.rejected) if name.endswith(("_is_on", "_are_on"))}
+    assert all("hierarchical_a2a" not in each.strategy.features for each in off.plans)
