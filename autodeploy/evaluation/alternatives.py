@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.unit_costs import MODULE, UnitCosts, chosen, unit_costs
-from autodeploy.strategies.candidates import PAIRED
 from autodeploy.strategies.rules import load_rules, values_of
 
 if TYPE_CHECKING:
@@ -54,11 +53,10 @@ def closed(context: Context) -> tuple[Context, ...]:
 
 def _seconds(costs: UnitCosts, candidates: Candidates) -> Floats:
     """Of a micro batch through all layers, with experts where they migrate to [n]."""
-    paired = np.isin(candidates.schedule, PAIRED)
     total = np.zeros(len(candidates))
     for place, (layer, count) in enumerate(zip(costs.layers, costs.counts, strict=True)):
         pairs = costs.moved_pairs or costs.pairs
-        hidden = np.where(paired, pairs[place][place].hidden_s, 0.0)
+        hidden = np.where(candidates.paired, pairs[place][place].hidden_s, 0.0)
         total = total + count * (costs.moved.get(place, layer).alone_s - hidden)
     module = costs.moved.get(MODULE, costs.mtp)
     return total if module is None else np.asarray(total + module.alone_s)
