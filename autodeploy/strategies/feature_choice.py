@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
@@ -106,9 +105,10 @@ _RESTS_ON: dict[str, dict[str, str]] = {
         "mutual_routing": "grouped_gemm",
     },
 }
-# Neither is faster for every strategy: where `auto` may do without the first, each strategy's estimate decides.
-# With a second name, what is decided is which of two that exclude each other.
-_DECIDED_BY_TIME: tuple[tuple[str, str | None], ...] = (("grouped_gemm", None), ("expert_migration", "mutual_routing"))
+# Of two that exclude each other neither is faster for every strategy: where `auto` may have either, each strategy's
+# estimate decides. Grouped multiplication is not left to that: no record has one layout with and without it, and its
+# fitted rate stands for more than the kernel. It stays on, as in the recipes, and `off` is for the user to ask.
+_DECIDED_BY_TIME: tuple[tuple[str, str], ...] = (("expert_migration", "mutual_routing"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,22 +186,14 @@ def _resolved(
 def _alternatives(
     on: frozenset[str], asked: Mapping[str, str], search: SearchSpec, model: ModelSpec, profile_name: str
 ) -> tuple[frozenset[str], ...]:
-    """The sets that result where features decided by time are left out, in every combination."""
-    left_out = [
-        first
-        for first, second in _DECIDED_BY_TIME
-        if first in on
-        and asked.get(first, "auto") == "auto"
-        and (second is None or asked.get(second, "auto") == "auto")
-    ]
-    wanted = dict(_DECIDED_BY_TIME)
+    """The sets that result where one decided by time gives way to the other."""
     found: list[frozenset[str]] = []
-    for count in range(1, len(left_out) + 1):
-        for names in combinations(left_out, count):
-            other, _, errors = _resolved({**asked, **dict.fromkeys(names, "off")}, search, model, profile_name)
-            instead = {wanted[name] for name in names} - {None}
-            if not errors and instead <= other and other != on and other not in found:
-                found.append(other)
+    for first, second in _DECIDED_BY_TIME:
+        if first not in on or "auto" not in {asked.get(first, "auto")} & {asked.get(second, "auto")}:
+            continue
+        other, _, errors = _resolved({**asked, first: "off"}, search, model, profile_name)
+        if not errors and second in other:
+            found.append(other)
     return tuple(found)
 
 

@@ -71,12 +71,18 @@ def dominance(record: Record) -> Dominance:
 def dominance_under_auto(record: Record) -> Dominance:
     """Search with every feature at auto for the framework of the run, and compare with the estimate of what was run.
 
-    What a record says beside features - its release, a compiled graph - stays as it was, and so do lossy numerics.
+    What a record says beside features - its release, a compiled graph - stays as it was, and so do lossy numerics and
+    whether experts are multiplied together, which `auto` does not decide by time.
     """
     prediction = predict_record(record)
     had = prediction.context.features
     lossy = any(FEATURES[name].numerics == "lossy" for name in had & set(FEATURES))
-    search = SearchSpec(target=TARGETS.get(record.framework, "megatron"), numerics="lossy" if lossy else "reordered")
+    apart = record.model.is_moe and "grouped_gemm" not in had
+    search = SearchSpec(
+        target=TARGETS.get(record.framework, "megatron"),
+        numerics="lossy" if lossy else "reordered",
+        features={"grouped_gemm": "off"} if apart else {},
+    )
     why = incomparable(prediction, search.target)
     choice = choose_features(search, record.model, prediction.profile.name)
     context = build_context(

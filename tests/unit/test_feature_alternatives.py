@@ -37,47 +37,36 @@ def spec_of(
     return read_spec_document(document)
 
 
+FORCED: dict[str, dict[str, str]] = {
+    "migration": {"expert_migration": "on"},
+    "copies": {"mutual_routing": "on"},
+    "auto": {},
+}
+
+
 @pytest.mark.parametrize("strategy", CUTS, ids=str)
-def test_auto_is_the_faster_of_on_and_off(strategy: dict[str, Any]) -> None:
+def test_auto_is_the_faster_of_two_that_exclude_each_other(strategy: dict[str, Any]) -> None:
     steps = {
-        switch: estimate(spec_of(strategy, features={"grouped_gemm": switch})).step_time_s
-        for switch in ("on", "off", "auto")
+        name: estimate(spec_of(strategy, imbalance=2.0, features=features)).step_time_s
+        for name, features in FORCED.items()
     }
-    assert steps["auto"] == min(steps["on"], steps["off"])
-    assert steps["on"] != steps["off"]
+    # What migrating costs a step is left out of the choice.
+    assert steps["auto"] <= min(steps["migration"], steps["copies"]) * 1.02
+    assert steps["auto"] in {steps["migration"], steps["copies"]}
 
 
-@pytest.mark.parametrize("target", ["any", "mindspeed-llm", "megatron", "mindformers"])
+@pytest.mark.parametrize("target", ["any", "mindspeed-llm"])
 def test_the_best_plan_is_no_slower_than_with_either_forced(target: str) -> None:
     found = {}
-    for switch in ("on", "off", "auto"):
-        answer = plan(spec_of(target=target, features={"grouped_gemm": switch}))
-        found[switch] = answer.plans[0].step_time_s
+    for name, features in FORCED.items():
+        answer = plan(spec_of(target=target, imbalance=2.0, features=features))
+        found[name] = answer.plans[0].step_time_s
         for each in answer.plans:
-            assert ("grouped_gemm" in each.strategy.features) == (switch == "on") or switch == "auto"
             # A plan names the features that it uses: under these alone it is predicted the same.
-            assert reestimate(spec_of(target=target), each).step_time_s == pytest.approx(each.step_time_s)
-    assert found["auto"] <= min(found["on"], found["off"]) * (1 + 1e-9)
-
-
-def test_a_target_that_needs_the_feature_keeps_it() -> None:
-    """MindSpeed fb_overlap.py asks for --moe-grouped-gemm: nothing of it is left to time."""
-    strategy = {
-        "tp": 2,
-        "pp": 2,
-        "vpp": 2,
-        "ep": 4,
-        "etp": 1,
-        "schedule": "adaptive_pipe",
-        "moe_dispatcher": "alltoall",
-    }
-    for target, free in (("mindspeed-llm", False), ("any", True)):
-        steps = {
-            switch: estimate(spec_of(strategy, target=target, features={"grouped_gemm": switch})).step_time_s
-            for switch in ("on", "off", "auto")
-        }
-        assert steps["off"] < steps["on"]
-        assert steps["auto"] == pytest.approx(steps["off" if free else "on"])
+            assert reestimate(spec_of(target=target, imbalance=2.0), each).step_time_s == pytest.approx(
+                each.step_time_s
+            )
+    assert found["auto"] <= min(found["migration"], found["copies"]) * 1.02
 
 
 @pytest.mark.parametrize("target", ["any", "mindspeed-llm"])
@@ -86,7 +75,7 @@ def test_no_alternative_of_a_candidate_is_faster(target: str) -> None:
     spec = spec_of(target=target, imbalance=2.0)
     prepared = prepare(spec)
     sets = closed(prepared.context)
-    assert len(sets) == {"any": 4, "mindspeed-llm": 3}[target]
+    assert len(sets) == 2
     legal, _ = legal_candidates(spec.search, prepared.context, prepared.profile, prepared.choice)
     legal = legal.take(slice(0, None, 97))
     _, used = fastest_costs(prepared.context, legal)

@@ -140,28 +140,22 @@ def test_a_feature_without_what_it_rests_on_is_off_or_refused() -> None:
     assert "overlap_param_gather" not in choose("llama2-70b", features={"overlap_grad_reduce": "off"}).on
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["any", "mindspeed-llm"])
 def test_alternatives_are_left_to_time_only_where_auto_may_have_either(target: str) -> None:
     choice = choose(target=target)
-    assert any("grouped_gemm" not in on for on in choice.alternatives)
-    assert len({choice.on, *choice.alternatives}) == 1 + len(choice.alternatives)
-    for asked in ("on", "off"):
-        fixed = choose(target=target, features={"grouped_gemm": asked})
-        assert all(("grouped_gemm" in on) == (asked == "on") for on in (fixed.on, *fixed.alternatives))
+    (copies,) = choice.alternatives
+    assert copies == choice.on - {"expert_migration"} | {"mutual_routing"}
+    for name in ("expert_migration", "mutual_routing"):
+        for asked in ("on", "off"):
+            assert choose(target=target, features={name: asked}).alternatives == ()
     assert choose("llama2-70b", target=target).alternatives == ()
+    assert choose(target=target, numerics="exact").alternatives == ()
 
 
-def test_what_an_alternative_lacks_takes_with_it_what_rests_on_it() -> None:
-    choice = choose(target="mindspeed-llm")
-    apart = next(on for on in choice.alternatives if "grouped_gemm" not in on)
-    assert not {"moe_alltoall_overlap", "tp_extend_ep"} & apart
-    assert "shared_expert_overlap" in apart
-    copies = next(on for on in choice.alternatives if "mutual_routing" in on)
-    assert "expert_migration" not in copies
-    assert "grouped_gemm" in copies
-    asked = choose(target="mindspeed-llm", features={"moe_alltoall_overlap": "on"})
-    assert all("grouped_gemm" in on for on in asked.alternatives)
-    assert not any("mutual_routing" in on for on in choose(target="any", numerics="exact").alternatives)
+@pytest.mark.parametrize("target", TARGETS)
+def test_grouped_multiplication_is_not_left_to_time(target: str) -> None:
+    choice = choose(target=target)
+    assert all("grouped_gemm" in on for on in (choice.on, *choice.alternatives))
 
 
 def test_dropped_tokens_are_lossy() -> None:
