@@ -108,6 +108,12 @@ def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False) -> tuple
     return distinct([*(getattr(candidates, name) for name in axes), np.isin(candidates.schedule, PAIRED)])
 
 
+def cut_key(candidate: Candidates, *, by_replicas: bool = False) -> tuple[int, ...]:
+    """What tells the cut of one candidate from that of another; by_replicas : as in `distinct_cuts`."""
+    axes = (*CUT_AXES, *SHAPE_AXES) if by_replicas else CUT_AXES
+    return (*(int(getattr(candidate, name)[0]) for name in axes), int(candidate.schedule[0]) in PAIRED)
+
+
 def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[CandidateTree, Ints]:
     """The tree of any candidates, and the place in it of each of them; by_replicas : as in `distinct_cuts`."""
     columns = candidates.columns()
