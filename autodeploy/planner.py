@@ -164,7 +164,7 @@ def plan(
     """
     started = time.monotonic()
     prepared = _with_best_batch(prepare(spec))
-    searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context, should_cancel)
     enumerated_s = time.monotonic() - started
     report = _Reporter(progress, started, searched)
     report.enumerated()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.errors import SearchCancelled
 from autodeploy.evaluation.stage_memory import allocator_limit_bytes, communication_bytes, on_card_bytes
 from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.evaluation.sweep_columns import WORK_PARTS, PlacedCosts, placed_costs
@@ -24,7 +25,7 @@ from autodeploy.strategies.tree import tree_of
 from cost_models.schedule import group_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates, Ints
@@ -75,8 +76,20 @@ def sweep(candidates: Candidates, context: Context) -> Sweep:
     return sweep_tree(tree, context).take(places)
 
 
-def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True) -> Sweep:
-    """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown."""
+def sweep_tree(
+    tree: CandidateTree,
+    context: Context,
+    *,
+    parts: bool = True,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Sweep:
+    """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown.
+
+    Raises
+    ------
+    SearchCancelled
+        when should_cancel, which is polled between blocks, says so.
+    """
     names = PARTS if parts else ()
     # One allocation: the system backs large ones with large pages.
     data = np.empty((len(TOTALS) + len(names), len(tree)))
@@ -84,11 +97,13 @@ def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True) -> 
     if parts:
         columns["recompute_s"][:] = 0.0
     if len(tree):
-        _fill(columns, tree, context)
+        _fill(columns, tree, context, should_cancel)
     return Sweep(**{name: columns[name] for name in TOTALS}, parts={name: columns[name] for name in names})
 
 
-def _fill(columns: dict[str, Floats], tree: CandidateTree, context: Context) -> None:
+def _fill(
+    columns: dict[str, Floats], tree: CandidateTree, context: Context, should_cancel: Callable[[], bool] | None
+) -> None:
     if any(SCHEDULES[schedule] == "dualpipe" for schedule, _ in tree.ways):
         raise ValueError("dualpipe is estimated, not swept")
     costs = placed_costs(unit_costs(context, tree.cuts), tree, context)
@@ -97,6 +112,8 @@ def _fill(columns: dict[str, Floats], tree: CandidateTree, context: Context) -> 
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
         way = Way(schedule, vpp)
         for block in _blocks(rows):
+            if should_cancel is not None and should_cancel():
+                raise SearchCancelled("cancelled while strategies were looked at")
             here = rows[block]
             first = start + block.start
             pairs = costs.pairs.rows(here) if way.paired else costs.pairs

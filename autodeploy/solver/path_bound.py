@@ -204,7 +204,7 @@ class _Model:
     """
 
     def __init__(self, problem: InnerProblem, paths: list[SchedulePath]) -> None:
-        from ortools.linear_solver import linear_solver_pb2
+        from ortools.linear_solver import linear_solver_pb2  # type: ignore[import-untyped]
 
         self.problem = problem
         self.unit = max(c.forward_s + c.backward_s for c in problem.classes) * problem.micro_batches
@@ -311,7 +311,7 @@ class _Model:
 
     def _load(self) -> None:
         """Hand what is new to the solver: all at once at first, then row by row to keep its basis."""
-        from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
+        from ortools.linear_solver import pywraplp
 
         if self.solver is None:
             for number, (low, high) in enumerate(self.columns):

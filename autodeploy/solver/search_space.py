@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.errors import SpecError
+from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.build_context import spec_context
-from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
+from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep, sweep_tree
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.grid import Grid, grid_of
@@ -25,7 +25,7 @@ from autodeploy.strategies.space_size import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.search import SearchSpec
@@ -53,8 +53,14 @@ class Searched:
         return self.contexts[int(self.variant[index])]
 
 
-def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> Searched:
-    """All candidates of a spec over its cards and batches.
+def search_space(
+    spec: Spec,
+    profile: Profile,
+    choice: FeatureChoice,
+    nominal: Context,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Searched:
+    """All candidates of a spec over its cards and batches; none of a context in which it was cancelled.
 
     Raises
     ------
@@ -73,7 +79,14 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
         enumerated += len(legal) + sum(dead.values())
         for name, count in dead.items():
             rejected[name] = rejected.get(name, 0) + count
-        table = sweep_tree(legal, context, parts=False)
+        try:
+            table = sweep_tree(legal, context, parts=False, should_cancel=should_cancel)
+        except SearchCancelled:
+            none = legal.take(slice(0))
+            parts.append(none)
+            swept.append(sweep(none, context))
+            variants.append(np.zeros(0, dtype=np.int64))
+            break
         fits = np.flatnonzero(np.isfinite(table.repaired_s))
         too_big += len(legal) - len(fits)
         parts.append(legal.take(fits))
