@@ -76,18 +76,21 @@ def best_first(
 
     def settle() -> None:
         """Solve the best in earnest; once, unless better ones are found later."""
-        if frontier.best and not open_.cancelled():
+        best = [solved.index for solved in frontier.best[:top_k]]
+        if best != settled and not open_.cancelled():
             plans.other_ways(top_k)
             _refine(frontier, open_, budget, refined, report)
+            settled[:] = [solved.index for solved in frontier.best[:top_k]]
 
     refined: set[int] = set()
+    settled: list[int] = []
     plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
     plans.by_estimate(max(1, budget.quick // OPENING))
     if frontier.best and not open_.cancelled():
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
         for look in open_.by_paths(enough_s, plans.left, budget.paths):
-            if not plans.left():
+            if look.deep:
                 settle()
             elif look.hopeful:
                 plans.of_tuple(int(open_.outer[look.rows[0]]))

@@ -41,9 +41,9 @@ _, STAGES, PATHS, WHOLE, SOLVED = range(5)
 
 TOGETHER = 32
 """Outer tuples whose costs are computed together."""
-PROOF = 0.6
+PROOF = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
-ROUNDS = (8, 16, 32, 64)
+ROUNDS = (4, 8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
 MASTER = 1.0
 """CP-SAT's deterministic time for a problem that paths leave open."""
@@ -57,10 +57,14 @@ SLOTS = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Candidates [n] of one outer tuple. hopeful: its bound by paths is the least of all, and it may be planned."""
+    """Candidates [n] of one outer tuple.
+
+    hopeful: its bound by paths is the least of all, and it may be planned; deep: only bounds are raised from now on.
+    """
 
     rows: npt.NDArray[np.int64]
-    hopeful: bool
+    hopeful: bool = False
+    deep: bool = False
 
 
 @dataclass(eq=False)
@@ -147,7 +151,7 @@ class OpenBounds:
         queue = [(float(self.bounds_s[rows].min()), number) for number, rows in enumerate(tuples)]
         heapq.heapify(queue)
         aside: list[tuple[float, int]] = []
-        proof, handed_all = PROOF * work, False
+        proof, handed_all, told = PROOF * work, False, False
 
         def handing() -> bool:
             return not handed_all and work > proof and planning()
@@ -180,9 +184,12 @@ class OpenBounds:
             if known[number].visits and handing():
                 aside.append((bound_s, number))
                 continue
+            if handed_all and not told:
+                told = True
+                yield Look(rows, deep=True)
             work -= self._visit(known[number], rows, enough_s(), work)
             heapq.heappush(queue, (float(self.bounds_s[rows].min()), number))
-            yield Look(rows, hopeful=False)
+            yield Look(rows, deep=handed_all)
 
     def _tuples_below(self, enough_s: float) -> list[npt.NDArray[np.int64]]:
         """The candidates of each outer tuple that has any with a bound below enough_s."""
