@@ -575,5 +575,6 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
             candidate, strategy, context, spec, prepared.profile, prepared.choice, prepared.identity
         ),
         estimated=lambda: predict(prepared, strategy).plan,
+        placed=lambda: place_candidate(candidate, context, spec, prepared.identity),
         best=lambda: best or plan(spec),
     )

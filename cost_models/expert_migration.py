@@ -9,6 +9,7 @@ placement, migration of a layer where the coefficient of variation falls by at l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from cost_models.load_balance import (
     loads_of_ranks,
     variation_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INTERVAL_STEPS = 50  # --expert-placement-freq
 LEAST_DROP = 0.08  # --fine-grained-expert-placement-thre
@@ -58,37 +62,63 @@ def greedy_placement(loads: Floats, nodes: int, ranks: int) -> Ints:
     ----------
     loads : predicted [layers, experts]. ranks : of the group, a multiple of nodes; experts divide by ranks.
     """
-    layers, experts = loads.shape
-    inside = ranks // nodes
-    order = np.argsort(-loads, axis=1, kind="stable")
-    heaviest_first = np.ascontiguousarray(np.take_along_axis(loads, order, 1).T)
-    # Loads of nodes and ranks that still have a free slot, of full ones infinite; a layer's nodes follow each other.
-    node_load, rank_load = np.zeros((layers, nodes)), np.zeros((layers * nodes, inside))
-    node_slots, rank_slots = np.full(layers * nodes, experts // nodes), np.full(layers * ranks, experts // ranks)
-    node_flat, rank_flat = node_load.ravel(), rank_load.ravel()
-    placed = np.empty((experts, layers), dtype=np.int64)
-    first, rank = np.arange(layers) * nodes, np.zeros(layers, dtype=np.int64)
-    node = first
-    for number, load in enumerate(heaviest_first):
-        if nodes > 1:
-            node = first + node_load.argmin(axis=1)
-            _fill(node_flat, node_slots, node, load)
-        if inside > 1:
-            rank = rank_load.take(node, axis=0).argmin(axis=1)
-            _fill(rank_flat, rank_slots, node * inside + rank, load)
-        placed[number] = (node - first) * inside + rank
-    placement = np.empty((layers, experts), dtype=np.int64)
-    np.put_along_axis(placement, order, placed.T, 1)
-    return placement
+    return greedy_placements([(loads, nodes, ranks)])[0]
 
 
-def _fill(loads: Floats, slots: Ints, place: Ints, load: Floats) -> None:
-    """Put a load into a slot of each layer, in place."""
-    left = slots.take(place) - 1
-    slots[place] = left
-    held = loads.take(place) + load
-    held[left == 0] = np.inf
-    loads[place] = held
+def greedy_placements(cases: Sequence[tuple[Floats, int, int]]) -> list[Ints]:
+    """`greedy_placement` of several (loads, nodes, ranks) with equally many experts, step by step for all of them."""
+    # Cases that share their loads share the order of their experts.
+    each = np.array([len(loads) for loads, _, _ in cases])
+    nodes, ranks = (np.repeat(np.array(sizes), each) for sizes in zip(*((n, r) for _, n, r in cases), strict=True))
+    orders = {id(loads): np.argsort(-loads, axis=1, kind="stable") for loads, _, _ in cases}
+    order = np.concatenate([orders[id(loads)] for loads, _, _ in cases])
+    sorted_loads = np.concatenate([np.take_along_axis(loads, orders[id(loads)], 1) for loads, _, _ in cases])
+    node = np.zeros(order.shape, dtype=np.int64)
+    node[nodes > 1] = _filled(sorted_loads[nodes > 1], nodes[nodes > 1])
+    placed = np.empty_like(node)
+    for count in np.unique(nodes).tolist():
+        rows = np.flatnonzero(nodes == count)
+        # Experts of one node follow each other, and are still sorted.
+        by_node = np.argsort(node[rows].astype(np.int16), axis=1, kind="stable")  # 16 bits are sorted by counting
+        held = np.take_along_axis(sorted_loads[rows], by_node, 1).reshape(len(rows) * count, -1)
+        inside = ranks[rows] // count
+        found = _filled(held, np.repeat(inside, count)).reshape(len(rows), count, -1)
+        found += (np.arange(count) * inside[:, None])[..., None]
+        back = np.empty((len(rows), order.shape[1]), dtype=np.int64)
+        np.put_along_axis(back, by_node, found.reshape(back.shape), 1)
+        placed[rows] = back
+    placement = np.empty_like(placed)
+    np.put_along_axis(placement, order, placed, 1)
+    return np.split(placement, np.cumsum(each)[:-1])
+
+
+def _filled(loads: Floats, places: Ints) -> Ints:
+    """Which of `places` [n], each with equally many slots, takes each load [n, items], the heaviest load first.
+
+    It is the place with the least load among those with a free slot; of equals the first.
+    """
+    n, items = loads.shape
+    most = int(places.max(initial=1))
+    if most == 1:
+        return np.zeros((n, items), dtype=np.int64)
+    # Loads of full places are infinite, and of those that a row doesn't have.
+    held = np.where(np.arange(most) < places[:, None], 0.0, np.inf)
+    slots = np.repeat(items // places, most)
+    flat, first = held.ravel(), np.arange(n) * most
+    full = np.array([np.inf, *np.zeros(int(slots.max(initial=1)))])
+    taken = np.empty((items, n), dtype=np.int64)
+    for number, load in enumerate(np.ascontiguousarray(loads.T)):
+        place = held.argmin(axis=1)
+        taken[number] = place
+        place += first
+        left = slots.take(place)
+        left -= 1
+        slots[place] = left
+        sums = flat.take(place)
+        sums += load
+        sums += full.take(left)
+        flat[place] = sums
+    return np.ascontiguousarray(taken.T)
 
 
 def migrate(
@@ -103,47 +133,88 @@ def migrate(
 
     The first row only teaches the prediction. A series of one row is taken to stay as it is.
     """
+    return migrate_all([(series, nodes, ranks)], interval=interval, least_drop=least_drop)[0]
+
+
+def migrate_all(
+    cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int = INTERVAL_STEPS, least_drop: float = LEAST_DROP
+) -> list[Migration]:
+    """`migrate` for several (series, nodes, ranks) with equally many experts."""
+    if not cases:
+        return []
+    known = {id(series): _predicted(series, interval) for series in {id(s): s for s, _, _ in cases}.values()}
+    predicted = [known[id(series)] for series, _, _ in cases]
+    # What is predicted does not depend on who holds the experts: all placements are found at once.
+    wanted = greedy_placements(
+        [(each.expected, nodes, ranks) for each, (_, nodes, ranks) in zip(predicted, cases, strict=True)]
+    )
+    return [
+        _followed(each, new, nodes, ranks, least_drop)
+        for each, new, (_, nodes, ranks) in zip(predicted, wanted, cases, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Predicted:
+    """Loads that came [rows, layers, experts], rows at which a placement is due, the loads expected then, the error."""
+
+    loads: Floats
+    expected: Floats
+    due: list[int]
+    error: float
+
+
+def _predicted(series: LoadSeries, interval: int) -> _Predicted:
+    """A series after its first row, which only teaches."""
     loads = series.loads if len(series.loads) > 1 else np.repeat(series.loads, 2, axis=0)
     steps = series.steps if len(series.steps) > 1 else series.steps[0] + np.array([0, interval])
-    layers, experts = loads.shape[1:]
     keep = EMA_WEIGHT ** np.diff(steps).astype(np.float64)
-    predictions, wrong, held = [loads[0]], 0.0, 0.0
+    predictions = [loads[0]]
     due: list[int] = []
     for row in range(1, len(loads)):
-        if steps[row] >= (steps[due[-1]] + interval if due else steps[1]):
-            due.append(row)
-        predicted, actual = predictions[-1], loads[row]
-        wrong += float(np.abs(predicted - actual).sum())
-        held += float(actual.sum())
-        predictions.append(keep[row - 1] * predicted + (1.0 - keep[row - 1]) * actual)
-    # What is predicted does not depend on who holds the experts: all placements are found at once.
-    wanted = greedy_placement(np.concatenate([predictions[row - 1] for row in due]), nodes, ranks)
-    new = dict(zip(due, wanted.reshape(len(due), layers, experts), strict=True))
+        if steps[row] >= (steps[due[-1] + 1] + interval if due else steps[1]):
+            due.append(row - 1)
+        predictions.append(keep[row - 1] * predictions[-1] + (1.0 - keep[row - 1]) * loads[row])
+    came, expected = loads[1:], np.stack(predictions[:-1])
+    error = float(np.abs(expected - came).sum()) / max(float(came.sum()), 1e-300)
+    return _Predicted(came, expected[due].reshape(-1, series.experts), due, error)
+
+
+def _followed(predicted: _Predicted, wanted: Ints, nodes: int, ranks: int, least_drop: float) -> Migration:
+    """The loads that came, with the experts where migration has them; wanted : placements at the rows that are due."""
+    loads, (layers, experts) = predicted.loads, predicted.loads.shape[1:]
+    # Layers of all rows at once, each on ranks of its own.
+    expected, wanted = predicted.expected.reshape(-1, layers, experts), wanted.reshape(-1, layers, experts)
+    after = variation_of(_on_ranks(expected, wanted, ranks))
+    due = dict(zip(predicted.due, zip(expected, wanted, after, strict=True), strict=True))
     placement = contiguous(layers, experts, ranks)
-    moved, seen, levels = [], [], []
-    for row in range(1, len(loads)):
-        if row in new:
-            placement, arriving = _moved(predictions[row - 1], placement, new[row], ranks, least_drop)
-            moved.append(float(arriving.mean()))
-        on_ranks = loads_of_ranks(loads[row], placement, ranks)
-        seen.append(imbalance_of(on_ranks))
-        levels.append(imbalance_of(on_ranks.reshape(layers, nodes, -1).sum(axis=-1)))
+    held, arrived = [], []
+    for row in range(len(loads)):
+        if row in due:
+            loads_then, new, varied = due[row]
+            better = variation_of(loads_of_ranks(loads_then, placement, ranks)) - varied >= least_drop
+            chosen = np.where(better[:, None], new, placement)
+            arrived.append(np.where(chosen != placement, chosen, ranks))
+            placement = chosen
+        held.append(placement)
+    moved = _on_ranks(np.ones_like(expected), np.stack(arrived), ranks + 1)[..., :ranks].max(axis=-1).mean(axis=-1)
+    on_ranks = _on_ranks(loads, np.stack(held), ranks)
+    seen = imbalance_of(on_ranks)
+    levels = imbalance_of(on_ranks.reshape(*seen.shape, nodes, -1).sum(axis=-1))
     return Migration(
         imbalance=float(np.mean(seen)),
         node_imbalance=float(np.mean(levels)),
         peak_imbalance=float(np.max(seen, axis=0).mean()),
         moved_experts=float(np.mean(moved[1:] if len(moved) > 1 else moved)),
-        prediction_error=wrong / max(held, 1e-300),
+        prediction_error=predicted.error,
     )
 
 
-def _moved(predicted: Floats, placement: Ints, new: Ints, ranks: int, least_drop: float) -> tuple[Ints, Floats]:
-    """The next placement, and the experts that arrive at the busiest rank of each layer [layers]."""
-    before, after = (variation_of(loads_of_ranks(predicted, p, ranks)) for p in (placement, new))
-    better = (before - after >= least_drop)[:, None]
-    chosen = np.where(better, new, placement)
-    arrived = loads_of_ranks((chosen != placement).astype(np.float64), chosen, ranks)
-    return chosen, np.asarray(arrived.max(axis=-1))
+def _on_ranks(loads: Floats, placements: Ints, ranks: int) -> Floats:
+    """Loads of ranks [rows, layers, ranks] where every row has a placement of its own [rows, layers, experts]."""
+    rows, layers, experts = loads.shape
+    one = loads_of_ranks(loads.reshape(-1, experts), placements.reshape(-1, experts), ranks)
+    return one.reshape(rows, layers, ranks)
 
 
 def migration_s(

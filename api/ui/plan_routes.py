@@ -17,6 +17,7 @@ from api.ui.run_page import run_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import cell_texts, row_title
+from autodeploy.reports.wording import choices
 from autodeploy.services.comparisons import MOST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 
@@ -118,7 +119,7 @@ def _plan_page(
     except NotFoundError as error:
         return not_found(request, error)
     lang = language_of(request)
-    answers: dict[str, Any] = {"what_if": None, "why_not": None, "ablation": None, "errors": ()}
+    answers: dict[str, Any] = {"what_if": None, "why_not": None, "ablation": None, "fitting": "", "errors": ()}
     given = values or {}
     try:
         if box == "what-if":
@@ -126,6 +127,8 @@ def _plan_page(
         elif box == "why-not":
             strategy = changed_strategy(view.plan.strategy, changes_of(given.get("strategy", "")))
             answers["why_not"] = views.why_not(view, strategy)
+            if answers["why_not"].fitting is not None:
+                answers["fitting"] = choices(answers["why_not"].fitting.strategy, lang)
         elif box == "ablation":
             answers["ablation"] = views.ablate(view)
     except SpecError as error:

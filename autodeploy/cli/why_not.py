@@ -11,6 +11,7 @@ from autodeploy.cli.options import Lang, ListFormat, Server, SimpleFormat, Tongu
 
 if TYPE_CHECKING:
     from autodeploy.reports.texts import Language
+    from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.what_if import WhyNot
@@ -41,7 +42,8 @@ def why_not(
 def _here(subject: str, changes: str) -> WhyNot:
     from autodeploy.planner import why_not as explain
 
-    return explain(*_question(subject, changes))
+    spec, strategy, best = _question(subject, changes)
+    return explain(spec, strategy, best=best)
 
 
 def _there(server: str, subject: str, changes: str) -> WhyNot:
@@ -60,9 +62,13 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass."""
     from autodeploy.reports.texts import say
     from autodeploy.reports.translation import translated
+    from autodeploy.reports.wording import choices
 
     message = translated(answer.message, lang)
     lines = [say(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
+    if answer.fitting is not None:
+        peak = f"{answer.fitting.peak_memory_gib:.1f}"
+        lines.append("  " + say(lang, "fits_with", choices=choices(answer.fitting.strategy, lang), peak=peak))
     if answer.step_time_s is not None:
         against = answer.against_best_pct
         compared = "" if against is None else say(lang, "against_best", pct=f"{against:+.1f}")
@@ -73,13 +79,13 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
     return "\n".join(lines)
 
 
-def _question(subject: str, changes: str) -> tuple[Spec, Strategy]:
-    """The spec and the strategy asked about: of a plan, its own strategy with the changes."""
+def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | None]:
+    """The spec and the strategy; of a plan, its own strategy with the changes, and what was found with it."""
     from autodeploy.specs.spec import Spec
 
     wanted = parse_changes(changes)
     if not PLAN_ID.fullmatch(subject):
-        return read_spec(subject), _strategy(wanted)
+        return read_spec(subject), _strategy(wanted), None
     from autodeploy.cli.export import stored_plan
 
     plan_set, plan = stored_plan(subject)
@@ -87,7 +93,7 @@ def _question(subject: str, changes: str) -> tuple[Spec, Strategy]:
     base = {name: value for name, value in base.items() if name not in DERIVED}
     for name in ("per_stage", "num_layers_per_stage"):
         base["recompute"].pop(name, None)
-    return Spec.model_validate(plan_set.search.spec), _strategy(base | wanted)
+    return Spec.model_validate(plan_set.search.spec), _strategy(base | wanted), plan_set
 
 
 def parse_changes(text: str) -> dict[str, Any]:

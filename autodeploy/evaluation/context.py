@@ -10,7 +10,6 @@ import numpy as np
 from autodeploy.evaluation.expert_balance import Loads, placed_balance
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.sample_balance import Packs, attention_factor
-from autodeploy.strategies.candidates import PAIRED, Candidates
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -18,6 +17,7 @@ from cost_models.hbm import OptimizerFormat
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
     from hardware_profiles.profile import Profile
 
@@ -95,7 +95,7 @@ class Context:
     def exchange_features(self, candidates: Candidates) -> ExchangeFeatures:
         """Communication switches of each candidate, where they are legal together."""
         on, n = self.features, len(candidates)
-        paired = np.isin(candidates.schedule, PAIRED)
+        paired = candidates.paired
         flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL])
         fused = (candidates.tp > 1) & (not self.model.is_moe)
         chunks = np.ones(n)
@@ -143,7 +143,7 @@ class Context:
         """Where experts can be moved or copied [n]: MindSpeed wires both through its overlapped layer."""
         found = candidates.ep > 1
         if self.target == "mindspeed-llm":
-            found = found & np.isin(candidates.schedule, PAIRED) & (candidates.moe_dispatcher == FLAT)
+            found = found & candidates.paired & (candidates.moe_dispatcher == FLAT)
             found = found & self.distributed_optimizer
         return np.asarray(found)
 

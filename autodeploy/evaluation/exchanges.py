@@ -24,6 +24,7 @@ from cost_models.compute import vector_s
 if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.prices import Prices
     from autodeploy.workload.operators import Exchange, Floats, LayerTable, Operator, Sharding
 
 HOT = frozenset({"hot_weights", "hot_gradients"})
@@ -122,6 +123,7 @@ def exchange_times(
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
     groups: Groups,
+    prices: Prices,
 ) -> ExchangeTimes:
     """Seconds of every exchange of a layer, and what of them stays exposed inside one micro batch."""
     zero = np.zeros_like(shard.tp)
@@ -134,12 +136,13 @@ def exchange_times(
     launches = {False: zero, True: zero}
     each = []
     rows = {op.name: op for op in table.operators}
-    pieces = _pieces(table, shard, features)
+    pieces, windows = _pieces(table, shard, features), _expert_windows(operators)
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
-        even = uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=False)
+        balance, same = features.balance, (exchange, groups, shard, machine, features, table)
+        even = uneven = prices.once((exchange, balance.mean_exchange), _once_s, *same, busiest=False)
         if lane == "ep" and exchange.name not in HOT:
-            uneven = _once_s(exchange, groups, shard, machine, features, table, busiest=True)
+            uneven = prices.once((exchange, *balance.busiest), _once_s, *same, busiest=True)
         if exchange.kind in once:
             once[exchange.kind] = once[exchange.kind] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
@@ -147,12 +150,12 @@ def exchange_times(
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
             shown = shown_uneven = _exposed_once(
-                exchange, even, machine, features, operators, rows, shard, pieces, back=back
+                exchange, even, machine, features, operators, windows, rows, shard, pieces, back=back
             )
             exposed[lane, back] = exposed[lane, back] + shown * count
             if uneven is not even:
                 shown_uneven = _exposed_once(
-                    exchange, uneven, machine, features, operators, rows, shard, pieces, back=back
+                    exchange, uneven, machine, features, operators, windows, rows, shard, pieces, back=back
                 )
                 extra[back] = extra[back] + (shown_uneven - shown) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
@@ -274,6 +277,7 @@ def _exposed_once(
     machine: Machine,
     features: ExchangeFeatures,
     operators: dict[str, OperatorTime],
+    windows: tuple[Floats, Floats, Floats],
     rows: dict[str, Operator],
     shard: Sharding,
     pieces: dict[str, Floats],
@@ -298,7 +302,7 @@ def _exposed_once(
             step = (core.backward_s / 2.0 if back else core.forward_s) / shard.ring
             return np.asarray(np.maximum(0.0, seconds - step))
     if exchange.kind in {"dispatch", "combine"}:
-        return _behind_experts(exchange, seconds, features, operators, back=back)
+        return _behind_experts(exchange, seconds, features, windows, back=back)
     return seconds
 
 
@@ -361,8 +365,25 @@ def _behind_layer(
     return np.asarray(np.minimum(np.maximum(0.0, seconds * machine.contention - window), seconds))
 
 
+def _expert_windows(operators: dict[str, OperatorTime]) -> tuple[Floats, Floats, Floats]:
+    """Work beside which dispatch and combine may run: the shared expert's forward and backward, the experts' dW."""
+    zero = np.zeros(1)
+    shared = [t for name, t in operators.items() if name.startswith("shared_")]
+    experts = [t for name, t in operators.items() if name.startswith("expert_")]
+    return (
+        np.asarray(sum((t.forward_s for t in shared), zero)),
+        np.asarray(sum((t.backward_s for t in shared), zero)),
+        np.asarray(sum((t.weight_gradient_s for t in experts), zero)),
+    )
+
+
 def _behind_experts(
-    exchange: Exchange, seconds: Floats, features: ExchangeFeatures, operators: dict[str, OperatorTime], *, back: bool
+    exchange: Exchange,
+    seconds: Floats,
+    features: ExchangeFeatures,
+    windows: tuple[Floats, Floats, Floats],
+    *,
+    back: bool,
 ) -> Floats:
     """Dispatch and combine behind the shared expert, and behind expert weight gradients in the backward pass.
 
@@ -371,13 +392,7 @@ def _behind_experts(
     A pass of a pairing schedule that runs alone hides dispatch behind the shared expert, and backward as above.
     Source: MindSpeed docs/zh/features/megatron_moe/megatron-moe-fb-overlap.md, self-hiding in warm-up and cool-down.
     """
-    zero = np.zeros(1)
-    shared = [t for name, t in operators.items() if name.startswith("shared_")]
-    shared_forward = np.asarray(sum((t.forward_s for t in shared), zero))
-    shared_backward = np.asarray(sum((t.backward_s for t in shared), zero))
-    expert_weights = np.asarray(
-        sum((t.weight_gradient_s for name, t in operators.items() if name.startswith("expert_")), zero)
-    )
+    shared_forward, shared_backward, expert_weights = windows
     alone = features.paired
     if not back:
         window = np.where(features.alltoall_overlap | features.shared_expert_overlap, shared_forward / 2.0, 0.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.expert_migration import INTERVAL_STEPS, Migration, migrate
+from cost_models.expert_migration import INTERVAL_STEPS, migrate, migrate_all
 from cost_models.load_balance import (
     LoadSeries,
     capped,
@@ -22,7 +22,7 @@ from cost_models.load_balance import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.context import Context
 
@@ -53,6 +53,11 @@ class ExpertBalance:
     moved_share: Floats
     hot_experts: Floats
 
+    @property
+    def busiest(self) -> tuple[Floats, ...]:
+        """What the busiest rank's exchanges depend on."""
+        return self.compute, self.exchange, self.node
+
 
 @dataclass(frozen=True, slots=True)
 class Loads:
@@ -74,7 +79,7 @@ def even_balance(n: int) -> ExpertBalance:
 
 def placed_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalance:
     """Experts stay where the framework puts them: consecutive ones share a rank."""
-    compute, node, peak = _each(ep, nodes, lambda ranks, _: _placed(context.loads, ranks))
+    compute, node, peak = _each(ep, nodes, lambda *pairs: [_placed(context.loads, ranks) for ranks, _ in pairs])
     one, zero = np.ones_like(ep), np.zeros_like(ep)
     return ExpertBalance(compute, compute, one, node, peak, zero, zero)
 
@@ -82,17 +87,16 @@ def placed_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalance
 def migrated_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalance:
     """Experts move to level the ranks, never to more imbalance than without."""
     placed = placed_balance(context, ep, nodes)
-    left, node, peak, moved = _each(ep, nodes, lambda ranks, places: _migrated(context.loads, ranks, places))
+    left, node, peak, moved = _each(ep, nodes, lambda *pairs: _migrated(context.loads, pairs))
     left = np.minimum(left, placed.compute)
-    one, zero = np.ones_like(ep), np.zeros_like(ep)
     return ExpertBalance(
         left,
         left,
-        one,
+        placed.mean_exchange,
         np.minimum(node, placed.node),
         np.minimum(peak, placed.peak),
         moved * ep / context.loads.experts,
-        zero,
+        placed.hot_experts,
     )
 
 
@@ -100,7 +104,7 @@ def routed_balance(context: Context, ep: Floats, nodes: Floats, allowed: npt.NDA
     """Every rank computes its own tokens for the hottest experts, whose weights it receives instead."""
     placed = placed_balance(context, ep, nodes)
     hot = np.where(allowed & (ep > 1), np.minimum(HOT_EXPERTS, np.floor(context.loads.experts / ep)), 0.0)
-    share, coldest = _each(ep, hot, lambda ranks, number: _routed(context.loads, ranks, number))
+    share, coldest = _each(ep, hot, lambda *pairs: [_routed(context.loads, ranks, number) for ranks, number in pairs])
     share, busiest = np.where(hot > 0, share, 0.0), np.where(hot > 0, coldest, placed.compute)
     zero = np.zeros_like(ep)
     # Activations are sized as if the hot experts' tokens came: the peak is a moment when others are hot.
@@ -113,10 +117,10 @@ def prediction_error(context: Context, ep: int) -> float:
     return migrate(series, nodes=1, ranks=ep).prediction_error if series is not None and _divides(series, ep) else 0.0
 
 
-def _each(first: Floats, second: Floats, value: Callable[[int, int], tuple[float, ...]]) -> tuple[Floats, ...]:
-    """`value` of every distinct pair of whole numbers, one array a result."""
+def _each(first: Floats, second: Floats, values: Callable[..., Sequence[tuple[float, ...]]]) -> tuple[Floats, ...]:
+    """`values` of the distinct pairs of whole numbers, one array a result."""
     pairs, inverse = np.unique(first.astype(np.int64) << 32 | second.astype(np.int64), return_inverse=True)
-    rows = np.array([value(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()])
+    rows = np.array(values(*((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())))
     return tuple(np.ascontiguousarray(rows[inverse, column]) for column in range(rows.shape[1]))
 
 
@@ -169,17 +173,27 @@ def _divides(series: LoadSeries, ranks: int) -> bool:
     return series.experts % ranks == 0
 
 
-@lru_cache(maxsize=512)
-def _migrated(loads: Loads, ranks: int, nodes: int) -> tuple[float, float, float, float]:
-    """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval."""
-    placed = _placed(loads, ranks)
-    series = _series(loads, ranks) if ranks > 1 else None
-    if series is None or not _divides(series, ranks) or ranks == series.experts:
-        return (*placed, 0.0)
-    found: Migration = migrate(series, nodes=nodes if nodes and ranks % nodes == 0 else 1, ranks=ranks)
-    # Without a file the peak is a moment that migration has not seen coming.
-    peak = found.peak_imbalance if loads.series is not None and not loads.of_ranks else placed[2]
-    return found.imbalance, found.node_imbalance, peak, found.moved_experts
+def _migrated(loads: Loads, pairs: Sequence[tuple[int, int]]) -> list[tuple[float, ...]]:
+    """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval, of (ranks, nodes)."""
+    known = _migrations(loads)
+    cases = {}
+    for ranks, nodes in (pair for pair in pairs if pair not in known):
+        series = _series(loads, ranks) if ranks > 1 else None
+        if series is None or not _divides(series, ranks) or ranks == series.experts:
+            known[ranks, nodes] = (*_placed(loads, ranks), 0.0)
+        else:
+            cases[ranks, nodes] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
+    for (ranks, nodes), found in zip(cases, migrate_all(list(cases.values())), strict=True):
+        # Without a file the peak is a moment that migration has not seen coming.
+        peak = found.peak_imbalance if loads.series is not None and not loads.of_ranks else _placed(loads, ranks)[2]
+        known[ranks, nodes] = found.imbalance, found.node_imbalance, peak, found.moved_experts
+    return [known[pair] for pair in pairs]
+
+
+@lru_cache(maxsize=8)
+def _migrations(_: Loads) -> dict[tuple[int, int], tuple[float, ...]]:
+    """What is known of these loads already, by (ranks, nodes): found together where several are asked for."""
+    return {}
 
 
 @lru_cache(maxsize=512)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from autodeploy.evaluation.exchanges import HOT, ExchangeTimes, Groups, exchange
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.evaluation.options import ALL_GATHER
 from autodeploy.evaluation.pair_windows import Pairing, halves
+from autodeploy.evaluation.prices import Prices
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
 from cost_models.data_parallel import sharded_pass_s, synchronisation
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
     from autodeploy.workload.operators import Floats, LayerTable, Operator, Sharding
 
 
+EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
 ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OperatorTime:
     """Seconds of one operator [n]: forward, gradient of its input, gradient of its weight."""
 
@@ -35,13 +38,13 @@ class OperatorTime:
     input_gradient_s: Floats
     weight_gradient_s: Floats
 
-    @property
+    @cached_property
     def backward_s(self) -> Floats:
         """Both gradients."""
         return np.asarray(self.input_gradient_s + self.weight_gradient_s)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhaseCost:
     """One pass over a layer for one micro batch [n]: its parts add up to its time."""
 
@@ -53,7 +56,7 @@ class PhaseCost:
     exposed_dp_s: Floats
     host_bound_s: Floats
 
-    @property
+    @cached_property
     def total_s(self) -> Floats:
         """Seconds of the pass."""
         return np.asarray(sum(getattr(self, f.name) for f in fields(self)))
@@ -72,7 +75,7 @@ class ChoiceCost:
     host_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerCost:
     """Everything the schedule and the solver need to know about a layer, per micro batch on one rank [n]."""
 
@@ -95,7 +98,7 @@ class LayerCost:
     expert_params: Floats
     choices: dict[str, ChoiceCost]
 
-    @property
+    @cached_property
     def alone_s(self) -> Floats:
         """Seconds of both passes with nothing beside them."""
         return np.asarray(self.forward.total_s + self.backward.total_s)
@@ -137,31 +140,48 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
 
 
 def layer_times(
-    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures, groups: Groups
+    table: LayerTable,
+    shard: Sharding,
+    machine: Machine,
+    features: ExchangeFeatures,
+    groups: Groups,
+    prices: Prices | None = None,
 ) -> tuple[dict[str, OperatorTime], dict[str, OperatorTime], ExchangeTimes]:
     """Times of a layer's operators under even load and on the busiest rank, and of its exchanges."""
-    balanced = {op.name: operator_time(op, machine, 1.0) for op in table.operators}
+    prices = prices or Prices()
+
+    def seconds(op: Operator, factor: Floats | float) -> OperatorTime:
+        return prices.once((op, factor), operator_time, op, machine, factor)
+
+    balanced = {op.name: seconds(op, EVEN) for op in table.operators}
     busiest = dict(balanced)
     for op in table.operators:
         if op.per_expert:
-            busiest[op.name] = operator_time(op, machine, features.balance.compute)
+            busiest[op.name] = seconds(op, features.balance.compute)
         elif op.kind == "attention":
-            busiest[op.name] = operator_time(op, machine, features.attention_imbalance)
-    return balanced, busiest, exchange_times(table, shard, machine, features, busiest, groups)
+            busiest[op.name] = seconds(op, features.attention_imbalance)
+    return balanced, busiest, exchange_times(table, shard, machine, features, busiest, groups, prices)
 
 
 def layer_cost(
-    table: LayerTable, shard: Sharding, machine: Machine, features: ExchangeFeatures, groups: Groups
+    table: LayerTable,
+    shard: Sharding,
+    machine: Machine,
+    features: ExchangeFeatures,
+    groups: Groups,
+    prices: Prices | None = None,
 ) -> LayerCost:
     """Cost of a layer table for every candidate of `shard`, whose communication groups are `groups`.
 
     Imbalance, of experts and of packed documents, is priced as the difference between the busiest and the mean rank:
-    compute_s is the balanced work.
+    compute_s is the balanced work. prices : of other tables of the same candidates, whose features differ in the
+    balance of experts alone.
     """
-    balanced, busiest, exchanged = layer_times(table, shard, machine, features, groups)
+    prices = prices or Prices()
+    balanced, busiest, exchanged = layer_times(table, shard, machine, features, groups, prices)
     forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
     backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
-    pairing = _pairing(table, shard, machine, features, busiest, exchanged, (forward, backward), groups)
+    pairing = _pairing(table, shard, machine, features, busiest, exchanged, (forward, backward), groups, prices)
     peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + np.zeros_like(shard.tp))
@@ -304,6 +324,7 @@ def _pairing(
     exchanged: ExchangeTimes,
     passes: tuple[PhaseCost, PhaseCost],
     groups: Groups,
+    prices: Prices,
 ) -> Pairing | None:
     """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
     if not features.paired.any():
@@ -315,7 +336,7 @@ def _pairing(
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
     waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])
     return Pairing(
-        *halves(table, shard, machine, features, times, exchanged, groups),
+        *halves(table, shard, machine, features, times, exchanged, groups, prices),
         alone_s=(passes[0].total_s, passes[1].total_s),
         device_s=(device[0], device[1]),
         issue_s=(issue[0], issue[1]),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import OperatorTime
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.options import ExchangeFeatures
+    from autodeploy.evaluation.prices import Prices
     from autodeploy.workload.operators import Exchange, Floats, LayerTable, Operator, Sharding
 
 ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
@@ -92,10 +93,11 @@ def halves(
     times: dict[str, OperatorTime],
     exchanged: ExchangeTimes,
     groups: Groups,
+    prices: Prices,
 ) -> tuple[ForwardHalf, BackwardHalf]:
     """The layer's operators and collectives by the step of a pair in which they run."""
     zero = np.zeros_like(shard.tp)
-    collected = _Collectives(exchanged, groups, machine, zero)
+    collected = _Collectives(exchanged, groups, machine, zero, prices)
     experts_dw, left_over = zero, zero
     work: dict[str, list[Floats]] = {step: [zero, zero] for step in ("ahead", "middle", "back_middle", "back")}
 
@@ -117,7 +119,7 @@ def halves(
     if features.vector_parallel:
         _beside_matrix_work(work, times, exchanged)
     exchanges = [
-        _expert_exchange(name, table, groups, shard, machine, features, seconds)
+        _expert_exchange(name, table, groups, shard, machine, features, seconds, prices)
         for name, seconds in (("dispatch", exchanged.dispatch_s), ("combine", exchanged.combine_s))
     ]
     ahead = collected.lanes(work["ahead"], ("attention", "shared"), backward=False)
@@ -146,20 +148,18 @@ def _beside_matrix_work(
 class _Collectives:
     """Collectives other than dispatch and combine, by the half of the layer in which they run."""
 
-    def __init__(self, exchanged: ExchangeTimes, groups: Groups, machine: Machine, zero: Floats) -> None:
+    def __init__(
+        self, exchanged: ExchangeTimes, groups: Groups, machine: Machine, zero: Floats, prices: Prices
+    ) -> None:
         self._zero, self._tiers = zero, range(len(machine.tiers))
         self._found: list[tuple[str, bool, tuple[Floats, ...], Floats]] = []
         for one in exchanged.each:
             if one.exchange.kind in {"dispatch", "combine"}:
                 continue
-            half = _half(one.exchange)
-            on_tiers = _on_tiers(one.exchange, one.once_s, groups, machine)
-            passes = (
-                (False, one.exchange.forward_count, one.exposed_forward_s),
-                (True, one.exchange.backward_count, one.exposed_backward_s),
-            )
-            for backward, count, shown in passes:
-                self._found.append((half, backward, tuple(np.asarray(tier * count) for tier in on_tiers), shown))
+            half, of = _half(one.exchange), (one.exchange, one.once_s)
+            forward, backward = prices.once(of, _passes_on_tiers, *of, groups, machine)
+            self._found.append((half, False, forward, one.exposed_forward_s))
+            self._found.append((half, True, backward, one.exposed_backward_s))
 
     def lanes(self, work: list[Floats], halves: tuple[str, ...], *, backward: bool) -> Lanes:
         """Work of the cube and the vector units, with the collectives of these halves of the layer."""
@@ -179,6 +179,12 @@ def _half(exchange: Exchange) -> str:
     if exchange.name.startswith(ROUTED) or exchange.beside.startswith(DENSE):
         return "middle"
     return "attention" if exchange.window == "attention" else "shared"
+
+
+def _passes_on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine) -> list[tuple[Floats, ...]]:
+    """Seconds that the runs of a forward and of a backward pass keep each tier busy [n]."""
+    once = _on_tiers(exchange, once_s, groups, machine)
+    return [tuple(np.asarray(tier * n) for tier in once) for n in (exchange.forward_count, exchange.backward_count)]
 
 
 def _on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine) -> tuple[Floats, ...]:
@@ -208,13 +214,22 @@ def _expert_exchange(
     machine: Machine,
     features: ExchangeFeatures,
     seconds: Floats,
+    prices: Prices,
 ) -> ExpertExchange:
     """One dispatch or combine; on each tier it takes what it would take if the other tiers took no time."""
     exchange = next((e for e in table.exchanges if e.kind == name), None)
     if exchange is None:
         return ExpertExchange(np.zeros_like(shard.tp), tuple(np.zeros_like(shard.tp) for _ in machine.tiers))
-    tiers = [
+    tiers = prices.once(
+        (exchange, *features.balance.busiest), _expert_tiers, exchange, table, groups, machine, features
+    )
+    return ExpertExchange(seconds, tuple(np.minimum(tier, seconds) for tier in tiers))
+
+
+def _expert_tiers(
+    exchange: Exchange, table: LayerTable, groups: Groups, machine: Machine, features: ExchangeFeatures
+) -> list[Floats]:
+    return [
         expert_s(exchange, groups, _alone(machine, number), features, table, busiest=True)
         for number in range(len(machine.tiers))
     ]
-    return ExpertExchange(seconds, tuple(np.minimum(tier, seconds) for tier in tiers))

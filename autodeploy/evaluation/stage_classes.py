@@ -24,7 +24,7 @@ from autodeploy.evaluation.step_parts import (
     tail_of,
 )
 from autodeploy.evaluation.unit_costs import MODULE, chosen
-from autodeploy.strategies.candidates import PAIRED, SCHEDULES
+from autodeploy.strategies.candidates import SCHEDULES
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -138,7 +138,7 @@ def migrations(
 
     cut_of : row of `costs` of each candidate; None: its own.
     """
-    paired = np.isin(candidates.schedule, PAIRED)
+    paired = candidates.paired
     found = {}
 
     def of_cut(values: Floats) -> Floats:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.strategies.candidates import PAIRED, SCHEDULES, Candidates
+from autodeploy.strategies.candidates import SCHEDULES, Candidates
 from cost_models import data_parallel
 from cost_models.collectives import GatherRate, Group, gather_rate
 from cost_models.expert_migration import migration_s
@@ -247,7 +247,7 @@ def synchronised_of(
     overlap_reduce = "overlap_grad_reduce" in on
     # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
     overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
-    paired = np.isin(candidates.schedule, PAIRED)
+    paired = candidates.paired
     zero = np.zeros(len(candidates))
     if context.fsdp:  # every micro batch has reduced and gathered in its passes
         return zero, zero

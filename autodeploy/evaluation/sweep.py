@@ -7,37 +7,61 @@ is not swept: it is evaluated for comparison only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autodeploy.errors import SearchCancelled
+from autodeploy.evaluation.cut_tables import WORK_PARTS
 from autodeploy.evaluation.stage_memory import allocator_limit_bytes, communication_bytes, on_card_bytes
 from autodeploy.evaluation.stage_sends import p2p_s
-from autodeploy.evaluation.sweep_columns import WORK_PARTS, PlacedCosts, placed_costs
+from autodeploy.evaluation.sweep_columns import PlacedCosts, even_blocks, placed_costs
 from autodeploy.evaluation.sweep_modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep_runs import Runs, Shapes, Way, runs_of
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.strategies.candidates import SCHEDULES
 from autodeploy.strategies.tree import tree_of
+from autodeploy.workload.operators import Floats
 from cost_models.schedule import group_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.strategies.tree import CandidateTree
-    from autodeploy.workload.operators import Floats
 
 BLOCK = 16_384  # runs whose columns stay in the cache together
 TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
-PARTS = (
-    *WORK_PARTS,
-    *("exposed_pp_s", "pipeline_bubble_s", "recompute_s", "optimizer_s", "exposed_swap_s"),
+PARTS_OF_MODES = ("imbalance_s", "exposed_dp_s", "optimizer_s", "exposed_swap_s")
+PARTS_OF_RUNS = (
+    *(name for name in WORK_PARTS if name not in PARTS_OF_MODES),
+    *("exposed_pp_s", "pipeline_bubble_s", "recompute_s"),
 )
+
+
+class Parts(Mapping[str, Floats]):
+    """Parts of the step time by name, one entry per candidate of a tree.
+
+    What no mode changes is kept once a run, and spread over the modes where it is read.
+    """
+
+    def __init__(self, tree: CandidateTree, of_runs: dict[str, Floats], of_modes: dict[str, Floats]) -> None:
+        self._tree, self._of_runs, self._of_modes = tree, of_runs, of_modes
+
+    def __getitem__(self, name: str) -> Floats:
+        if name in self._of_modes:
+            return self._of_modes[name]
+        spread: Floats = self._tree.spread(self._of_runs[name])
+        return spread
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._of_runs, *self._of_modes))
+
+    def __len__(self) -> int:
+        return len(self._of_runs) + len(self._of_modes)
 
 
 @dataclass(frozen=True)
@@ -50,7 +74,7 @@ class Sweep:
     least_bytes: Floats  # no layout and no choice brings the fullest stage below this
     recomputed_bytes: Floats  # on the card of the template's fullest stage when every layer is recomputed
     repaired_s: Floats  # step time with enough recomputed to fit; infinite where nothing fits
-    parts: dict[str, Floats]
+    parts: Mapping[str, Floats]
 
     def take(self, index: Any) -> Sweep:
         """The entries at an index, a slice or a mask."""
@@ -90,43 +114,43 @@ def sweep_tree(
     SearchCancelled
         when should_cancel, which is polled between blocks, says so.
     """
-    names = PARTS if parts else ()
-    # One allocation: the system backs large ones with large pages.
-    data = np.empty((len(TOTALS) + len(names), len(tree)))
-    columns = dict(zip((*TOTALS, *names), data, strict=True))
-    if parts:
-        columns["recompute_s"][:] = 0.0
+    columns = _empty((*TOTALS, *(PARTS_OF_MODES if parts else ())), len(tree))
+    of_runs = _empty(PARTS_OF_RUNS if parts else (), tree.runs)
     if len(tree):
-        _fill(columns, tree, context, should_cancel)
-    return Sweep(**{name: columns[name] for name in TOTALS}, parts={name: columns[name] for name in names})
+        _fill(columns, of_runs, tree, context, should_cancel)
+    of_modes = {name: values for name, values in columns.items() if name not in TOTALS}
+    return Sweep(**{name: columns[name] for name in TOTALS}, parts=Parts(tree, of_runs, of_modes))
+
+
+def _empty(names: Sequence[str], n: int) -> dict[str, Floats]:
+    """Columns to be filled, in one allocation: the system backs large ones with large pages."""
+    return dict(zip(names, np.empty((len(names), n)), strict=True))
 
 
 def _fill(
-    columns: dict[str, Floats], tree: CandidateTree, context: Context, should_cancel: Callable[[], bool] | None
+    columns: dict[str, Floats],
+    of_runs: dict[str, Floats],
+    tree: CandidateTree,
+    context: Context,
+    should_cancel: Callable[[], bool] | None,
 ) -> None:
     if any(SCHEDULES[schedule] == "dualpipe" for schedule, _ in tree.ways):
         raise ValueError("dualpipe is estimated, not swept")
-    costs = placed_costs(unit_costs(context, tree.cuts), tree, context)
+    costs = placed_costs(unit_costs(context, tree.cuts, one_machine=True), tree, context)
     shapes = _shapes(tree.placed, context)
     beside = communication_bytes(tree.placed, context) + context.machine.runtime_bytes
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
         way = Way(schedule, vpp)
-        for block in _blocks(rows):
+        for block in even_blocks(len(rows), BLOCK):
             if should_cancel is not None and should_cancel():
                 raise SearchCancelled("cancelled while strategies were looked at")
             here = rows[block]
             first = start + block.start
             pairs = costs.pairs.rows(here) if way.paired else costs.pairs
             runs = runs_of(way, shapes.take(here), costs.base.rows(here), pairs, costs.counts, context)
+            for name, values in of_runs.items():
+                values[first : first + len(here)] = runs.parts[name]
             _fill_modes(columns, tree, context, costs, way, here, first, runs, beside[here])
-
-
-def _blocks(rows: Ints) -> Iterator[slice]:
-    """Even parts of about BLOCK rows."""
-    number = max(1, round(len(rows) / BLOCK)) if len(rows) else 0
-    edges = [len(rows) * i // number for i in range(number + 1)] if number else []
-    for start, end in pairwise(edges):
-        yield slice(start, end)
 
 
 def _fill_modes(
@@ -141,7 +165,7 @@ def _fill_modes(
     beside: Floats,
 ) -> None:
     """Every mode of a batch of runs, the first of them number `first`."""
-    n, pp = len(rows), tree.placed.pp[rows].astype(np.float64)
+    n = len(rows)
     room = allocator_limit_bytes(context.limit_bytes, beside, context.machine.fragmentation)
     tails: dict[tuple[bool, bool], Tails] = {}
     for number, (_, swap, virtual) in enumerate(tree.modes):
@@ -150,12 +174,11 @@ def _fill_modes(
             continue
         mode = costs.modes[number].rows(rows)
         if (swap, virtual) not in tails:
-            tails[swap, virtual] = tails_of(runs, mode, pp)
+            tails[swap, virtual] = tails_of(runs, mode)
         tail = tails[swap, virtual]
-        memory = bytes_of(runs, mode, pp, folded=way.folded)
+        memory = bytes_of(runs, mode, folded=way.folded)
         step = runs.makespan_s + tail.total_s
         found = {
-            **runs.parts,
             "step_time_s": step,
             "bound_s": runs.floor_s + tail.floor_s,
             "memory_bytes": memory.plain,
@@ -167,9 +190,9 @@ def _fill_modes(
             "optimizer_s": tail.optimizer_s,
             "exposed_swap_s": tail.exposed_swap_s,
         }
-        for name, values in found.items():
-            if name in columns:
-                columns[name][into] = values if kept is None else values[kept]
+        for name, column in columns.items():
+            values = np.asarray(found[name])
+            column[into] = values if kept is None or values.ndim == 0 else values[kept]
 
 
 def _places(tree: CandidateTree, mode: int, first: int, n: int) -> tuple[slice, Ints | None]:
@@ -185,5 +208,13 @@ def _shapes(placed: Candidates, context: Context) -> Shapes:
     """Pipelines of placements, with the seconds that sending a micro batch to the next stage takes."""
     both, inverse = np.unique(placed.pp * (1 << 32) + placed.micro_batches, return_inverse=True)
     pp, micro_batches = both >> 32, both & ((1 << 32) - 1)
-    sizes = group_size(pp, micro_batches)[inverse]
-    return Shapes(placed.pp, placed.micro_batches, sizes, p2p_s(placed, context))
+    each = pp, micro_batches, group_size(pp, micro_batches)
+    stages, batches, sizes = (np.asarray(values, dtype=np.float64) for values in each)
+    return Shapes(
+        pp=stages[inverse],
+        micro_batches=batches[inverse],
+        group_size=sizes[inverse],
+        send_s=p2p_s(placed, context),
+        distinct=(stages, batches, sizes),
+        which=inverse,
+    )

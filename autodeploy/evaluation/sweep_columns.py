@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layer_cost import PhaseCost
+from autodeploy.evaluation.cut_tables import WORK_PARTS, CutTable, cut_tables
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.stage_classes import embedding_copy_params, merged_kinds, migrations
@@ -19,18 +20,16 @@ from autodeploy.strategies.tree import distinct, with_mode
 from autodeploy.workload.operators import Floats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.layer_cost import LayerCost
     from autodeploy.evaluation.stage_classes import Migration
     from autodeploy.evaluation.step_parts import StateRates
     from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.strategies.tree import CandidateTree
 
-WORK_PARTS = tuple(field.name for field in fields(PhaseCost))
-REPAIRS = ("norm", "activation", "mla_up_proj", "full")  # choices that stand for all in the order of candidates
+BLOCK = 8_192  # placements whose columns stay in the cache together
 FOLDED = SCHEDULES.index("dualpipev")
 
 Key = tuple[str, int | str]
@@ -53,7 +52,8 @@ class PlacedCosts:
     """Costs of placements [p].
 
     counts : layers of each class. base : columns of every placement. pairs : what only pairing schedules read.
-    modes : of each mode, what one parameter of each kind costs and what the whole model does.
+    modes : of each mode, what one parameter of each kind costs and what the whole model does. Of what is read by `get`,
+    columns of zeros are left out.
     """
 
     counts: tuple[int, ...]
@@ -64,13 +64,48 @@ class PlacedCosts:
 
 def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> PlacedCosts:
     """Look up and weigh what `costs` of the tree's cuts say, for every placement."""
-    placed = tree.placed
     first, holders = _holders(tree)
-    few = placed.take(first)
-    few_groups = ParameterGroups.of(few, context)
-    groups = few_groups.take(holders)
+    few = tree.placed.take(first)
+    groups = ParameterGroups.of(few, context)
+    rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
+    tables, n = cut_tables(costs, context, len(tree.cuts)), len(tree.placed)
+    found = [Columns() for _ in range(2 + len(rates))]
+    for block in even_blocks(n, BLOCK):
+        part = replace(tree, placed=tree.placed.take(block), cut_of=tree.cut_of[block])
+        here = _block_costs(costs, tables, part, context, groups.take(holders[block]), rates, holders[block])
+        _put(found, here, block, n)
+    base, pairs, *modes = found
+    counts = tuple(sum(costs.counts[kind] for kind, _ in members) for members in merged_kinds(costs))
+    return PlacedCosts(counts, base, pairs, tuple(modes))
+
+
+def _put(found: Sequence[Columns], here: Sequence[Mapping[Key, Floats]], block: slice, n: int) -> None:
+    """Columns of a block into those of all n placements; what is left out of a block is zero there."""
+    # One allocation for what is new: the system backs large ones with large pages.
+    data = iter(np.empty((sum(key not in known for known, new in zip(found, here, strict=True) for key in new), n)))
+    for known, new in zip(found, here, strict=True):
+        for key in new:
+            if key not in known:
+                known[key] = next(data)
+                known[key][: block.start] = 0.0
+        for key, column in known.items():
+            column[block] = new.get(key, 0.0)
+
+
+def _block_costs(
+    costs: UnitCosts,
+    tables: tuple[list[CutTable], dict[str, CutTable]],
+    tree: CandidateTree,
+    context: Context,
+    groups: ParameterGroups,
+    rates: Sequence[tuple[StateRates, StateRates]],
+    holders: Ints,
+) -> list[dict[Key, Floats]]:
+    """Columns of some placements: the base's, the pairs', and each mode's."""
+    placed = tree.placed
     moves = migrations(costs, placed, context, groups, tree.cut_of)
-    kinds, pieces = _looked_up(costs, tree, context, moves)
+    kinds = [table.look_up(tree.cut_of, moves) for table in tables[0]]
+    pieces = {name: table.look_up(tree.cut_of, moves) for name, table in tables[1].items()}
     merged = merged_kinds(costs)
     found: dict[Key, Floats] = {}
     for number, members in enumerate(merged):
@@ -84,7 +119,25 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     module = moves.get(MODULE) if context.model.num_nextn_predict_layers == 1 else None
     found |= _pieces(pieces, placed, context, groups, module)
     found |= _totals(found, counts, pieces, context)
-    pair_costs = _pairs(costs, tree.cut_of, moves, merged)
+    modes = [_mode_columns(found, each, holders, placed.pp.astype(np.float64)) for each in rates]
+    moving = {key for key in found if key[0].startswith("migration_s")}
+    empty = {key for key in found if key[0] in WORK_PARTS and not found[key].any()}
+    if not any(found[key].any() for key in moving):
+        empty |= moving
+    base = {key: values for key, values in found.items() if _runs_read(key) and key not in empty}
+    pairs = _pair_columns(costs, tree, moves, counts, found) if placed.paired.any() else {}
+    return [base, pairs, *modes]
+
+
+def _pair_columns(
+    costs: UnitCosts,
+    tree: CandidateTree,
+    moves: Mapping[int, Migration],
+    counts: Sequence[int],
+    found: Mapping[Key, Floats],
+) -> dict[Key, Floats]:
+    """What pairs of classes hide, and the work that pairing schedules split off."""
+    pair_costs = _pairs(costs, tree, moves)
     hidden = tight_shares([[pair.hidden_s for pair in row] for row in pair_costs], counts).both_s
     pairs: dict[Key, Floats] = {
         (f"{name}_{i}", j): getattr(pair, name)
@@ -93,12 +146,15 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
         for name in ("hidden_s", "hidden_exchange_s", "first_s")
     }
     pairs["hidden_s", "all"] = np.asarray(sum(n * most for n, most in zip(counts, hidden, strict=True)))
-    pairs |= {key: found[key] for number in range(len(counts)) for key in (("split_s", number), ("covering_s", number))}
-    modes = tuple(
-        _mode_columns(found, state_rates(with_mode(few, mode), context, few_groups), holders) for mode in tree.modes
-    )
-    base = {key: values for key, values in found.items() if _runs_read(key)}
-    return PlacedCosts(counts, Columns(base), Columns(pairs), modes)
+    return pairs | {(name, n): found[name, n] for n in range(len(counts)) for name in ("split_s", "covering_s")}
+
+
+def even_blocks(n: int, size: int) -> Iterator[slice]:
+    """Even parts of about `size` of n rows."""
+    number = max(1, round(n / size)) if n else 0
+    edges = [n * i // number for i in range(number + 1)] if number else []
+    for start, end in pairwise(edges):
+        yield slice(start, end)
 
 
 def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
@@ -125,64 +181,6 @@ def _mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
     if len(weighted) == 1:
         return weighted[0][0]
     return np.asarray(sum(values * share for values, share in weighted))
-
-
-_PLAIN_PIECE = MODULE - 1  # no place among layers that may migrate
-
-
-def _looked_up(
-    costs: UnitCosts, tree: CandidateTree, context: Context, moves: Mapping[int, Migration]
-) -> tuple[list[dict[str, Floats]], dict[str, dict[str, Floats]]]:
-    """Columns of layer kinds and of pieces, with migrated experts where they migrate [placements]."""
-    n = len(tree.cuts)
-
-    def found(cost: LayerCost, place: int, factor: float = 1.0) -> dict[str, Floats]:
-        layer = place >= 0
-        plain = _cost_columns(cost, context, layer=layer)
-        if place not in moves:
-            return {name: np.broadcast_to(v * factor, (n,)).take(tree.cut_of) for name, v in plain.items()}
-        moved = _cost_columns(costs.moved[place], context, layer=layer)
-        at = tree.cut_of + n * moves[place].where
-        both = {name: (np.broadcast_to(v, (n,)), np.broadcast_to(moved[name], (n,))) for name, v in plain.items()}
-        return {name: (np.concatenate(values) * factor).take(at) for name, values in both.items()}
-
-    kinds = [found(cost, place) for place, cost in enumerate(costs.layers)]
-    pieces = {"embedding": found(costs.embedding, _PLAIN_PIECE), "head": found(costs.head, _PLAIN_PIECE)}
-    if costs.mtp is not None:
-        pieces["mtp"] = found(costs.mtp, MODULE, float(context.model.num_nextn_predict_layers))
-    return kinds, pieces
-
-
-def _cost_columns(cost: LayerCost, context: Context, *, layer: bool) -> dict[str, Floats]:
-    """What a sweep reads of the cost of a layer or a piece; all of it adds up over layers."""
-    slow = context.slowest_device_factor - 1.0
-    forward, backward = cost.forward, cost.backward
-    found = {
-        "forward_s": _with_slow(forward, slow),
-        "backward_s": _with_slow(backward, slow),
-        "alone_s": cost.alone_s,
-        "forward_compute_s": forward.compute_s,
-        "backward_compute_s": backward.compute_s,
-        **{name: np.asarray(getattr(forward, name) + getattr(backward, name)) for name in WORK_PARTS},
-        "activation_bytes": cost.activation_bytes,
-        "dense_params": cost.dense_params,
-        "expert_params": cost.expert_params,
-        "moved_params": cost.moved_params,
-    }
-    found["imbalance_s"] = found["imbalance_s"] + slow * found["compute_s"]
-    if not layer:
-        return found
-    found |= {"split_s": cost.split_s, "covering_s": cost.covering_s}
-    for name in REPAIRS:
-        choice = cost.choices.get(name)
-        found[f"{name}_saved_bytes"] = np.zeros(1) if choice is None else choice.saved_bytes
-        found[f"{name}_recompute_s"] = np.zeros(1) if choice is None else choice.recompute_s
-    return found
-
-
-def _with_slow(phase: PhaseCost, slow: float) -> Floats:
-    """Seconds of a pass on the slowest device."""
-    return np.asarray(phase.total_s + slow * phase.compute_s)
 
 
 def _after_pipeline(
@@ -274,11 +272,9 @@ def _totals(
     return found
 
 
-def _pairs(
-    costs: UnitCosts, cut_of: Ints, moves: Mapping[int, Migration], merged: Sequence[Sequence[tuple[int, float]]]
-) -> tuple[tuple[PairCost, ...], ...]:
+def _pairs(costs: UnitCosts, tree: CandidateTree, moves: Mapping[int, Migration]) -> tuple[tuple[PairCost, ...], ...]:
     """What a pair of classes hides; of a layer that migrates with one that does not, as if neither did."""
-    n = int(cut_of.max(initial=-1)) + 1
+    n, cut_of, merged = len(tree.cuts), tree.cut_of, merged_kinds(costs)
 
     def of_kinds(i: int, j: int, name: str) -> Floats:
         plain: Floats = np.broadcast_to(getattr(costs.pairs[i][j], name), (n,))
@@ -299,33 +295,30 @@ def _pairs(
     return tuple(tuple(pair(forward, backward) for backward in merged) for forward in merged)
 
 
-def _mode_columns(base: Mapping[Key, Floats], rates: tuple[StateRates, StateRates], holders: Ints) -> Columns:
-    """Bytes and seconds of a parameter under one mode, and of what all layers together take."""
+def _mode_columns(
+    base: Mapping[Key, Floats], rates: tuple[StateRates, StateRates], holders: Ints, pp: Floats
+) -> dict[Key, Floats]:
+    """Bytes and seconds of a parameter under one mode, and a stage's even share of what the whole model takes."""
     dense, expert = rates
     few = len(dense.update_s)
     found: dict[Key, Floats] = {}
     for name in ("total_bytes", "update_s", "swap_s"):
         for kind, rate in (("dense", dense), ("expert", expert)):
-            found[name, kind] = np.broadcast_to(getattr(rate, name), (few,)).take(holders)
+            values = getattr(rate, name)
+            if values.any():
+                found[name, kind] = np.broadcast_to(values, (few,)).take(holders)
 
     def of_model(name: str, holder: str, suffix: str = "") -> Floats:
-        return np.asarray(
-            base[f"dense_params{suffix}", holder] * found[name, "dense"]
-            + base["expert_params", holder] * found[name, "expert"]
-        )
+        dense, expert = found.get((name, "dense"), 0.0), found.get((name, "expert"), 0.0)
+        return np.asarray(base[f"dense_params{suffix}", holder] * dense + base["expert_params", holder] * expert)
 
-    found["tail_s", "layers"] = (
+    found["tail_s", "share"] = (
         base["tail_dp_s", "layers"]
         + base["migration_s", "layers"]
         + of_model("update_s", "layers")
         + of_model("swap_s", "layers")
-    )
+    ) / pp
     ends = of_model("total_bytes", "layers") + of_model("total_bytes", FIRST_PIECE)
     for suffix in ("", "_folded"):
-        found[f"total_bytes{suffix}", "all"] = ends + of_model("total_bytes", LAST_PIECES, suffix)
-    return Columns(found)
-
-
-def rates_of(modes: Columns, name: str) -> tuple[Floats, Floats]:
-    """Of a dense and of an expert parameter."""
-    return modes[name, "dense"], modes[name, "expert"]
+        found[f"total_bytes{suffix}", "share"] = (ends + of_model("total_bytes", LAST_PIECES, suffix)) / pp
+    return found

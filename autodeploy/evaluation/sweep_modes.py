@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.sweep_columns import Columns, rates_of
-from autodeploy.evaluation.sweep_template import FIRST, LAST, MIDDLE
+from autodeploy.evaluation.sweep_template import FIRST, LAST, MIDDLE, of_class, places_of, plus
 
 if TYPE_CHECKING:
+    from autodeploy.evaluation.sweep_columns import Columns
     from autodeploy.evaluation.sweep_runs import Runs
     from autodeploy.workload.operators import Floats
 
@@ -23,32 +23,36 @@ class Tails:
 
     total_s: Floats
     exposed_dp_s: Floats
-    optimizer_s: Floats
-    exposed_swap_s: Floats
-    moving_s: Floats
+    optimizer_s: Floats | float
+    exposed_swap_s: Floats | float
+    moving_s: Floats | float
     floor_s: Floats
 
 
-def tails_of(runs: Runs, mode: Columns, pp: Floats) -> Tails:
+def tails_of(runs: Runs, mode: Columns) -> Tails:
     """The tails of runs under a mode."""
     update, swap = (_of_parameters(runs, mode, name) for name in ("update_s", "swap_s"))
-    total = runs.tail_s + runs.moving_s + update + swap
-    first, middle, last = total[:, FIRST], total[:, MIDDLE], total[:, LAST]
-    most = np.maximum(np.maximum(first, middle), last)
-    at_first = first == most
-    at_middle = ~at_first & (middle == most)
+    total = runs.tail_s
+    for seconds in (runs.moving_s, update, swap):
+        total = plus(total, seconds)
+    most = np.maximum(np.maximum(total[:, FIRST], total[:, MIDDLE]), total[:, LAST])
+    later = total[:, FIRST] != most
+    places = places_of(later.astype(np.int64) + (later & (total[:, MIDDLE] != most)))
 
-    def pick(values: Floats) -> Floats:
-        found = np.where(at_first, values[:, FIRST], values[:, LAST])
-        np.copyto(found, values[:, MIDDLE], where=at_middle)
-        return found
+    def pick(values: Floats | None) -> Floats | float:
+        return 0.0 if values is None else of_class(values, places)
 
-    return Tails(most, pick(runs.tail_s), pick(update), pick(swap), pick(runs.moving_s), mode["tail_s", "layers"] / pp)
+    floor = mode["tail_s", "share"]
+    return Tails(most, of_class(runs.tail_s, places), pick(update), pick(swap), pick(runs.moving_s), floor)
 
 
-def _of_parameters(runs: Runs, mode: Columns, name: str) -> Floats:
-    dense, expert = rates_of(mode, name)
-    return np.asarray(runs.dense_params * dense[:, None] + runs.expert_params * expert[:, None])
+def _of_parameters(runs: Runs, mode: Columns, name: str) -> Floats | None:
+    """What parameters of stages take [n, 3]; None for nothing."""
+    total = None
+    for params, kind in ((runs.dense_params, "dense"), (runs.expert_params, "expert")):
+        rate = mode.get((name, kind))
+        total = plus(total, None if rate is None else params * rate[:, None])
+    return total
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,14 @@ class Bytes:
     least: Floats
 
 
-def bytes_of(runs: Runs, mode: Columns, pp: Floats, *, folded: bool) -> Bytes:
+def bytes_of(runs: Runs, mode: Columns, *, folded: bool) -> Bytes:
     """Memory of runs under a mode."""
     states = _of_parameters(runs, mode, "total_bytes")
-    everything = mode["total_bytes_folded" if folded else "total_bytes", "all"]
+    share = mode["total_bytes_folded" if folded else "total_bytes", "share"]
     return Bytes(
-        (states + runs.bare_bytes).max(axis=1),
-        (states + runs.lean_bytes).max(axis=1),
-        everything / pp + runs.workspace_bytes,
+        plus(runs.bare_bytes, states).max(axis=1),
+        plus(runs.lean_bytes, states).max(axis=1),
+        share + runs.workspace_bytes,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.cut_tables import REPAIRS, WORK_PARTS
 from autodeploy.evaluation.stage_memory import workspace_bytes
-from autodeploy.evaluation.sweep_columns import FIRST_PIECE, FOLDED, LAST_PIECES, REPAIRS, WORK_PARTS, Columns
+from autodeploy.evaluation.sweep_columns import FIRST_PIECE, FOLDED, LAST_PIECES, Columns
 from autodeploy.evaluation.sweep_template import (
     FIRST,
     LAST,
@@ -16,8 +17,9 @@ from autodeploy.evaluation.sweep_template import (
     ChunkSeconds,
     Template,
     chunk_seconds,
-    stages,
-    sum_over,
+    of_class,
+    places_of,
+    plus,
     template_of,
 )
 from autodeploy.strategies.candidates import PAIRED, SCHEDULES
@@ -32,7 +34,7 @@ from cost_models.schedule import (
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.strategies.candidates import Ints
+    from autodeploy.strategies.candidates import Bools, Ints
     from autodeploy.workload.operators import Floats
 
 
@@ -61,16 +63,24 @@ class Way:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of the pipelines of placements [n]: stages, micro batches, `group_size` of both; a send's seconds."""
+    """Sizes of the pipelines of placements [n]: stages, micro batches, `group_size` of both; a send's seconds.
 
-    pp: Ints
-    micro_batches: Ints
-    group_size: Ints
+    Whole numbers as floats: formulas mix them with seconds, and would convert them again and again. distinct : stages,
+    micro batches and group size of every pipeline that there is; which : the one of each placement.
+    """
+
+    pp: Floats
+    micro_batches: Floats
+    group_size: Floats
     send_s: Floats
+    distinct: tuple[Floats, Floats, Floats]
+    which: Ints
 
     def take(self, rows: Ints) -> Shapes:
         """Of some placements."""
-        return Shapes(*(getattr(self, name)[rows] for name in ("pp", "micro_batches", "group_size", "send_s")))
+        each = self.pp, self.micro_batches, self.group_size, self.send_s
+        pp, micro_batches, sizes, send_s = (values.take(rows) for values in each)
+        return Shapes(pp, micro_batches, sizes, send_s, self.distinct, self.which.take(rows))
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class Runs:
     makespan_s: Floats
     parts: dict[str, Floats]
     tail_s: Floats
-    moving_s: Floats
+    moving_s: Floats | None
     dense_params: Floats
     expert_params: Floats
     bare_bytes: Floats
@@ -145,16 +155,11 @@ class _Paced:
 
     work_s: Floats
     bubble_s: Floats
-    first: np.ndarray
-    last: np.ndarray
-    hidden_s: Floats | None
-    hidden_exchange_s: Floats | None
-
-    def pick(self, values: Floats) -> Floats:
-        """Of an array [n, 3] the pacing stage's."""
-        return np.asarray(
-            np.where(self.first, values[:, FIRST], np.where(self.last, values[:, LAST], values[:, MIDDLE]))
-        )
+    first: Bools
+    last: Bools
+    stage_class: Ints
+    hidden_s: Floats | None = None
+    hidden_exchange_s: Floats | None = None
 
 
 def _paced(
@@ -190,20 +195,21 @@ def _paced(
         bubble = np.maximum(bubble, in_step_s(kind, classes, *sizes, shapes.group_size) - closed.work_s)
     pace = np.asarray(closed.pacing_stage)
     last = pace >= shapes.pp - 1
-    paced = _Paced(closed.work_s, bubble, (pace == 0) & ~last, last, None, None)
+    first = (pace == 0) & ~last
+    paced = _Paced(closed.work_s, bubble, first, last, MIDDLE + last - first.astype(np.int64))
     if not way.paired:
         return paced
     count = fused_pairs(kind, pace, *sizes, shapes.group_size)
-    all_s = count * paced.pick(hidden)
-    return _Paced(closed.work_s, bubble, paced.first, last, all_s, np.minimum(all_s, count * paced.pick(exchange)))
+    places = places_of(paced.stage_class)
+    all_s = count * of_class(hidden, places)
+    return replace(paced, hidden_s=all_s, hidden_exchange_s=np.minimum(all_s, count * of_class(exchange, places)))
 
 
 def _hidden(way: Way, pairs: Columns, template: Template) -> tuple[Floats, Floats]:
     """What a pair of even chunks hides, and the part of it that is expert communication [n, 3]."""
-    shape = template.layers[0].shape
-    hidden, exchange, first = (np.zeros(shape, order="F") for _ in range(3))
+    hidden, exchange, first = (np.zeros((3, len(template.which))) for _ in range(3))
     chunk = [layers / way.vpp for layers in template.layers]
-    zero = np.zeros(shape, order="F")
+    zero = np.zeros_like(chunk[0])
     starts = [sum(chunk[:number], zero) for number in range(len(chunk))]
     starts_back = [sum(chunk[number + 1 :], zero) for number in range(len(chunk))]
     for i, mine in enumerate(chunk):
@@ -211,16 +217,21 @@ def _hidden(way: Way, pairs: Columns, template: Template) -> tuple[Floats, Float
             # Layers first to last beside layers last to first.
             low = np.maximum(starts[i], starts_back[j])
             both = np.maximum(np.minimum(starts[i] + mine, starts_back[j] + other) - low, 0.0)
-            hidden += both * pairs[f"hidden_s_{i}", j][:, None]
-            exchange += both * pairs[f"hidden_exchange_s_{i}", j][:, None]
-            first += np.where(low == 0.0, np.minimum(both, 1.0), 0.0) * pairs[f"first_s_{i}", j][:, None]
-    return np.maximum(hidden - first, 0.0), np.maximum(exchange - first, 0.0)
+            ahead = np.where(low == 0.0, np.minimum(both, 1.0), 0.0)
+            for stage_class in (FIRST, MIDDLE, LAST):
+                if both[:, stage_class].any():
+                    beside = template.rows(both[:, stage_class])
+                    hidden[stage_class] += beside * pairs[f"hidden_s_{i}", j]
+                    exchange[stage_class] += beside * pairs[f"hidden_exchange_s_{i}", j]
+                if ahead[:, stage_class].any():
+                    first[stage_class] += template.rows(ahead[:, stage_class]) * pairs[f"first_s_{i}", j]
+    return np.maximum(hidden - first, 0.0).T, np.maximum(exchange - first, 0.0).T
 
 
 def _split(way: Way, pairs: Columns, template: Template) -> tuple[Floats, Floats]:
     """Of an even chunk: dW after a split backward [n, 3], and dW beside a pair's sends [n]."""
     classes = range(len(template.layers))
-    split = sum_over(template.layers, [pairs["split_s", n] for n in classes]) / way.vpp
+    split = template.sum_over([pairs["split_s", n] for n in classes]) / way.vpp
     return split, np.asarray(np.max([pairs["covering_s", n] for n in classes], axis=0))
 
 
@@ -235,18 +246,23 @@ def _parts(
 ) -> dict[str, Floats]:
     """Work of the pacing stage by part; what pairing hides comes off exposed expert communication."""
     micro_batches = shapes.micro_batches.astype(np.float64)
-    counts = [paced.pick(layers) * micro_batches for layers in template.layers]
+    at = paced.stage_class * len(template.layers[0])
+    at += template.which
+    counts = [layers.T.ravel().take(at) * micro_batches for layers in template.layers]
     with_first, with_last = paced.first, paced.first if way.folded else paced.last
     if single is not None:
         with_first, with_last = with_first | single, with_last | single
     first, last = with_first * micro_batches, with_last * micro_batches
     parts = {}
+    held: dict[int | str, Floats] = {FIRST_PIECE: first, LAST_PIECES: last, **dict(enumerate(counts))}
     for name in WORK_PARTS:
-        total = first * costs[name, FIRST_PIECE] + last * costs[name, LAST_PIECES]
-        for number, count in enumerate(counts):
-            total += count * costs[name, number]
-        parts[name] = total
+        total = None
+        for holder, count in held.items():
+            seconds = costs.get((name, holder))
+            total = plus(total, None if seconds is None else count * seconds)
+        parts[name] = np.zeros(len(first)) if total is None else total
     parts["exposed_pp_s"] = 2.0 * micro_batches * blocking
+    parts["recompute_s"] = np.zeros(1)
     if paced.hidden_s is not None and paced.hidden_exchange_s is not None:
         _take(parts, ("exposed_ep_s", "imbalance_s"), paced.hidden_exchange_s)
         _take(parts, ("host_bound_s",), paced.hidden_s - paced.hidden_exchange_s)
@@ -278,7 +294,7 @@ def _with_parameters(
     absent = short if short.any() else None
 
     def held(name: str, folded: str = "") -> Floats:
-        total = sum_over(template.layers, [costs[name, n] for n in classes])
+        total = template.sum_over([costs[name, n] for n in classes])
         total[:, FIRST] += costs[name, FIRST_PIECE]
         total[:, pieces_at] += costs[f"{name}{folded}", LAST_PIECES]
         return _existing(_onto_one(total, single))
@@ -289,8 +305,8 @@ def _with_parameters(
         return values
 
     in_flight = _in_flight(way, shapes)
-    kept = _onto_one(sum_over(template.layers, [costs["activation_bytes", n] for n in classes]), single)
-    freed = _onto_one(sum_over(template.layers, [costs["full_saved_bytes", n] for n in classes]), single)
+    kept = _onto_one(template.sum_over([costs["activation_bytes", n] for n in classes]), single)
+    freed = _onto_one(template.sum_over([costs["full_saved_bytes", n] for n in classes]), single)
     pieces = np.zeros_like(kept)
     pieces[:, FIRST] += costs["activation_bytes", FIRST_PIECE]
     pieces[:, pieces_at] += costs["activation_bytes", LAST_PIECES]
@@ -312,7 +328,7 @@ def _with_parameters(
         makespan_s=paced.work_s + paced.bubble_s,
         parts=parts,
         tail_s=held("tail_dp_s", suffix),
-        moving_s=held("migration_s", suffix),
+        moving_s=held("migration_s", suffix) if ("migration_s", 0) in costs else None,
         dense_params=held("dense_params", suffix),
         expert_params=held("expert_params"),
         bare_bytes=bare,
@@ -325,22 +341,22 @@ def _with_parameters(
 
 def _in_flight(way: Way, shapes: Shapes) -> Floats:
     """Micro batches that each class of stages holds at its peak [n, 3]."""
-    pp, m, vpp = shapes.pp, shapes.micro_batches, np.array(way.vpp)
+    (pp, m, size), vpp = shapes.distinct, np.array(way.vpp)
     places = np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1
-    held = (in_flight_closed(way.kind, place, pp, vpp, m, shapes.group_size) for place in places)
-    return stages(*(count / way.vpp for count in held))
+    held = (in_flight_closed(way.kind, place, pp, vpp, m, size) for place in places)
+    return np.stack([count / way.vpp for count in held]).take(shapes.which, axis=1).T
 
 
 def _repairs(shapes: Shapes, costs: Columns, template: Template, held: Floats) -> dict[str, tuple[Floats, Floats]]:
     """Bytes that each choice of memory frees where most micro batches are held, and seconds it costs [n]."""
-    most = [np.maximum(np.maximum(c[:, FIRST], c[:, MIDDLE]), c[:, LAST]) for c in template.layers]
+    most = [template.rows(layers.max(axis=1)) for layers in template.layers]
     found = {}
     for name in REPAIRS:
         saved, cost = (
             np.asarray(sum(count * costs[f"{name}_{what}", n] for n, count in enumerate(most)))
             for what in ("saved_bytes", "recompute_s")
         )
-        found[name] = saved * held, np.asarray(cost * shapes.micro_batches.astype(np.float64))
+        found[name] = saved * held, np.asarray(cost * shapes.micro_batches)
     return found
 
 

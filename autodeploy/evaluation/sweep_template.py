@@ -10,9 +10,12 @@ Arrays [n, 3] are stored column by column: n is the axis that is long.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
+
+from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +28,43 @@ FIRST, MIDDLE, LAST = 0, 1, 2
 
 @dataclass(frozen=True)
 class Template:
-    """Layers of every class on the first, a middle and the last stage [n, 3]; of its layers, those of two chunks.
+    """Layers of every class on the first, a middle and the last stage [t, 3]; of its layers, those of two chunks.
 
-    embedding_chunk, head_chunk [n, 3]: layers of all classes in the chunk that is a stage's first and its last.
+    A batch has few distinct templates, t, and `which` [n] is the one of each row. embedding_chunk, head_chunk [t, 3]:
+    layers of all classes in the chunk that is a stage's first and its last.
     """
 
     layers: list[Floats]
     embedding_chunk: Floats
     head_chunk: Floats
+    which: Ints
+
+    def rows(self, values: Floats) -> Floats:
+        """Values [t] or [t, 3] of the templates, for every row."""
+        return values.T.take(self.which, axis=-1).T
+
+    @cached_property
+    def held(self) -> list[list[Floats | None]]:
+        """Layers [n] of each class on each class of stages; None where no template has any."""
+        return [[self.rows(on) if on.any() else None for on in layers.T] for layers in self.layers]
+
+    def sum_over(self, each: Sequence[Floats]) -> Floats:
+        """Sum over classes of layers times a quantity of one layer [n]: [n, 3]."""
+        total = np.empty((3, len(self.which)))
+        for stage_class, into in enumerate(total):
+            known = False
+            for held, quantity in zip(self.held, each, strict=True):
+                count = held[stage_class]
+                if count is None:
+                    continue
+                if known:
+                    into += count * quantity
+                else:
+                    np.multiply(count, quantity, out=into)
+                known = True
+            if not known:
+                into[:] = 0.0
+        return total.T
 
 
 @dataclass(frozen=True)
@@ -44,13 +76,40 @@ class ChunkSeconds:
     last: Floats
 
 
+def of_class(values: Floats, places: Ints) -> Floats:
+    """Of an array [n, 3] the entries [n] at `places`, which `places_of` made.
+
+    Looked up, for a choice entry by entry costs several times as much where it is hard to predict.
+    """
+    return values.T.ravel().take(places)
+
+
+def places_of(stage_class: Ints) -> Ints:
+    """Places of the entries of each row's class of stages [n]."""
+    n = len(stage_class)
+    places = stage_class * n
+    places += np.arange(n)
+    return places
+
+
+@overload
+def plus(total: Floats, values: Floats | None) -> Floats: ...
+@overload
+def plus(total: None, values: Floats | None) -> Floats | None: ...
+def plus(total: Floats | None, values: Floats | None) -> Floats | None:
+    """Their sum; None is nothing."""
+    if values is None:
+        return total
+    return values if total is None else np.asarray(total + values)
+
+
 def stages(*columns: Floats) -> Floats:
     """An array [n, 3] of its columns."""
     return np.stack(columns).T
 
 
 def template_of(
-    counts: Sequence[int], first_ends: Floats, last_ends: Floats, pp: Ints, vpp: int, *, balanced: bool = True
+    counts: Sequence[int], first_ends: Floats, last_ends: Floats, pp: Ints | Floats, vpp: int, *, balanced: bool = True
 ) -> Template:
     """Layers per stage class; where pp is 1 the last stage holds everything.
 
@@ -61,10 +120,12 @@ def template_of(
     balanced : False where pieces take no room.
     """
     total = float(sum(counts))
-    stage_count = pp.astype(np.float64)
-    zero = np.zeros(len(stage_count))
+    # What tells templates apart: pieces longer than the model take all of its room.
+    pieces = (np.minimum(np.round(each), total) for each in (first_ends, last_ends))
+    rows, which = distinct([each.astype(np.int64) for each in (pp, *pieces)])
+    stage_count, first_ends, last_ends = pp[rows].astype(np.float64), first_ends[rows], last_ends[rows]
     # A piece takes the room of its own chunk, and every chunk of the template keeps a layer.
-    room = zero
+    room = np.zeros(len(rows))
     if balanced:
         chunks = stage_count * vpp
         least = np.where(total >= chunks, 1.0, 0.0)
@@ -73,25 +134,25 @@ def template_of(
     middle = np.minimum(np.ceil((total + np.minimum(first_less + last_less, total)) / stage_count), total)
     last = _between(total - (stage_count - 1) * middle, np.maximum(middle - last_less, 0.0))
     first = _between(total - last - (stage_count - 2) * middle, middle)
-    one = pp == 1
+    one = stage_count == 1.0
     if one.any():
         first, middle, last = np.where(one, 0.0, first), np.where(one, total, middle), np.where(one, total, last)
     sizes = stages(first, middle, last)
     # Model order: leading classes fill the first stages; the middle stage that counts is the one before the last.
-    starts = stages(zero, np.maximum(first, total - last - middle), total - last)
+    starts = stages(np.zeros_like(first), np.maximum(first, total - last - middle), total - last)
     ends = starts + sizes
     layers, before = [], 0.0
     for count in counts:
         layers.append(np.maximum(np.minimum(ends, before + count) - np.maximum(starts, before), 0.0))
         before += count
     if vpp == 1:
-        return Template(layers, sizes, sizes)
+        return Template(layers, sizes, sizes, which)
     share = sizes / vpp
     embedding_chunk, head_chunk = share.copy(order="K"), share.copy(order="K")
     embedding_chunk[:, FIRST] = _between(share[:, FIRST] - first_less, sizes[:, FIRST])
     with_less = _between(share[:, MIDDLE] - last_less, sizes[:, LAST])
     head_chunk[:, LAST] = np.where(last_less > 0, with_less, share[:, LAST])
-    return Template(layers, embedding_chunk, head_chunk)
+    return Template(layers, embedding_chunk, head_chunk, which)
 
 
 def _between(values: Floats, most: Floats) -> Floats:
@@ -116,23 +177,15 @@ def chunk_seconds(
     blocking : what a stage spends on sending [n].
     several : stages have several chunks. folded : the last pieces are on the first stage.
     """
-    held = sum_over(template.layers, layer_s)
+    held = template.sum_over(layer_s)
     pieces_at = FIRST if folded else LAST
     stage = held + blocking[:, None]
     stage[:, FIRST] += first_piece_s
     stage[:, pieces_at] += last_pieces_s
     if not several:
         return ChunkSeconds(stage, stage, stage)
-    each = held / np.maximum(sum(template.layers), 1.0)
-    first, last = each * template.embedding_chunk, each * template.head_chunk
+    held /= template.rows(np.maximum(sum(template.layers), 1.0))
+    first, last = held * template.rows(template.embedding_chunk), held * template.rows(template.head_chunk)
     first[:, FIRST] += first_piece_s
     last[:, pieces_at] += last_pieces_s
     return ChunkSeconds(stage, first, last)
-
-
-def sum_over(layers: Sequence[Floats], each: Sequence[Floats]) -> Floats:
-    """Sum over classes of layers [n, 3] times a quantity of one layer [n]."""
-    total = layers[0] * each[0][:, None]
-    for count, quantity in zip(layers[1:], each[1:], strict=True):
-        total += count * quantity[:, None]
-    return total

@@ -13,13 +13,18 @@ from autodeploy.evaluation.expert_balance import even_balance, migrated_balance,
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
 from autodeploy.evaluation.pair_windows import PairCost, pair_cost
-from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
+from autodeploy.evaluation.prices import Prices
+from autodeploy.strategies.tree import distinct_cuts
+from autodeploy.workload.layers import embedding_table, head_table, last_kind, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.evaluation.context import Context
+    from autodeploy.specs.model import ModelSpec
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import LayerTable
+    from autodeploy.workload.operators import LayerTable, OperatorFeatures
 
 T = TypeVar("T")
 MODULE = -1  # place of the prediction module among the layers
@@ -91,51 +96,113 @@ def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
     )
 
 
-def unit_costs(context: Context, candidates: Candidates) -> UnitCosts:
-    """Costs of every layer kind for every candidate given (make them distinct first)."""
-    model, shard = context.model, sharding_of(candidates, context.seq_length)
-    exchange, groups = context.exchange_features(candidates), Groups.of(shard, context.machine)
+@dataclass(frozen=True)
+class _Batch:
+    """Candidates whose layers are priced together."""
 
-    def cost(table: Any, features: ExchangeFeatures = exchange, cut: Sharding = shard) -> LayerCost:
-        return layer_cost(table, cut, context.machine, features, groups)
+    context: Context
+    candidates: Candidates
+    shard: Sharding
+    exchange: ExchangeFeatures
+    groups: Groups
+    prices: Prices
 
-    def tables(cut: Sharding) -> dict[int, LayerTable]:
-        """Of layers that may have experts."""
-        found = {n: layer_table(model, cut, context.operators, kind) for n, (kind, _) in enumerate(kinds)}
-        if model.num_nextn_predict_layers:
-            found[MODULE] = mtp_table(model, cut, context.operators)
+    @classmethod
+    def of(cls, context: Context, candidates: Candidates) -> _Batch:
+        shard = sharding_of(candidates, context.seq_length)
+        groups = Groups.of(shard, context.machine)
+        return cls(context, candidates, shard, context.exchange_features(candidates), groups, Prices())
+
+    def cost(
+        self, table: LayerTable, features: ExchangeFeatures | None = None, cut: Sharding | None = None
+    ) -> LayerCost:
+        return layer_cost(
+            table, cut or self.shard, self.context.machine, features or self.exchange, self.groups, self.prices
+        )
+
+    def even_cost(self, table: Callable[[ModelSpec, Sharding, OperatorFeatures], LayerTable]) -> LayerCost:
+        """Of a piece without experts."""
+        even = replace(self.exchange, balance=even_balance(len(self.candidates)))
+        return self.cost(table(self.context.model, self.shard, self.context.operators), even)
+
+    def tables(self, *, experts: bool, cut: Sharding | None = None) -> dict[int, LayerTable]:
+        """Of kinds of layers with or without experts, and of the prediction module, by their place."""
+        model, on, shard = self.context.model, self.context.operators, cut or self.shard
+        kinds = [kind for kind, _ in layer_kinds(model)]
+        found = {
+            place: layer_table(model, shard, on, kind)
+            for place, kind in enumerate(kinds)
+            if (kind[0] == "moe") == experts
+        }
+        last = kinds.index(last_kind(model))
+        if model.num_nextn_predict_layers and last in found:
+            found[MODULE] = mtp_table(model, shard, on, found[last])
         return found
 
-    kinds = layer_kinds(model)
-    plain = tables(shard)
-    layers = {n: cost(table) for n, table in plain.items()}
-    moved: dict[int, LayerCost] = {}
-    nodes = context.expert_nodes(candidates) if model.is_moe else np.ones(len(candidates))
-    if "mutual_routing" in context.features and model.is_moe:
-        may_copy = context.levels_experts(candidates) & _may_copy(candidates)
-        balance = routed_balance(context, shard.ep, nodes, may_copy)
-        routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
-        for n, table in tables(copied).items():
-            if table.choices_per_token:
-                layers[n] = _faster(cost(table, routed, copied), layers[n], exchange)
-    elif "expert_migration" in context.features and model.is_moe:
-        balance = migrated_balance(context, shard.ep, nodes)
-        levels = context.levels_experts(candidates)
-        features = replace(exchange, balance=chosen(levels, balance, exchange.balance))
-        moved = {n: cost(table, features) for n, table in plain.items() if table.choices_per_token}
-    even = replace(exchange, balance=even_balance(len(candidates)))
+
+def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = False) -> UnitCosts:
+    """Costs of every layer kind for every candidate given (make them distinct first).
+
+    one_machine : the context's machine has no number that differs from candidate to candidate. What has no experts is
+        then priced once for all ways to cut experts.
+    """
+    kinds = layer_kinds(context.model)
+    whole = few = _Batch.of(context, candidates)
+    if one_machine:
+        # Groups that gather sharded parameters depend on how experts are cut.
+        first, which = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas, experts=context.fsdp)
+        few = _Batch.of(context, candidates.take(first))
+
+    def of_all(cost: LayerCost) -> LayerCost:
+        return _spread(cost, which, len(first)) if one_machine else cost
+
+    layers = {n: of_all(few.cost(table)) for n, table in few.tables(experts=False).items()}
+    routed, moved = _with_experts(whole)
+    layers |= routed
     order = range(len(kinds))
+    pairs = _pairs([layers[n] for n in order], whole.exchange)
     return UnitCosts(
         layers=tuple(_alone(layers[n]) for n in order),
         counts=tuple(count for _, count in kinds),
-        embedding=_alone(cost(embedding_table(model, shard, context.operators), even)),
-        head=_alone(cost(head_table(model, shard, context.operators), even)),
+        embedding=_alone(of_all(few.even_cost(embedding_table))),
+        head=_alone(of_all(few.even_cost(head_table))),
         mtp=_alone(layers[MODULE]) if MODULE in layers else None,
-        shard=shard,
-        pairs=_pairs([layers[n] for n in order], exchange),
+        shard=whole.shard,
+        pairs=pairs,
         moved={n: _alone(layer) for n, layer in moved.items()},
-        moved_pairs=_pairs([moved.get(n, layers[n]) for n in order], exchange) if moved else (),
+        moved_pairs=_pairs([moved.get(n, layers[n]) for n in order], whole.exchange) if moved else (),
     )
+
+
+def _with_experts(batch: _Batch) -> tuple[dict[int, LayerCost], dict[int, LayerCost]]:
+    """Costs of what has experts by its place in the model, and the same with migrated experts."""
+    context, candidates, shard, exchange = batch.context, batch.candidates, batch.shard, batch.exchange
+    tables = batch.tables(experts=True)
+    layers = {n: batch.cost(table) for n, table in tables.items()}
+    if "mutual_routing" in context.features and tables:
+        may_copy = context.levels_experts(candidates) & _may_copy(candidates)
+        balance = routed_balance(context, shard.ep, context.expert_nodes(candidates), may_copy)
+        routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
+        for n, table in batch.tables(experts=True, cut=copied).items():
+            layers[n] = _faster(batch.cost(table, routed, copied), layers[n], exchange)
+    elif "expert_migration" in context.features and tables:
+        balance = migrated_balance(context, shard.ep, context.expert_nodes(candidates))
+        features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
+        return layers, {n: batch.cost(table, features) for n, table in tables.items()}
+    return layers, {}
+
+
+def _spread(value: T, index: npt.NDArray[np.int64], n: int) -> T:
+    """Entries at an index of every array [n] inside a value; other arrays hold for all candidates."""
+    if isinstance(value, np.ndarray):
+        return value[index] if value.shape == (n,) else value  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {k: _spread(v, index, n) for k, v in value.items()}  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        return tuple(_spread(v, index, n) for v in value)  # type: ignore[return-value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{f.name: _spread(getattr(value, f.name), index, n) for f in fields(value)})
+    return value
 
 
 def _alone(cost: LayerCost) -> LayerCost:
@@ -168,6 +235,8 @@ def _faster(first: LayerCost, second: LayerCost, exchange: ExchangeFeatures) -> 
 
 def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
     """`first` where the condition holds, array by array; both have the same structure."""
+    if first is second:
+        return first
     if isinstance(first, np.ndarray):
         return np.where(condition, first, second)  # type: ignore[no-any-return, call-overload]
     if isinstance(first, dict) and isinstance(second, dict):

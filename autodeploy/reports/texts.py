@@ -41,6 +41,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "run": ("{tokens} tokens: {days} days, {card_hours} card-hours", "{tokens} tokens：{days} 天，{card_hours} 卡时"),
     # why not
     "rejected_by": ("rejected by {rule}: {message}", "被 {rule} 拒绝：{message}"),
+    "fits_with": (
+        "with layers placed anew it fits in {peak} GiB: {choices}",
+        "重新放置各层后需 {peak} GiB，可以放下：{choices}",
+    ),
     "would_take": ("it would take {step} s a step", "单步将为 {step} s"),
     "against_best": (", {pct} % against the best plan", "，比最优方案 {pct} %"),
     "nearest_passing": ("nearest changes:", "最接近的修改："),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -92,6 +93,19 @@ class Frontier:
     saved: Floats
     extra_s: Floats
     swap_bytes: Floats
+
+
+def num_branches(options: tuple[MemoryOption, ...], layers: Ints) -> int:
+    """How many combinations of competing options a stage with `layers` [classes] has `stage_frontier` go through."""
+    rival, found = conflicts(options), 0
+    for mine in components(options):
+        active, branched = set(mine), 0
+        while any(rival[i] & active for i in active):
+            active.discard(max(active, key=lambda i: (len(rival[i] & active), -i)))
+            branched += 1
+        # Counts of options that share the layers of a class are about the ways to split them.
+        found += math.comb(int(layers[options[mine[0]].layer_class]) + branched, branched)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

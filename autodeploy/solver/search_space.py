@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.build_context import spec_context
-from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep, sweep_tree
+from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.grid import Grid, grid_of
@@ -84,7 +84,7 @@ def search_space(
         except SearchCancelled:
             none = legal.take(slice(0))
             parts.append(none)
-            swept.append(sweep(none, context))
+            swept.append(Sweep(**{name: np.zeros(0) for name in TOTALS}, parts={}))
             variants.append(np.zeros(0, dtype=np.int64))
             break
         fits = np.flatnonzero(np.isfinite(table.repaired_s))

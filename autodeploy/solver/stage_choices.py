@@ -17,13 +17,15 @@ from autodeploy.evaluation.inner_problem import (
     stage_bytes,
 )
 from autodeploy.solver.bounds import most_saved
-from autodeploy.solver.memory_options import Frontier, stage_frontier
+from autodeploy.solver.memory_options import Frontier, num_branches, stage_frontier
 from autodeploy.solver.nested_options import nested_frontier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_POINTS = 64
+MOST_BRANCHES = 2000
+"""Combinations of competing options of a stage beyond which counts are proposed and not all compared."""
 Chunks = tuple[tuple[int, ...], ...]  # layers of each class in each chunk of a stage
 
 
@@ -180,14 +182,17 @@ class StageChoices:
         on_host = frontier.swap_bytes * self.moments[stage].min(axis=1).max()
         enough = (frontier.saved >= need[shown] * (1.0 - 1e-9)).all(axis=1)
         rows = np.flatnonzero(enough & (on_host <= self.problem.host_bytes_per_device * (1.0 + 1e-9)))
-        if not len(rows):
+        proposed = self.problem.vpp == 1 and not self._listed(chunks)
+        bound = self.bare(stage, chunks) if proposed else None
+        if bound is None and (proposed or not len(rows)):
             return None
         # A pair gives swaps a longer window than its passes have.
-        least = float((frontier.extra_s if self.problem.pairs else added)[rows].min())
+        shorter = frontier.extra_s if self.problem.pairs else added
+        least = float(shorter[rows].min()) if bound is None else bound.extra_s
         rows = rows[np.argsort(added[rows], kind="stable")]
         if self.problem.vpp == 1:
             rows = rows[_front(out[rows], (added - out)[rows])]
-        exact = self.problem.vpp == 1 and len(rows) <= MOST_POINTS
+        exact = self.problem.vpp == 1 and len(rows) <= MOST_POINTS and not proposed
         exact &= not (self.problem.pairs and bool(frontier.swap_bytes.any()))
         found = self._points(stage, chunks, bare, frontier.counts[rows[:MOST_POINTS]], least, exact=exact)
         if not len(found.applied):
@@ -222,6 +227,12 @@ class StageChoices:
             exact,
         )
 
+    def _listed(self, chunks: Chunks) -> bool:
+        """Whether all counts are compared: with one chunk a stage, unless its layers and options are too many."""
+        if self.problem.vpp > 1:
+            return False
+        return num_branches(self.problem.options, np.array(chunks, dtype=np.int64).sum(axis=0)) <= MOST_BRANCHES
+
     def _frontier(self, stage: int, chunks: Chunks, need: Floats, bare: _Bare) -> Frontier:
         """With one chunk a stage the frontier is the same on all stages, but for the number in flight.
 
@@ -232,12 +243,13 @@ class StageChoices:
         window = np.minimum(bare.forward_s.sum(axis=1), bare.backward_s.sum(axis=1))
         if np.isfinite(self.problem.host_bytes_per_device):
             window = np.zeros_like(window)  # host memory is short: every swapped byte counts
-        if self.problem.vpp > 1 or self.moments.shape[1] > 1:
+        listed = self._listed(chunks)
+        if not listed or self.moments.shape[1] > 1:
             shown = self._worst_moments(need)
             movable = sum(o.swap_bytes * layers[:, o.layer_class].sum() for o in self.problem.options)
             if movable > link * window[stage]:
                 shown = shown[:1]
-            propose = nested_frontier if self.problem.vpp > 1 else stage_frontier
+            propose = stage_frontier if listed else nested_frontier
             return propose(
                 self.problem.options,
                 layers,

@@ -14,7 +14,8 @@ class WhyNot(Document):
     """The rule or the memory that rules a strategy out, or what it costs against the best plan.
 
     `broken_rules`: every rule it breaks, `rule` first. `nearest`: for an illegal strategy the nearest legal one (fewest
-    axes changed, then the least sum of |log2 ratio|).
+    axes changed, then the least sum of |log2 ratio|). `fitting`: of a strategy that lacks memory as it stands, the
+    fastest with its degrees and its layers, recomputation and swap chosen anew; time and percent are then of that.
     """
 
     rule: str | None = None
@@ -23,6 +24,7 @@ class WhyNot(Document):
     step_time_s: float | None = None
     against_best_pct: float | None = None
     nearest: tuple[NearestChange, ...] = ()
+    fitting: Plan | None = None
 
 
 class Improvement(Document):

@@ -17,6 +17,12 @@ CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
 DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")
 HYBRID_DEGREES: tuple[int, ...] = (2, 4, 8)  # of the Ulysses part of hybrid context parallelism
 CHOICES: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}
+_PAIRS = np.isin(np.arange(len(SCHEDULES)), PAIRED)
+
+
+def pairs(schedule: Ints) -> Bools:
+    """Whether schedules run a forward against a backward pass."""
+    return np.asarray(_PAIRS[schedule])
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,11 @@ class Candidates:
 
     def __len__(self) -> int:
         return int(self.tp.shape[0])
+
+    @property
+    def paired(self) -> Bools:
+        """Where a forward runs against a backward pass [n]."""
+        return pairs(self.schedule)
 
     def take(self, index: Any) -> Candidates:
         """The candidates at an index, a slice or a mask."""

@@ -11,12 +11,12 @@ from autodeploy.strategies.candidates import (
     CP_ALGOS,
     DISPATCHERS,
     HYBRID_DEGREES,
-    PAIRED,
     SCHEDULES,
     Bools,
     Candidates,
     Ints,
     concatenate,
+    pairs,
 )
 from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, SHAPE_AXES, CandidateTree, Mode
 
@@ -62,12 +62,12 @@ class Grid:
         runs [placements, ways] : left in some mode; kept : those left in each mode, None for all of `runs`.
         by_replicas : as in `tree_of`: every placement has a cut of its own.
         """
-        pairs = np.isin(self.ways["schedule"], PAIRED)
-        rows: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(pairs)
+        paired_ways = pairs(self.ways["schedule"])
+        rows: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(paired_ways)
         tables: list[tuple[Candidates, Candidates, Ints]] = []
         cuts_before = placed_before = 0
         for paired in (False, True):
-            which = np.flatnonzero(pairs == paired)
+            which = np.flatnonzero(paired_ways == paired)
             used = runs[:, which].any(axis=1)
             number = np.cumsum(used) - 1 + placed_before
             for way in which:

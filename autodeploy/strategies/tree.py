@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.strategies.candidates import PAIRED, Bools, Candidates, Ints
+from autodeploy.strategies.candidates import Bools, Candidates, Ints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 CUT_AXES = (
     *("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher", "sequence_parallel"),
 )
+EXPERT_AXES = ("ep", "etp", "moe_dispatcher")  # of a cut: how experts are cut and reached
 SHAPE_AXES = ("pp", "dp", "micro_batches")  # of a pipeline
 WAY_AXES = ("schedule", "vpp")
 MODE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 
 MOST_CODES = 1 << 62
+DENSE_CODES = 4  # codes a row up to which a table of all codes is cheaper than sorting
 
 Mode = tuple[bool, bool, bool]
 
@@ -71,6 +73,10 @@ class CandidateTree:
         """Placement of each run."""
         return np.concatenate([*self.rows, np.zeros(0, dtype=np.int64)])
 
+    def spread(self, values: Any) -> Any:
+        """One entry a run, as one entry per candidate."""
+        return np.concatenate([values if kept is None else values[kept] for kept in self.kept])
+
     def run_of(self, index: Ints) -> tuple[Ints, Ints]:
         """Run and mode of the candidates at an index."""
         mode = np.searchsorted(self.mode_starts, index, side="right") - 1
@@ -98,20 +104,22 @@ class CandidateTree:
         return self.take(slice(None))
 
 
-def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Ints, Ints]:
+def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False, experts: bool = True) -> tuple[Ints, Ints]:
     """One candidate of each distinct cut of tensors, and which cut each candidate has.
 
     by_replicas : the number of replicas and of micro batches counts too: documents of different lengths spread over
         them, and parameters are sharded over them.
+    experts : False where cuts that differ in experts alone are one.
     """
     axes = (*CUT_AXES, *SHAPE_AXES) if by_replicas else CUT_AXES
-    return distinct([*(getattr(candidates, name) for name in axes), np.isin(candidates.schedule, PAIRED)])
+    columns = [getattr(candidates, name) for name in axes if experts or name not in EXPERT_AXES]
+    return distinct([*columns, candidates.paired])
 
 
 def cut_key(candidate: Candidates, *, by_replicas: bool = False) -> tuple[int, ...]:
     """What tells the cut of one candidate from that of another; by_replicas : as in `distinct_cuts`."""
     axes = (*CUT_AXES, *SHAPE_AXES) if by_replicas else CUT_AXES
-    return (*(int(getattr(candidate, name)[0]) for name in axes), int(candidate.schedule[0]) in PAIRED)
+    return (*(int(getattr(candidate, name)[0]) for name in axes), int(candidate.paired[0]))
 
 
 def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[CandidateTree, Ints]:
@@ -164,8 +172,16 @@ def distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
             _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
             size = len(first)
         codes, size = codes * most + column, size * most
-    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-    return first, codes
+    if size > DENSE_CODES * max(n, 1):
+        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+        return first, codes
+    # Few codes: each has a place, and nothing is sorted.
+    place = np.full(size, -1)
+    place[codes[::-1]] = np.arange(n)[::-1]
+    used = np.flatnonzero(place >= 0)
+    first = place[used]
+    place[used] = np.arange(len(used))
+    return first, place[codes]
 
 
 assert {*CUT_AXES, *SHAPE_AXES, *WAY_AXES, *MODE_AXES} == {f.name for f in fields(Candidates)}

@@ -246,14 +246,20 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     return LayerTable("head", operators, tensors, (*exchanges, loss), params, np.zeros_like(params))
 
 
-def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
+def last_kind(model: ModelSpec) -> LayerKind:
+    """Kind of the last layer."""
+    last = model.num_hidden_layers - 1
+    return ("moe" if model.is_moe_layer(last) else "dense", model.attention_window(last))
+
+
+def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:
     """One multi-token prediction module: joined projection 2h -> h, a layer of the last kind, the shared head again.
 
     Source: DeepSeek-V3, arXiv:2412.19437, section 2.2. It needs the embedding and the head's weights beside it.
+    layer : the table of its layer, where it is there already.
     """
-    last = model.num_hidden_layers - 1
-    kind = ("moe" if model.is_moe_layer(last) else "dense", model.attention_window(last))
-    layer, head = layer_table(model, shard, on, kind), head_table(model, shard, on)
+    layer = layer or layer_table(model, shard, on, last_kind(model))
+    head = head_table(model, shard, on)
     h = model.hidden_size
     joined = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(4.0 * shard.local_tokens * h))

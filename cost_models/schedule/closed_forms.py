@@ -23,12 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.orders import ScheduleKind, forwards_ahead, group_size, operation_order
+from cost_models.schedule.orders import Counts, ScheduleKind, forwards_ahead, group_size, operation_order
 from cost_models.schedule.sends import Sends, as_sends
 from cost_models.schedule.simulation import pair_counts
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ class ClosedForm:
     makespan_s: Floats
     work_s: Floats
     bubble_s: Floats
-    pacing_stage: Ints
+    pacing_stage: Counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class PathTerms:
 
     work_s: Floats
     bubble_s: Floats
-    stage: Ints
+    stage: Counts
 
     def longest(self) -> ClosedForm:
         """The longest path of every candidate."""
@@ -123,14 +122,14 @@ class _Own:
 
 def _excursions(
     kind: ScheduleKind,
-    stage: Ints,
-    pp: Ints,
-    vpp: Ints,
-    micro_batches: Ints,
-    depth: Ints,
+    stage: Counts,
+    pp: Counts,
+    vpp: Counts,
+    micro_batches: Counts,
+    depth: Counts,
     reach: Floats,
     own: _Own,
-    size: Ints | None = None,
+    size: Counts | None = None,
 ) -> Floats:
     """What a path gains by leaving its stage for the stages behind it, at the start and (1f1b) at the end [n].
 
@@ -156,7 +155,7 @@ def _excursions(
 
 
 def waiting(
-    kind: ScheduleKind, vpp: Ints, pp: Ints, micro_batches: Ints, forward_s: Floats, backward_s: Floats
+    kind: ScheduleKind, vpp: Counts, pp: Counts, micro_batches: Counts, forward_s: Floats, backward_s: Floats
 ) -> Floats:
     """One micro batch waits at the slowest chunk for all the others: in the forward or in the backward pass [n].
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.orders import OperationOrder, ScheduleKind, forwards_ahead, operation_order
+from cost_models.schedule.orders import Counts, OperationOrder, ScheduleKind, forwards_ahead, operation_order
 
 Ints = npt.NDArray[np.int64]
 
@@ -74,8 +74,8 @@ def _held(order: OperationOrder) -> Ints:
 
 
 def in_flight_closed(
-    kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints, size: Ints | None = None
-) -> Ints:
+    kind: ScheduleKind, stage: Counts, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
+) -> Counts:
     """Chunk-micro-batches that a stage holds at its peak [n]: the sum of `in_flight` over its chunks, by formula.
 
     1f1b: min(M, P - p). interleaved: min(M V, 2 (P - p - 1) + (V - 1) N + 1), all M V when M <= P, with group size N;
@@ -104,6 +104,6 @@ def in_flight_closed(
     return np.asarray(most)
 
 
-def _dual_closed(stage: Ints, ranks: Ints, m: Ints) -> Ints:
+def _dual_closed(stage: Counts, ranks: Counts, m: Counts) -> Counts:
     """After the first two steps a rank holds 2 (P - r - 1) + 2 (r + 1) = 2P chunks; the main step holds one more."""
     return np.asarray(2 * ranks + (m - 2 * ranks + stage + 1 > 0))

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from cost_models.schedule.placement import model_parts
 
 ScheduleKind = Literal["1f1b", "interleaved", "adaptive_pipe", "dualpipev", "dualpipe"]
 Ints = npt.NDArray[np.int64]
+Counts = npt.NDArray[Any]  # whole numbers, of which many formulas are fastest as floats
 NONE: Final = -1
 """Marks an absent forward or backward in a slot, and an absent neighbour of a model part."""
 
@@ -92,8 +93,8 @@ def group_size(pp: Ints | int, micro_batches: Ints | int) -> Ints:
 
 
 def forwards_ahead(
-    stage: Ints | int, pp: Ints | int, vpp: Ints | int, micro_batches: Ints | int, size: Ints | None = None
-) -> Ints:
+    stage: Counts | int, pp: Counts | int, vpp: Counts | int, micro_batches: Counts | int, size: Counts | None = None
+) -> Counts:
     """Forwards before a stage's first backward in the interleaved orders, were there enough of them [n].
 
     2 (P - p - 1) + (V - 1) N + 1 with group size N (`size`, where it is known already). Interleaved, the last of them
@@ -118,7 +119,7 @@ def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> 
         return np.minimum(ahead, total)
     if micro_batches <= pp and vpp > 1:
         return np.full(pp, total)
-    return np.minimum(ahead - 1, total)
+    return np.asarray(np.minimum(ahead - 1, total))
 
 
 def schedule_problem(kind: str, pp: int, vpp: int, micro_batches: int) -> str | None:

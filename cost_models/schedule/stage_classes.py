@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.closed_forms import ClosedForm, _excursions, _Own, waiting
-from cost_models.schedule.orders import forwards_ahead, group_size
+from cost_models.schedule.orders import Counts, forwards_ahead, group_size
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import ScheduleKind
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 FIRST, MIDDLE, LAST = 0, 1, 2
 
 
@@ -41,40 +40,45 @@ class StageClasses:
 
 
 class _Longest:
-    """The longest path so far of every candidate; of equals the first."""
+    """The longest path so far of every candidate; of equals the first.
+
+    Which path it is is kept as a number, and what it takes looked up at the end: a choice entry by entry costs several
+    times as much where it is hard to predict.
+    """
 
     def __init__(self, n: int) -> None:
-        self._total_s = np.full(n, -np.inf)
-        self._work_s, self._bubble_s, self._stage = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+        self._total_s, self._best = np.full(n, -np.inf), np.zeros(n, dtype=np.int64)
+        self._paths: list[tuple[Floats, Floats, Counts]] = []
 
-    def offer(self, work_s: Floats, bubble_s: Floats | float, stage: Ints, exists: npt.NDArray[np.bool_]) -> None:
-        """A path [n] where it exists: the work of the pacing stage, what it spends beside it, and the stage."""
+    def offer(self, work_s: Floats, bubble_s: Floats, stage: Counts, exists: npt.NDArray[np.bool_] | None) -> None:
+        """A path [n] where it exists (None: everywhere): work of the pacing stage, what it spends beside it, stage."""
         total = work_s + bubble_s
-        longer = (total > self._total_s) & exists
-        for kept, new in (
-            (self._total_s, total),
-            (self._work_s, work_s),
-            (self._bubble_s, bubble_s),
-            (self._stage, stage),
-        ):
-            np.copyto(kept, new, where=longer)
+        if exists is not None:
+            total = np.where(exists, total, -np.inf)
+        np.maximum(self._best, (total > self._total_s) * len(self._paths), out=self._best)
+        np.maximum(self._total_s, total, out=self._total_s)
+        self._paths.append((work_s, bubble_s, stage))
 
     def closed_form(self) -> ClosedForm:
         """What it takes."""
+        n = len(self._best)
+        at = self._best * n
+        at += np.arange(n)
+        work, bubble, stage = (np.concatenate(each).take(at) for each in zip(*self._paths, strict=True))
         # The longest path is no shorter than the pacing stage's own work, so only rounding can make this negative.
-        bubble = np.maximum(self._bubble_s, 0.0)
-        return ClosedForm(self._work_s + bubble, self._work_s, bubble, self._stage)
+        bubble = np.maximum(bubble, 0.0)
+        return ClosedForm(work + bubble, work, bubble, stage)
 
 
 def closed_form_classes_s(
     kind: ScheduleKind,
     stages: StageClasses,
-    pp: Ints,
-    vpp: Ints,
-    micro_batches: Ints,
+    pp: Counts,
+    vpp: Counts,
+    micro_batches: Counts,
     p2p_s: Floats | float = 0.0,
     covered_p2p_s: Floats | float | None = None,
-    size: Ints | None = None,
+    size: Counts | None = None,
 ) -> ClosedForm:
     """`closed_form_s` for candidates of any pp, vpp and micro batches [n]: equal to it when M > P, else no greater.
 
@@ -83,7 +87,6 @@ def closed_form_classes_s(
     least latency of an edge out of a pair (None: the same as any other). size: `group_size`, where they are known.
     """
     n = len(stages.forward_s)
-    pp, vpp, micro_batches = (np.asarray(a, dtype=np.int64) for a in (pp, vpp, micro_batches))
     edge = np.asarray(p2p_s, dtype=np.float64)
     least = edge if covered_p2p_s is None else np.asarray(covered_p2p_s, dtype=np.float64)
     if kind in ("dualpipev", "dualpipe"):
@@ -96,8 +99,7 @@ def closed_form_classes_s(
     before = stages.first_forward_s + stages.first_backward_s + 2 * np.reshape(edge, (-1, 1))
     behind = stages.last_forward_s + stages.last_backward_s + np.reshape(edge + least, (-1, 1))
     longest = _Longest(n)
-    always = np.ones(n, dtype=np.bool_)
-    some, several = pp > 1, pp > 2
+    always, some, several = pp > 0, pp > 1, pp > 2
     places = (
         (np.zeros_like(pp), FIRST, some),
         (np.minimum(1, pp - 1), MIDDLE, several),
@@ -111,19 +113,17 @@ def closed_form_classes_s(
         if kind == "adaptive_pipe":
             pairs = fused_pairs(kind, stage, pp, vpp, micro_batches, size)
             work = work - pairs * stages.hidden_pair_s[:, stage_class]
-        spent = np.zeros(n)
-        if stage_class != FIRST:
-            spent = spent + _ramp(before, stage)
+        spent = np.zeros(1) if stage_class == FIRST else _ramp(before, stage)
         if stage_class != LAST:
             spent = spent + _filling(kind, stages, stage_class, stage, pp, vpp, micro_batches, behind, size)
-        longest.offer(work, spent, stage, np.broadcast_to(exists, (n,)))
+        longest.offer(work, spent, stage, None if exists.all() else exists)
     beside = _through(kind, stages, whole, pp, vpp, micro_batches, least) - work
-    longest.offer(work, beside, pp - 1, always)
+    longest.offer(work, beside, pp - 1, None)
     return longest.closed_form()
 
 
 def _through(
-    kind: ScheduleKind, stages: StageClasses, x: Floats, pp: Ints, vpp: Ints, micro_batches: Ints, edge: Floats
+    kind: ScheduleKind, stages: StageClasses, x: Floats, pp: Counts, vpp: Counts, micro_batches: Counts, edge: Floats
 ) -> Floats:
     """One micro batch through every chunk and back, waiting for all the others at the slowest first or last chunk."""
     whole = x[:, LAST] + np.where(pp > 1, x[:, FIRST] + (pp - 2) * x[:, MIDDLE] + 2 * (pp * vpp - 1) * edge, 0.0)
@@ -138,7 +138,7 @@ def _through(
     return whole + waiting(kind, vpp, pp, micro_batches, slowest[0], slowest[1])
 
 
-def _ramp(before: Floats, stage: Ints) -> Floats:
+def _ramp(before: Floats, stage: Counts) -> Floats:
     """Stages before this one: the first forward comes through their chunk 0, the last backward goes."""
     return np.asarray(np.where(stage > 0, before[:, FIRST] + (stage - 1) * before[:, MIDDLE], 0.0))
 
@@ -147,12 +147,12 @@ def _filling(
     kind: ScheduleKind,
     stages: StageClasses,
     stage_class: int,
-    stage: Ints,
-    pp: Ints,
-    vpp: Ints,
-    micro_batches: Ints,
+    stage: Counts,
+    pp: Counts,
+    vpp: Counts,
+    micro_batches: Counts,
     behind: Floats,
-    size: Ints | None,
+    size: Counts | None,
 ) -> Floats:
     """The way down to the last stage and back; `behind` is a stage's last chunk with the edges between neighbours."""
     middles = np.maximum(pp - 2 - stage, 0)
@@ -171,7 +171,7 @@ def _filling(
 
 
 def in_step_s(
-    kind: ScheduleKind, stages: StageClasses, pp: Ints, vpp: Ints, micro_batches: Ints, size: Ints | None = None
+    kind: ScheduleKind, stages: StageClasses, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
 ) -> Floats:
     """What interleaved chunks take that keep step with each other [n]: an estimate beside the bound, not a bound.
 
@@ -205,8 +205,8 @@ def in_step_s(
 
 
 def fused_pairs(
-    kind: ScheduleKind, stage: Ints, pp: Ints, vpp: Ints, micro_batches: Ints, size: Ints | None = None
-) -> Ints:
+    kind: ScheduleKind, stage: Counts, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
+) -> Counts:
     """Slots of a stage [n] that run a forward against a backward: `pair_counts` over all its chunks, by formula.
 
     dualpipe: as dualpipev on half of the devices with half of the micro batches, counted from the nearer end.
@@ -222,7 +222,7 @@ def fused_pairs(
     return np.asarray(main - (stage == pp - 1) * (main > 0) + (pp - stage - 1))
 
 
-def _dual_classes(stages: StageClasses, ranks: Ints, m: Ints, edge: Floats) -> ClosedForm:
+def _dual_classes(stages: StageClasses, ranks: Counts, m: Counts, edge: Floats) -> ClosedForm:
     own = stages.forward_s + stages.backward_s
     outer = stages.last_forward_s + 2 * stages.backward_s - stages.hidden_pair_s - stages.split_s
     turn = (
@@ -236,12 +236,12 @@ def _dual_classes(stages: StageClasses, ranks: Ints, m: Ints, edge: Floats) -> C
     )
     before = stages.first_forward_s + stages.first_backward_s + 2 * np.reshape(edge, (-1, 1))
     longest = _Longest(len(own))
-    always, some = np.ones(len(own), dtype=np.bool_), np.broadcast_to(ranks > 1, len(own))
+    some = np.broadcast_to(ranks > 1, len(own))
     nearest, last = np.maximum(ranks - 2, 0), ranks - 1
     for stage, stage_class, exists, bubble in (
         (np.zeros_like(ranks), FIRST, some, np.zeros(len(own))),
         (nearest, MIDDLE, np.broadcast_to(ranks > 2, len(own)), _ramp(before, nearest)),
-        (last, LAST, always, _ramp(before, last)),
+        (last, LAST, None, _ramp(before, last)),
         (last, LAST, some, turn),
     ):
         pairs = fused_pairs("dualpipev", stage, ranks, np.array(2), m)

@@ -47,7 +47,8 @@ def cold_start() -> None:
 def sweep_speed(spec: Spec, case: str) -> None:
     """Distinct legal candidates a second of one core, all in float64; and a million, from the axes to the best.
 
-    Every part and worst-stage memory. Seconds are of this process with one thread, whatever runs beside it.
+    Every part and worst-stage memory; parts that no mode of the optimizer's states changes once a run. Seconds are of
+    this process with one thread, whatever runs beside it.
     """
     prepared = planner.prepare(spec)
     context = prepared.context
@@ -73,7 +74,7 @@ def sweep_speed(spec: Spec, case: str) -> None:
 
 def forget_tables() -> None:
     """What a run before has learned about routers: tables count as part of a run."""
-    for name in ("_placed", "_series", "_migrated", "_routed"):
+    for name in ("_placed", "_series", "_migrations", "_routed"):
         getattr(expert_balance, name).cache_clear()
 
 

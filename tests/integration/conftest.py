@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 QUICK = "tests.quick_planner"
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

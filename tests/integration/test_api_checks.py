@@ -23,7 +23,7 @@ SCRIPT = (Path(__file__).parents[1] / "launch_files" / "megatron_dense.sh").read
 
 async def _planned(client: httpx.AsyncClient, **changes: Any) -> dict[str, Any]:
     document = factories.spec_document(**changes)
-    answer = await client.post("/v1/searches", json=document, headers={"Prefer": "wait=30"})
+    answer = await client.post("/v1/searches", json=document, headers={"Prefer": "wait=60"})
     return dict(answer.json())
 
 

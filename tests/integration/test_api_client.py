@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 30.0
+START_LIMIT_S = 90.0
 SERVER = """
 import sys
 from api.server import serve

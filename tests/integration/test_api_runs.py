@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
-WAIT = {"Prefer": "wait=30"}
+WAIT = {"Prefer": "wait=60"}
 TEXT = {"Content-Type": "text/plain"}
 
 

@@ -43,7 +43,7 @@ class Opened(NamedTuple):
 async def opened(sqlite_url: str) -> AsyncIterator[Opened]:
     """An app with a finished search, one that waits, a plan and a run."""
     async with running_app(quick_settings(sqlite_url)) as client:
-        done = (await client.post("/v1/searches?wait=30", json=factories.spec_document())).json()
+        done = (await client.post("/v1/searches?wait=60", json=factories.spec_document())).json()
         plan_id = done["plans"][0]["plan_id"]
         run = await client.post(f"/v1/plans/{plan_id}/runs", json={"step_time_s": done["plans"][0]["step_time_s"]})
         known = {

@@ -34,7 +34,7 @@ def die() -> None:
 
 @pytest.fixture(scope="module")
 def pool():
-    pool = CallPool(quick_settings("sqlite:///unused.db", call_limit_s=8.0), QUICK)
+    pool = CallPool(quick_settings("sqlite:///unused.db", call_limit_s=25.0), QUICK)
     yield pool
     pool.close()
 

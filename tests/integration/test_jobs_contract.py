@@ -254,6 +254,6 @@ def test_a_killed_runner_leaves_no_process_and_its_search_is_taken_over_at_once(
         killed.wait()
         eventually(lambda: not Path(f"/proc/{pool}").exists(), within_s=5)
         with runners.running() as successor:
-            eventually(lambda: attempts(successor, search_id) == [1, 2], within_s=10)
+            eventually(lambda: attempts(successor, search_id) == [1, 2], within_s=15)
             successor.searches.cancel(search_id)
             eventually(status_is(successor, search_id, "cancelled"))

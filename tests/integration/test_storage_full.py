@@ -70,7 +70,7 @@ def test_a_failing_write_is_a_full_disk(sqlite_url):
 @pytest.mark.anyio
 async def test_the_problem_says_so(sqlite_url):
     async with running_app(quick_settings(sqlite_url, poll_s=60.0)) as client:
-        kept = (await client.post("/v1/searches?wait=30", json=factories.spec_document(model="deepseek-v3"))).json()
+        kept = (await client.post("/v1/searches?wait=60", json=factories.spec_document(model="deepseek-v3"))).json()
         limit_pages(client._transport.app.state.services.database, 1)
         for number in range(200):
             answer = await client.post("/v1/searches", json=factories.spec_document(top_k=1 + number % 100))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SYSTEM_USER = "postgres"
-START_LIMIT_S = 30.0
+START_LIMIT_S = 90.0
 STOP_LIMIT_S = 15.0
 # Nothing here outlives the tests, so durability would only cost time.
 SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "60"}

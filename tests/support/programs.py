@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 60.0
+START_LIMIT_S = 90.0
 STOP_LIMIT_S = 30.0
 
 

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from cost_models.collectives import Group, Tier
-from cost_models.expert_migration import EMA_WEIGHT, Migration, greedy_placement, migrate, migration_s
+from cost_models.expert_migration import (
+    EMA_WEIGHT,
+    Migration,
+    greedy_placement,
+    greedy_placements,
+    migrate,
+    migrate_all,
+    migration_s,
+)
 from cost_models.load_balance import LoadSeries, contiguous, imbalance_of, loads_of_ranks, series_of_factor
 
 
@@ -102,3 +110,29 @@ def test_cost_is_fourteen_bytes_a_parameter_over_the_slowest_tier_and_the_interv
     gathered = migration_s(1e9, ranks, states, tiers, 0.0, distributed_optimizer=True)
     assert float(gathered - alone) == pytest.approx(12.0 * 3 / 4 / 50)
     assert float(migration_s(0.0, ranks, states, tiers, 1.0, distributed_optimizer=True)) == 0.0
+
+
+def test_groups_that_are_followed_together_find_what_each_finds_alone() -> None:
+    dead = np.random.default_rng(3).poisson(0.5, (4, 3, 64)).astype(np.float64)  # many experts without a token
+    known = [series_of_factor(1.5, 64, 16, 0.1, 50), LoadSeries(np.array([0, 10, 50, 60]), dead)]
+    cases = [(each, nodes, ranks) for each in known for nodes, ranks in ((1, 4), (1, 32), (2, 16), (4, 4), (8, 64))]
+    assert migrate_all(cases) == [migrate(each, nodes=nodes, ranks=ranks) for each, nodes, ranks in cases]
+    together = greedy_placements([(each.loads[0], nodes, ranks) for each, nodes, ranks in cases])
+    for placement, (each, nodes, ranks) in zip(together, cases, strict=True):
+        assert placement.tolist() == in_turn(each.loads[0], nodes, ranks)
+
+
+def in_turn(loads: np.ndarray, nodes: int, ranks: int) -> list[list[int]]:
+    """Ranks of experts that are placed one by one, the heaviest first."""
+    experts, inside = loads.shape[1], ranks // nodes
+    found = []
+    for row in loads.tolist():
+        node_load, rank_load, held, placed = [0.0] * nodes, [0.0] * ranks, [0] * ranks, [0] * experts
+        for expert in sorted(range(experts), key=lambda e: -row[e]):
+            free = [rank for rank in range(ranks) if held[rank] < experts // ranks]
+            node = min({rank // inside for rank in free}, key=lambda n: (node_load[n], n))
+            rank = min((r for r in free if r // inside == node), key=lambda r: (rank_load[r], r))
+            node_load[node], rank_load[rank] = node_load[node] + row[expert], rank_load[rank] + row[expert]
+            held[rank], placed[expert] = held[rank] + 1, rank
+        found.append(placed)
+    return found

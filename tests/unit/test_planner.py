@@ -191,6 +191,18 @@ def test_why_not_names_the_rule_the_memory_or_the_time() -> None:
     too_big = why_not(spec_of(), Strategy(tp=1, micro_batch_size=8))
     assert too_big.rule == "memory"
     assert "GiB" in too_big.message
+    assert too_big.fitting is None or too_big.fitting.fits
+    saves = why_not(spec_of(), Strategy(tp=2, micro_batch_size=4))
+    assert saves.rule == "memory"
+    assert saves.fitting is not None, "recomputation or swap makes it fit"
+    assert saves.fitting.fits
+    assert (saves.fitting.strategy.tp, saves.fitting.strategy.micro_batch_size) == (2, 4)
+    assert saves.step_time_s == saves.fitting.step_time_s
+    assert saves.against_best_pct == pytest.approx(100 * (saves.step_time_s / plans()[0].step_time_s - 1))
+    hopeless = why_not(spec_of(memory_limit_gib=8.0), Strategy(tp=1))
+    assert hopeless.rule == "memory"
+    assert hopeless.fitting is None
+    assert "no placement" in hopeless.message
     slower = why_not(spec_of(), Strategy(tp=8))
     assert slower.rule is None
     assert slower.step_time_s is not None

@@ -15,7 +15,7 @@ from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.greedy import greedy
 from autodeploy.solver.layouts import templates, to_layout, to_sizes
-from autodeploy.solver.memory_options import legal_options, stage_frontier
+from autodeploy.solver.memory_options import legal_options, num_branches, stage_frontier
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s
 
@@ -157,3 +157,39 @@ def test_frontier_has_the_cheapest_way_to_every_saving() -> None:
 def test_importing_the_solver_leaves_ortools_alone() -> None:
     code = "import sys, autodeploy.solver; sys.exit(any(m.startswith('ortools') for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_counts_that_are_too_many_to_compare_are_proposed_and_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = [solve(problem(limit_bytes=limit)) for limit in (12.0, 26.0, 28.0, 30.0, 34.0)]
+    monkeypatch.setattr("autodeploy.solver.stage_choices.MOST_BRANCHES", 0)
+    for limit, best in zip((12.0, 26.0, 28.0, 30.0, 34.0), exact, strict=True):
+        proposed = solve(problem(limit_bytes=limit))
+        assert (proposed.layout is None) == (best.layout is None)
+        if best.layout is not None:
+            assert proposed.bound_s <= best.step_s * (1.0 + 1e-9)
+            assert best.step_s <= proposed.step_s <= best.step_s * 1.10
+
+
+def test_a_deep_stage_with_many_rivals_is_solved_without_listing_its_counts() -> None:
+    names = [f"choice_{i}" for i in range(7)]
+    rivals = tuple(
+        MemoryOption(name, "recompute", 0, 0.02 + 0.01 * i, 0.001 + 0.0004 * i, 0.0, tuple(names[:i]))
+        for i, name in enumerate(names)
+    )
+    layers = replace(DENSE, name="layer", static_bytes=0.4)
+    deep = problem(
+        classes=(layers,),
+        layers=(40,),
+        options=rivals,
+        pieces=(),
+        pp=1,
+        in_flight=np.ones((1, 1)),
+        fixed_bytes=np.full(1, 2.0),
+        limit_bytes=28.0,
+    )
+    assert num_branches(rivals, np.array([40])) > 1_000_000
+    assert least_cpu_s(lambda: solve(deep), limit_s=5.0, tries=1) < 5.0
+    solution = solve(deep)
+    assert solution.layout is not None
+    assert solution.applied is not None
+    assert solution.applied.any()
