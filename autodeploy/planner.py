@@ -78,7 +78,8 @@ __all__ = [
 ]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
-PATHS = 400  # outer tuples of the default effort that are bounded by paths
+QUICK = 40  # candidates of the default effort that are solved quickly
+PATHS = 800  # outer tuples of the default effort that are bounded by paths
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
 
@@ -164,7 +165,7 @@ def plan(
     """
     started = time.monotonic()
     prepared = _with_best_batch(prepare(spec))
-    searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context, should_cancel)
     enumerated_s = time.monotonic() - started
     report = _Reporter(progress, started, searched)
     report.enumerated()
@@ -272,8 +273,8 @@ def budget_of(spec: Spec) -> Budget:
     inner = chosen if effort == "deep" else replace(EFFORTS["fast"], gap=spec.search.gap)
     if spec.search.mode == "fast":
         inner = replace(inner, workers=cores())
-    usual = max(2 * top_k, round(24 * scale))
-    quick = usual if spec.search.robust == "off" else max(usual, compared(spec.search) + round(24 * scale))
+    usual = max(2 * top_k, round(QUICK * scale))
+    quick = usual if spec.search.robust == "off" else max(usual, compared(spec.search) + round(QUICK * scale))
     return Budget(
         quick=quick,
         slots=QUICK_SLOTS * scale * quick / usual,

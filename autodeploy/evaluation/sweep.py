@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.errors import SearchCancelled
 from autodeploy.evaluation.alternatives import fastest_costs
 from autodeploy.evaluation.cut_tables import WORK_PARTS
 from autodeploy.evaluation.stage_memory import allocator_limit_bytes, communication_bytes, on_card_bytes
@@ -26,7 +27,7 @@ from autodeploy.workload.operators import Floats
 from cost_models.schedule import group_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.unit_costs import UnitCosts
@@ -100,16 +101,28 @@ def sweep(candidates: Candidates, context: Context) -> Sweep:
     return sweep_tree(tree, context).take(places)
 
 
-def sweep_tree(tree: CandidateTree, context: Context, *, parts: bool = True, costs: UnitCosts | None = None) -> Sweep:
+def sweep_tree(
+    tree: CandidateTree,
+    context: Context,
+    *,
+    parts: bool = True,
+    costs: UnitCosts | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Sweep:
     """Evaluate all candidates of a tree, in its order; without `parts` where nobody reads the breakdown.
 
     costs : of the tree's cuts, where they are known.
+
+    Raises
+    ------
+    SearchCancelled
+        when should_cancel, which is polled between blocks, says so.
     """
     columns = _empty((*TOTALS, *(PARTS_OF_MODES if parts else ())), len(tree))
     of_runs = _empty(PARTS_OF_RUNS if parts else (), tree.runs)
     if len(tree):
         of_cuts = fastest_costs(context, tree.cuts, one_machine=True)[0] if costs is None else costs
-        _fill(columns, of_runs, tree, context, of_cuts)
+        _fill(columns, of_runs, tree, context, of_cuts, should_cancel)
     of_modes = {name: values for name, values in columns.items() if name not in TOTALS}
     return Sweep(**{name: columns[name] for name in TOTALS}, parts=Parts(tree, of_runs, of_modes))
 
@@ -120,7 +133,12 @@ def _empty(names: Sequence[str], n: int) -> dict[str, Floats]:
 
 
 def _fill(
-    columns: dict[str, Floats], of_runs: dict[str, Floats], tree: CandidateTree, context: Context, of_cuts: UnitCosts
+    columns: dict[str, Floats],
+    of_runs: dict[str, Floats],
+    tree: CandidateTree,
+    context: Context,
+    of_cuts: UnitCosts,
+    should_cancel: Callable[[], bool] | None,
 ) -> None:
     if any(SCHEDULES[schedule] == "dualpipe" for schedule, _ in tree.ways):
         raise ValueError("dualpipe is estimated, not swept")
@@ -130,6 +148,8 @@ def _fill(
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
         way = Way(schedule, vpp)
         for block in even_blocks(len(rows), BLOCK):
+            if should_cancel is not None and should_cancel():
+                raise SearchCancelled("cancelled while strategies were looked at")
             here = rows[block]
             first = start + block.start
             pairs = costs.pairs.rows(here) if way.paired else costs.pairs

@@ -2,130 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.options import FLAT, SEQUENTIAL
-from autodeploy.evaluation.stage_classes import StepClasses, step_classes
-from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.solver.bounds import relax_bound
-from autodeploy.solver.effort import QUICK
+from autodeploy.solver.candidate import Solved, solve_candidate
+from autodeploy.solver.frontier import Budget, Frontier, Watch, outer_tuples
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.open_bounds import OpenBounds
+from autodeploy.solver.quick_plans import QuickPlans
 from autodeploy.solver.solve import solve
-from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import InnerProblem
     from autodeploy.evaluation.sweep import Sweep
-    from autodeploy.solver.effort import Effort
-    from autodeploy.solver.solution import InnerSolution
     from autodeploy.strategies.candidates import Candidates
 
+__all__ = [
+    "QUICK_SLOTS",
+    "Budget",
+    "Frontier",
+    "Solved",
+    "Watch",
+    "best_first",
+    "memory_choices",
+    "outer_tuples",
+    "solve_candidate",
+]
 
 # Inner problems are simulated slot by slot: a candidate costs about pp x vpp x micro batches of work.
 QUICK_SLOTS = 60_000.0
-AHEAD = 256
-"""Candidates looked at in order for each that may be solved: most share their outer tuple with a better one."""
-
-
-@dataclass(frozen=True)
-class Solved:
-    """One candidate with its solved inner problem; costs and problem are kept for the estimate."""
-
-    index: int
-    candidate: Candidates
-    classes: StepClasses
-    context: Context
-    problem: InnerProblem
-    solution: InnerSolution
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Deterministic limits of one search.
-
-    Inner problems solved quickly, slots they may simulate, refined ones, and outer tuples bounded by paths.
-    """
-
-    quick: int
-    slots: float
-    refined: int
-    effort: Effort
-    paths: int = 400
-
-
-@dataclass
-class Frontier:
-    """What the search knows so far."""
-
-    best: list[Solved] = field(default_factory=list)
-    solved: int = 0
-    pruned: int = 0
-    open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
-    relaxation: str = ""  # what open_bound_s rests on
-    cancelled: bool = False
-    work: float = 0.0
-    least_bytes: float | None = None  # no strategy takes less on the card; only the search for memory knows
-
-    @property
-    def incumbent_s(self) -> float | None:
-        """Step time of the best plan so far."""
-        return self.best[0].solution.step_s if self.best else None
-
-    @property
-    def bound_s(self) -> float | None:
-        """No strategy of the space is faster than this; None as long as nothing is known, or memory is looked for."""
-        if self.least_bytes is not None:
-            return None
-        proven = min((s.solution.bound_s for s in self.best), default=math.inf)
-        bound = min(proven, self.open_bound_s)
-        return bound if math.isfinite(bound) else None
-
-
-Watch = Callable[[Frontier, int], None]
-
-
-def solve_candidate(
-    candidate: Candidates,
-    context: Context,
-    index: int,
-    should_cancel: Callable[[], bool] | None,
-) -> Solved:
-    """Solve one candidate: without recomputing whole layers if that fits, else with it."""
-    classes = step_classes(unit_costs(context, candidate), candidate, context)
-    choices = memory_choices(candidate, context)
-    problem = build_problem(classes, candidate, context, 0, choices=choices - {"full"})
-    solution = _solve_quickly(problem, should_cancel)
-    if solution.layout is None and solution.status != "cancelled" and "full" in choices:
-        # A quick search that found no layout has not always proven that there is none.
-        lean_s = solution.bound_s
-        problem = build_problem(classes, candidate, context, 0, choices=choices)
-        solution = _solve_quickly(problem, should_cancel)
-        solution = replace(solution, bound_s=min(solution.bound_s, lean_s))
-    return Solved(index, candidate, classes, context, problem, solution)
-
-
-def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | None) -> InnerSolution:
-    """A plan with the same memory options on every stage: legal for every target, and far fewer to look at.
-
-    Where the options may differ between stages the bound is that of the freer problem.
-    """
-    even = replace(problem, uniform_options=True)
-    solution = solve(even, effort=QUICK, should_cancel=should_cancel)
-    if problem.uniform_options:
-        return solution
-    free = relax_bound(problem)
-    if solution.layout is None and np.isfinite(free):
-        return solve(problem, effort=QUICK, should_cancel=should_cancel)
-    return replace(solution, bound_s=min(solution.bound_s, free))
+OPENING = 5
+"""The part of the quick plans that is made before bounds are raised: one of so many."""
 
 
 def best_first(
@@ -155,25 +64,42 @@ def best_first(
     the least bound against each plan.
     """
     frontier = Frontier()
-    outer = outer_tuples(candidates)
-    open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), should_cancel)
+    open_ = OpenBounds(candidates, contexts, outer_tuples(candidates), swept.bound_s.copy(), should_cancel)
 
     def report(index: int) -> None:
         frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
         if watch is not None:
             watch(frontier, index)
 
-    _solve_in_order(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
-    if frontier.best and not frontier.cancelled:
-        _refine(frontier, open_, budget, report)
+    def enough_s() -> float:
+        return frontier.best[0].solution.step_s * (1.0 - gap)
+
+    def settle() -> None:
+        """Solve the best in earnest; once, unless better ones are found later."""
+        best = [solved.index for solved in frontier.best[:top_k]]
+        if best != settled and not open_.cancelled():
+            plans.other_ways(top_k)
+            _refine(frontier, open_, budget, refined, report)
+            settled[:] = [solved.index for solved in frontier.best[:top_k]]
+
+    refined: set[int] = set()
+    settled: list[int] = []
+    plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
+    plans.by_estimate(max(1, budget.quick // OPENING))
     if frontier.best and not open_.cancelled():
-        incumbent = frontier.best[0].solution.step_s
-        enough = incumbent * (1.0 - gap)
-        frontier.pruned += open_.by_stages(enough)
+        frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
-        for index in open_.by_paths(enough, budget.paths):
-            report(index)
-        _raise_bounds(frontier, open_)
+        for look in open_.by_paths(enough_s, plans.left, budget.paths):
+            if look.deep:
+                settle()
+            elif look.hopeful:
+                plans.of_tuple(int(open_.outer[look.rows[0]]))
+            report(int(look.rows[0]))
+    plans.by_estimate(budget.quick)
+    settle()
+    plans.by_estimate(budget.quick, again=True)
+    settle()
+    _raise_bounds(frontier, open_)
     frontier.cancelled |= open_.cancelled()
     planned = [solved.index for solved in frontier.best]
     frontier.open_bound_s, frontier.relaxation = open_.least_s(planned), open_.rests_on(planned)
@@ -181,64 +107,29 @@ def best_first(
     return frontier
 
 
-def _solve_in_order(
-    frontier: Frontier,
-    open_: OpenBounds,
-    swept: Sweep,
-    top_k: int,
-    gap: float,
-    budget: Budget,
-    report: Callable[[int], None],
-    *,
-    prune: bool,
+def _refine(
+    frontier: Frontier, open_: OpenBounds, budget: Budget, refined: set[int], report: Callable[[int], None]
 ) -> None:
-    """Quick plans of the most promising candidates."""
-    order = swept.fastest(AHEAD * budget.quick)
-    later = np.ones(len(open_.candidates), dtype=np.bool_)
-    later[order] = False
-    last = float(swept.bound_s[later].min()) if later.any() else math.inf
-    rest = np.minimum.accumulate(np.append(swept.bound_s[order], last)[::-1])[::-1]
-    settled: set[int] = set()
-    slots, tried = 0.0, 0
-    for position, index in enumerate(map(int, order)):
-        frontier.cancelled |= open_.cancelled()
-        kth = frontier.best[top_k - 1].solution.step_s if len(frontier.best) >= top_k else math.inf
-        spent = frontier.best and (frontier.solved >= budget.quick or slots >= budget.slots)
-        closed = len(frontier.best) >= top_k and rest[position] >= (1.0 - gap) * kth
-        if frontier.cancelled or spent or (prune and closed) or tried >= 8 * budget.quick:
-            return
-        if prune and (swept.bound_s[index] >= kth or int(open_.outer[index]) in settled):
-            frontier.pruned += 1
-            continue
-        tried += 1
-        one = open_.candidates.take(slice(index, index + 1))
-        solved = solve_candidate(one, open_.contexts(index), index, open_.should_cancel)
-        slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
-        _enter(frontier, solved, open_)
-        if solved.solution.applied is not None and not solved.solution.applied.any():
-            # Nothing had to be recomputed: another way to keep optimizer states can't be faster.
-            settled.add(int(open_.outer[index]))
-        report(index)
-
-
-def _refine(frontier: Frontier, open_: OpenBounds, budget: Budget, report: Callable[[int], None]) -> None:
     """Solve the best candidates again in earnest, the most promising first; the others keep their quick plans."""
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
     for solved in quick[: budget.refined]:
         if open_.cancelled():
             return
+        if solved.index in refined:
+            continue
+        refined.add(solved.index)
         assert solved.solution.layout is not None
         assert solved.solution.applied is not None
         hint = (solved.solution.layout, solved.solution.applied)
         better = solve(solved.problem, effort=budget.effort, hint=hint, should_cancel=open_.should_cancel)
         bound = max(better.bound_s, solved.solution.bound_s)
         keep = better if better.layout is not None and better.step_s <= solved.solution.step_s else solved.solution
-        refined = replace(solved, solution=replace(keep, bound_s=min(bound, keep.step_s)))
-        frontier.best[frontier.best.index(solved)] = refined
-        open_.raise_to(solved.index, refined.solution.bound_s)
+        earnest = replace(solved, solution=replace(keep, bound_s=min(bound, keep.step_s)))
+        frontier.best[frontier.best.index(solved)] = earnest
+        open_.raise_to(solved.index, earnest.solution.bound_s)
         frontier.work += better.deterministic_work
         frontier.best.sort(key=lambda s: (s.solution.step_s, s.index))
-        report(refined.index)
+        report(earnest.index)
 
 
 def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:
@@ -246,38 +137,3 @@ def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:
     for place, solved in enumerate(frontier.best):
         bound = min(solved.solution.step_s, max(solved.solution.bound_s, float(open_.bounds_s[solved.index])))
         frontier.best[place] = replace(solved, solution=replace(solved.solution, bound_s=bound))
-
-
-def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
-    """A number for each distinct outer strategy [n].
-
-    All axes but how optimizer states are kept, and which of the two pairwise dispatchers a framework runs.
-    """
-    c = candidates
-    dispatcher = np.where(c.moe_dispatcher == SEQUENTIAL, FLAT, c.moe_dispatcher)
-    columns = (
-        c.tp,
-        c.pp,
-        c.vpp,
-        c.cp,
-        c.cp_algo,
-        c.ulysses,
-        c.ep,
-        c.etp,
-        c.micro_batch_size,
-        c.schedule,
-        dispatcher,
-    )
-    return distinct(columns)[1]
-
-
-def _enter(frontier: Frontier, solved: Solved, open_: OpenBounds) -> None:
-    """Keep a solved candidate if it is the best of its outer tuple."""
-    frontier.solved += 1
-    open_.raise_to(solved.index, solved.solution.bound_s)
-    if solved.solution.layout is None:
-        return
-    kept: dict[int, Solved] = {}
-    for each in sorted([*frontier.best, solved], key=lambda s: (s.solution.step_s, s.index)):
-        kept.setdefault(int(open_.outer[each.index]), each)
-    frontier.best = list(kept.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,6 +70,14 @@ def templates(problem: InnerProblem) -> Ints:
     return np.unique(np.array(found, dtype=np.int64).reshape(-1, parts), axis=0)
 
 
+def even_sizes(problem: InnerProblem) -> Ints:
+    """As many layers in every part [parts], the last ones one more."""
+    parts = len(parts_of(problem))
+    found = rounded(np.ones(parts), problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
+    assert found is not None, "chunks hold all layers"
+    return found
+
+
 def uneven_sizes(problem: InnerProblem, seed: int, count: int = 48) -> Ints:
     """Random layouts [n, parts] whose stages hold about as much as each other, but in uneven chunks."""
     rng = np.random.default_rng(seed)
@@ -102,13 +111,18 @@ def rounded(weight: np.ndarray, total: int, least: int, most: int) -> Ints | Non
         return None
     share = weight / weight.sum() * total if weight.sum() > 0 else np.full(len(weight), total / len(weight))
     sizes: Ints = np.clip(np.floor(share), least, most).astype(np.int64)
-    while sizes.sum() != total:
-        step = 1 if sizes.sum() < total else -1
-        room = sizes < most if step > 0 else sizes > least
-        # The last parts first among equals: an early part's layer has more micro batches in flight.
-        score = np.where(room, step * (share - sizes), -np.inf)
-        sizes[len(sizes) - 1 - int(np.argmax(score[::-1]))] += step
-    return sizes
+    left = total - int(sizes.sum())
+    step, limit = (1, most) if left > 0 else (-1, least)
+    share, found = share.tolist(), sizes.tolist()
+    # The last parts first among equals: an early part's layer has more micro batches in flight.
+    queue = [(-step * (share[i] - size), -i) for i, size in enumerate(found) if size != limit]
+    heapq.heapify(queue)
+    for _ in range(abs(left)):
+        part = -heapq.heappop(queue)[1]
+        found[part] += step
+        if found[part] != limit:
+            heapq.heappush(queue, (-step * (share[part] - found[part]), -part))
+    return np.array(found, dtype=np.int64)
 
 
 def neighbours(problem: InnerProblem, sizes: Ints) -> Ints:

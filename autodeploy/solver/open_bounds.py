@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.stage_classes import step_classes
@@ -23,8 +23,6 @@ from autodeploy.strategies.tree import distinct_cuts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, LayerClass
@@ -41,16 +39,46 @@ RELAXATIONS = (
 """What a bound can rest on, in the order in which it is raised."""
 _, STAGES, PATHS, WHOLE, SOLVED = range(5)
 
-TOGETHER = 64
+TOGETHER = 32
 """Outer tuples whose costs are computed together."""
-ROUNDS = (8, 16, 32, 64)
+PROOF = 0.5
+"""Of the work, what is kept for bounds alone, after plans were made."""
+ROUNDS = (4, 8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
 MASTER = 1.0
 """CP-SAT's deterministic time for a problem that paths leave open."""
 PER_SECOND = 200
 """Linear programmes that are about as much work as one unit of it."""
+SETUP = 2
+"""Linear programmes that are about as much work as making the first one of a problem."""
 SLOTS = 1000.0
 """Slots of a schedule whose simulation is about as much work as a linear programme."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Candidates [n] of one outer tuple.
+
+    hopeful: its bound by paths is the least of all, and it may be planned; deep: only bounds are raised from now on.
+    """
+
+    rows: npt.NDArray[np.int64]
+    hopeful: bool = False
+    deep: bool = False
+
+
+@dataclass(eq=False)
+class _Open:
+    """An outer tuple with its relaxed problems and what is proven of each.
+
+    visits: how often it was bounded; handed: to the caller, to be planned; finished: no bound raises it any more.
+    """
+
+    problems: tuple[InnerProblem, ...]
+    proven: list[PathBound]
+    visits: int = 0
+    handed: bool = False
+    finished: bool = False
 
 
 class OpenBounds:
@@ -112,64 +140,105 @@ class OpenBounds:
             self._raise(mine, np.where(np.isinf(found), high_s, found), STAGES)
         return before - int((self.bounds_s[rows] < high_s).sum())
 
-    def by_paths(self, enough_s: float, work: int) -> Iterator[int]:
-        """Raise the bounds below enough_s, always those of the outer tuple with the least; yields a candidate of each.
+    def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], work: int) -> Iterator[Look]:
+        """Raise the bounds below enough_s(), always those of the outer tuple with the least.
 
-        A tuple is first bounded by paths, and where that is not enough later in more rounds. It ends where the least
-        bound can't be raised any more, or after `work`, in linear programmes of small problems.
+        A tuple is first bounded by paths in a few rounds. While the caller is `planning`, the one with the least bound
+        is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. It
+        ends where the least bound can't be raised any more, or after `work`, in linear programmes of small problems.
         """
-        rows = np.flatnonzero(self.bounds_s < enough_s)
-        _, first, group = np.unique(self.outer[rows], return_index=True, return_inverse=True)
-        least = np.full(len(first), np.inf)
-        np.minimum.at(least, group, self.bounds_s[rows])
-        order, starts = np.argsort(group, kind="stable"), np.searchsorted(np.sort(group), np.arange(len(first) + 1))
-        members = [rows[order[start:end]] for start, end in pairwise(starts.tolist())]
-        queue = [(bound, number, 0) for number, bound in enumerate(least.tolist())]
+        tuples = self._tuples_below(enough_s())
+        queue = [(float(self.bounds_s[rows].min()), number) for number, rows in enumerate(tuples)]
         heapq.heapify(queue)
-        known: dict[int, tuple[InnerProblem, ...]] = {}
-        proven: dict[int, list[PathBound]] = {}
-        finished: set[int] = set()
-        while queue and work > 0 and not self.cancelled():
-            _, number, visits = heapq.heappop(queue)
+        aside: list[tuple[float, int]] = []
+        proof, handed_all, told = PROOF * work, False, False
+
+        def handing() -> bool:
+            return not handed_all and work > proof and planning()
+
+        known: dict[int, _Open] = {}
+        while (queue or aside) and work > 0 and not self.cancelled():
+            if not (queue and handing()):
+                handed_all = True
+                queue, aside = [*queue, *aside], []
+                heapq.heapify(queue)
+            known_s, number = heapq.heappop(queue)
+            rows, bound_s = tuples[number], float(self.bounds_s[tuples[number]].min())
+            if bound_s >= enough_s() * (1.0 - 1e-6):
+                known.pop(number, None)
+                continue
+            if bound_s > known_s:  # raised meanwhile
+                heapq.heappush(queue, (bound_s, number))
+                continue
             if number not in known:
-                ahead = [number, *(n for _, n, _ in heapq.nsmallest(TOGETHER, queue) if n not in known)]
-                for n, problems in zip(ahead, self._relaxed([members[n] for n in ahead]), strict=True):
-                    known[n], proven[n] = problems, [PathBound(0.0, over=False)] * len(problems)
+                ahead = [number, *(n for _, n in heapq.nsmallest(TOGETHER, queue) if n not in known)]
+                for n, problems in zip(ahead, self._relaxed([tuples[n] for n in ahead]), strict=True):
+                    known[n] = _Open(problems, [PathBound(0.0, over=False)] * len(problems))
                     if self.cancelled():
                         return
-            over = visits > 0 and (visits >= len(ROUNDS) or all(each.over for each in proven[number]))
-            if number in finished:
+            if known[number].finished:
                 return
-            for place, problem in enumerate(known[number]):
-                before = proven[number][place]
-                if self.cancelled() or before.bound_s >= enough_s * (1.0 - 1e-6):
-                    continue
-                if over:
-                    bound, spent = count_bound_s(
-                        problem,
-                        self.library,
-                        enough_s,
-                        deterministic_time=min(MASTER, work / PER_SECOND),
-                        should_cancel=self.should_cancel,
-                    )
-                    found = replace(before, bound_s=bound)
-                    work -= math.ceil(spent * PER_SECOND)
-                elif not before.over:
-                    found = self._bound_s(problem, enough_s, ROUNDS[visits])
-                    slots = problem.pp * problem.vpp * problem.micro_batches
-                    work -= math.ceil(found.rounds * (1.0 + slots / SLOTS))
-                proven[number][place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
+            if known[number].visits and handing() and not known[number].handed:
+                known[number].handed = True
+                yield Look(rows, hopeful=True)
+            if known[number].visits and handing():
+                aside.append((bound_s, number))
+                continue
+            if handed_all and not told:
+                told = True
+                yield Look(rows, deep=True)
+            work -= self._visit(known[number], rows, enough_s(), work)
+            heapq.heappush(queue, (float(self.bounds_s[rows].min()), number))
+            yield Look(rows, deep=handed_all)
+
+    def _tuples_below(self, enough_s: float) -> list[npt.NDArray[np.int64]]:
+        """The candidates of each outer tuple that has any with a bound below enough_s."""
+        rows = np.flatnonzero(self.bounds_s < enough_s)
+        order = rows[np.argsort(self.outer[rows], kind="stable")]
+        return np.split(order, np.flatnonzero(np.diff(self.outer[order])) + 1) if len(order) else []
+
+    def _visit(self, tuple_: _Open, rows: npt.NDArray[np.int64], enough_s: float, work: int) -> int:
+        """Raise the bounds of one outer tuple once more; the work done."""
+        tuple_.visits += 1
+        if tuple_.visits == 1 and len(tuple_.problems) > 1:
+            # One problem that is no harder than either serves to tell whether the tuple deserves more.
+            problem, before = easier(tuple_.problems), PathBound(0.0, over=False)
+            found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[0])
+            self._raise(rows, np.full(len(rows), found.bound_s), PATHS)
+            return spent
+        over = tuple_.visits > 1 and (tuple_.visits > len(ROUNDS) or all(each.over for each in tuple_.proven))
+        done = 0
+        for place, problem in enumerate(tuple_.problems):
+            before = tuple_.proven[place]
+            if self.cancelled() or before.bound_s >= enough_s * (1.0 - 1e-6):
+                continue
             if over:
-                finished.add(number)
-            mine = members[number]
-            least_s = min(each.bound_s for each in proven[number])
-            self._raise(mine, np.full(len(mine), least_s), WHOLE if over else PATHS)
-            bound = float(self.bounds_s[mine].min())
-            if bound < enough_s * (1.0 - 1e-6):
-                heapq.heappush(queue, (bound, number, visits + 1))
+                bound, spent_s = count_bound_s(
+                    problem,
+                    self.library,
+                    enough_s,
+                    deterministic_time=min(MASTER, max(0, work - done) / PER_SECOND),
+                    should_cancel=self.should_cancel,
+                )
+                found, spent = replace(before, bound_s=bound), math.ceil(spent_s * PER_SECOND)
             else:
-                del known[number], proven[number]
-            yield int(mine[0])
+                found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
+            done += spent
+            tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
+        tuple_.finished = over
+        least_s = min(each.bound_s for each in tuple_.proven)
+        self._raise(rows, np.full(len(rows), least_s), WHOLE if over else PATHS)
+        return done
+
+    def _by_paths_s(
+        self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int
+    ) -> tuple[PathBound, int]:
+        """One more path bound, and the work done."""
+        if before.over:
+            return before, 0
+        found = self._bound_s(problem, enough_s, rounds)
+        slots = problem.pp * problem.vpp * problem.micro_batches
+        return found, math.ceil(SETUP + found.rounds * (1.0 + slots / SLOTS))
 
     def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
         """Bound of one problem, of no interest above enough_s; inf when it can't fit."""
@@ -241,4 +310,14 @@ def easiest(problems: list[InnerProblem]) -> InnerProblem:
         limit_bytes=max(p.limit_bytes for p in problems),
         fixed_bytes=np.min([p.fixed_bytes for p in problems], axis=0),
         tail_s=min(p.tail_s for p in problems),
+    )
+
+
+def easier(problems: tuple[InnerProblem, ...]) -> InnerProblem:
+    """One problem that is no harder than any of some that differ in their options and in what stages hold besides."""
+    most = max(problems, key=lambda problem: len(problem.options))
+    return replace(
+        most,
+        fixed_bytes=np.min([problem.fixed_bytes for problem in problems], axis=0),
+        limit_bytes=max(problem.limit_bytes for problem in problems),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,17 +18,18 @@ from autodeploy.solver.stage_bound import (
     Choices,
     Part,
     independent,
+    join,
     lower_bound_s,
     steady_micro_batches,
 )
-from autodeploy.strategies.candidates import SCHEDULES
+from autodeploy.strategies.candidates import SCHEDULES, concatenate
 from autodeploy.strategies.memory_rules import launchable_each
 from autodeploy.strategies.tree import distinct_cuts
 from autodeploy.workload.memory_choices import compete
 from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -57,35 +58,27 @@ def outer_bounds_s(
     At least low_s, what is known already; inf where it is above high_s or the layers do not fit. Candidates of one
     outer strategy (the same number in `outer`) share the bound of one that has the least bytes and seconds of all.
     """
-    found = low_s.copy()
-    for start in range(0, len(candidates), BLOCK):
-        if should_cancel is not None and should_cancel():
-            break
-        rows = slice(start, start + BLOCK)
-        found[rows] = _block(candidates.take(rows), context, outer[rows], low_s[rows], high_s, should_cancel)
-    return found
-
-
-def _block(
-    candidates: Candidates,
-    context: Context,
-    outer: Ints,
-    low_s: Floats,
-    high_s: float,
-    should_cancel: Callable[[], bool] | None,
-) -> Floats:
-    first, inverse = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas)
-    classes = step_classes(unit_costs(context, candidates.take(first)).take(inverse), candidates, context)
     alike = Alike(outer)
-    parts = _Parts(classes, candidates, context, alike)
+    blocks: list[_Costed] = []
+    for rows in alike.blocks(BLOCK):
+        if should_cancel is not None and should_cancel():
+            return low_s
+        blocks.append(_costed(candidates.take(rows), context, outer[rows]))
     low = alike.least(low_s)
     found = low.copy()
-    for rows in _same_shape(candidates.take(alike.first)):
-        if should_cancel is not None and should_cancel():
-            break
-        high = np.full(len(rows), high_s)
-        found[rows] = lower_bound_s(parts.batch(rows), low[rows], high)
+    if blocks:
+        parts = _joined(blocks)
+        for rows in _same_shape(parts.shapes):
+            if should_cancel is not None and should_cancel():
+                break
+            found[rows] = lower_bound_s(parts.batch(rows), low[rows], np.full(len(rows), high_s))
     return np.maximum(low_s, found[alike.inverse])
+
+
+def _costed(candidates: Candidates, context: Context, outer: Ints) -> _Costed:
+    first, inverse = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas)
+    classes = step_classes(unit_costs(context, candidates.take(first)).take(inverse), candidates, context)
+    return _Costed(classes, candidates, context, Alike(outer))
 
 
 class Alike:
@@ -95,6 +88,16 @@ class Alike:
         _, self.first, self.inverse = np.unique(numbers, return_index=True, return_inverse=True)
         self._order = np.argsort(self.inverse, kind="stable")
         self._starts = np.searchsorted(self.inverse[self._order], np.arange(len(self.first)))
+
+    def blocks(self, most: int) -> Iterator[Ints]:
+        """All rows, group by group in the order of their numbers: about `most` at once, never a part of a group."""
+        ends = np.append(self._starts[1:], len(self._order))
+        start = 0
+        while start < len(self._order):
+            fitting = ends[(ends > start) & (ends <= start + most)]
+            end = int(fitting[-1]) if len(fitting) else int(ends[ends > start][0])
+            yield self._order[start:end]
+            start = end
 
     def least(self, values: Floats) -> Floats:
         """The least of each group."""
@@ -116,63 +119,105 @@ def _same_shape(candidates: Candidates) -> list[Ints]:
     return [np.asarray(rows) for rows in np.split(order, ends[:-1])]
 
 
+@dataclass(frozen=True, eq=False)
 class _Parts:
-    """Layer classes and pieces of a block of candidates, as arrays of one entry a group of alike ones."""
+    """Layer classes and pieces of candidates, as arrays of one entry a group of alike ones.
 
-    def __init__(self, classes: StepClasses, candidates: Candidates, context: Context, alike: Alike) -> None:
-        self.classes, self.candidates, self.context, self.alike = classes, candidates, context, alike
-        n = len(candidates)
-        shares = tight_shares(
-            [[pair.hidden_s for pair in row] for row in classes.pairs], [layer.count for layer in classes.layers]
-        )
-        self.hidden = [
-            (_column(f, n)[alike.first], _column(b, n)[alike.first])
-            for f, b in zip(shares.forward_s, shares.backward_s, strict=True)
-        ]
-        allowed = launchable_each(candidates, context.facts, context.target)
-        self.allowed = {name: allowed[name] for name in sorted(possible_choices(context))}
-        self.choices = [self._choices(layer.cost) for layer in classes.layers]
-        widest = np.max([_column(layer.cost.activation_bytes, n) for layer in classes.layers], axis=0)
-        beside = communication_bytes(candidates, context) + context.machine.runtime_bytes
-        room = (context.limit_bytes - beside) / (1.0 + context.machine.fragmentation)
-        # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
-        self.room = alike.most(room - GRADIENT_SHARE * widest)
-        self.shapes = candidates.take(alike.first)
-        self.layers = [
-            self._part(step, hidden, choices, step.count)
-            for step, hidden, choices in zip(classes.layers, self.hidden, self.choices, strict=True)
-        ]
-        none = np.zeros(len(alike.first))
-        empty = Choices((), None, (), none)
-        self.pieces = [self._part(piece, (none, none), empty, 1) for piece in classes.pieces]
+    shapes: a candidate of each group; room [groups]: bytes of a stage for its layers and pieces; pieces: each with
+    whether it is on the first part of the model.
+    """
+
+    context: Context
+    shapes: Candidates
+    room: Floats
+    layers: tuple[Part, ...]
+    pieces: tuple[tuple[Part, bool], ...]
 
     def batch(self, rows: Ints) -> Batch:
-        """The candidates at some rows, alike in schedule and shape."""
-        c, classes = self.shapes, self.classes
+        """The groups at some rows, alike in schedule and shape."""
+        c, context = self.shapes, self.context
         pp, vpp = int(c.pp[rows[0]]), int(c.vpp[rows[0]])
         schedule: ScheduleKind = SCHEDULES[int(c.schedule[rows[0]])]  # type: ignore[assignment]
         places = model_parts(schedule, pp, vpp)
-        layers = tuple(part.take(rows) for part in self.layers)
         pieces = []
-        for piece, part in zip(classes.pieces, self.pieces, strict=True):
-            for stage, chunk in places[0] if piece is classes.embedding else places[-1]:
-                pieces.append(replace(part.take(rows), stage=stage, chunk=chunk))
-        total = sum(step.count for step in classes.layers)
-        equal = "virtual_pipeline_balance" not in self.context.features or (
-            self.context.target == "mindspeed-llm" and schedule == "dualpipev"
+        for piece, first in self.pieces:
+            part = piece.take(rows)
+            pieces += [replace(part, stage=stage, chunk=chunk) for stage, chunk in places[0 if first else -1]]
+        total = sum(part.count for part in self.layers)
+        equal = "virtual_pipeline_balance" not in context.features or (
+            context.target == "mindspeed-llm" and schedule == "dualpipev"
         )
         return Batch(
             schedule,
             pp,
             vpp,
             c.micro_batches[rows],
-            layers,
+            tuple(part.take(rows) for part in self.layers),
             tuple(pieces),
             np.repeat(self.room[rows][:, None], pp, axis=1),
             np.zeros(len(rows)),  # sends only add time
             np.zeros(len(rows)),
-            1 if self.context.model.num_hidden_layers >= pp * vpp else 0,
+            1 if context.model.num_hidden_layers >= pp * vpp else 0,
             -(-total // len(places)) if equal else total,
+        )
+
+
+def _joined(costed: list[_Costed]) -> _Parts:
+    """The groups of all blocks, in order."""
+    # A block knows the choices that free something in it.
+    names = [
+        list(dict.fromkeys(name for step in steps for name in step.cost.choices))
+        for steps in zip(*(block.classes.layers for block in costed), strict=True)
+    ]
+    blocks = [block.parts(names) for block in costed]
+    return _Parts(
+        blocks[0].context,
+        concatenate([block.shapes for block in blocks]),
+        np.concatenate([block.room for block in blocks]),
+        tuple(join(parts) for parts in zip(*(block.layers for block in blocks), strict=True)),
+        tuple(
+            (join([piece for piece, _ in pieces]), pieces[0][1])
+            for pieces in zip(*(block.pieces for block in blocks), strict=True)
+        ),
+    )
+
+
+class _Costed:
+    """A block of candidates with its costs, reduced to groups of alike ones."""
+
+    def __init__(self, classes: StepClasses, candidates: Candidates, context: Context, alike: Alike) -> None:
+        self.classes, self.candidates, self.context, self.alike = classes, candidates, context, alike
+        allowed = launchable_each(candidates, context.facts, context.target)
+        self.allowed = {name: allowed[name] for name in sorted(possible_choices(context))}
+
+    def parts(self, names: list[list[str]]) -> _Parts:
+        """Of each group the least seconds and bytes, and the most that is hidden and saved.
+
+        names: of the choices of each layer class.
+        """
+        classes, context, n = self.classes, self.context, len(self.candidates)
+        shares = tight_shares(
+            [[pair.hidden_s for pair in row] for row in classes.pairs], [layer.count for layer in classes.layers]
+        )
+        hidden = [
+            (self.alike.most(_column(f, n)), self.alike.most(_column(b, n)))
+            for f, b in zip(shares.forward_s, shares.backward_s, strict=True)
+        ]
+        widest = np.max([_column(layer.cost.activation_bytes, n) for layer in classes.layers], axis=0)
+        beside = communication_bytes(self.candidates, context) + context.machine.runtime_bytes
+        room = (context.limit_bytes - beside) / (1.0 + context.machine.fragmentation)
+        none = np.zeros(len(self.alike.first))
+        empty = Choices((), None, (), none)
+        return _Parts(
+            context,
+            self.candidates.take(self.alike.first),
+            # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
+            self.alike.most(room - GRADIENT_SHARE * widest),
+            tuple(
+                self._part(step, shares, self._choices(step.cost, mine), step.count)
+                for step, shares, mine in zip(classes.layers, hidden, names, strict=True)
+            ),
+            tuple((self._part(piece, (none, none), empty, 1), piece is classes.embedding) for piece in classes.pieces),
         )
 
     def _part(self, step: StepClass, hidden: tuple[Floats, Floats], choices: Choices, count: int) -> Part:
@@ -193,12 +238,14 @@ class _Parts:
             count,
         )
 
-    def _choices(self, cost: LayerCost) -> Choices:
-        n = len(self.candidates)
-        names = [name for name in cost.choices if name in self.allowed]
+    def _choices(self, cost: LayerCost, names: list[str]) -> Choices:
+        n, none = len(self.candidates), np.zeros(len(self.alike.first))
+        names = [name for name in names if name in self.allowed]
         groups, hub, beside = independent(names, compete)
 
         def choice(name: str) -> Choice:
+            if name not in cost.choices:
+                return Choice(none, none)
             found = cost.choices[name]
             saved = np.where(self.allowed[name], _column(found.saved_bytes, n), 0.0)
             return Choice(self.alike.most(saved), self.alike.least(_column(found.recompute_s, n)))

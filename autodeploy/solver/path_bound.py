@@ -16,14 +16,14 @@ import numpy as np
 
 from autodeploy.solver.count_master import cut_costs_s
 from autodeploy.solver.hidden_shares import hidden_shares
-from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, templates, to_layout, uneven_sizes
+from autodeploy.solver.layouts import even_sizes, most_layers_per_chunk, parts_of, to_layout, uneven_sizes
 from autodeploy.solver.memory_prices import surcharges
 from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
     from cost_models.schedule import SchedulePath
 
 MOST_PATHS: Final = 96
@@ -35,6 +35,7 @@ STALLED: Final = 3e-4
 SHARES: Final = (1.0, 0.5, 0.2)
 """Of the programme's layout, and the rest of the best one so far: layouts that are simulated."""
 MOST_STALLED: Final = 12
+INFINITE: Final = float("inf")
 AGREES: Final = 2e-3
 """The simulation of a fractional layout may be this much longer than the bound says."""
 
@@ -74,8 +75,8 @@ def path_key(path: SchedulePath) -> bytes:
 
 
 def first_layout(problem: InnerProblem) -> Floats:
-    """A template layout [pp, vpp, classes]."""
-    return np.asarray(to_layout(problem, templates(problem)[:1])[0].astype(np.float64))
+    """The even layout [pp, vpp, classes]."""
+    return np.asarray(to_layout(problem, even_sizes(problem)[None])[0].astype(np.float64))
 
 
 def path_bound_s(
@@ -196,59 +197,61 @@ def _times(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tuple[Floa
 
 
 class _Model:
-    """The linear programme of one problem."""
+    """The linear programme of one problem.
+
+    Columns: counts [pp, vpp, classes], extra [pp, vpp], makespan, tail, then what pairs of chunks hide. Rows are loaded
+    at the next solve: one by one from Python they would cost more than solving them.
+    """
 
     def __init__(self, problem: InnerProblem, paths: list[SchedulePath]) -> None:
-        from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
+        from ortools.linear_solver import linear_solver_pb2  # type: ignore[import-untyped]
 
         self.problem = problem
-        self.solver: Any = pywraplp.Solver.CreateSolver("CLP")
         self.unit = max(c.forward_s + c.backward_s for c in problem.classes) * problem.micro_batches
         shape = (problem.pp, problem.vpp, len(problem.classes))
-        self.counts = np.empty(shape, dtype=object)
-        for place in np.ndindex(shape):
-            self.counts[place] = self.solver.NumVar(0.0, self._most(place), "")
-        self.extra = np.empty(shape[:2], dtype=object)
-        for place in np.ndindex(shape[:2]):
-            self.extra[place] = self.solver.NumVar(0.0, self.solver.infinity(), "")
-        self.hidden: dict[tuple[int, int, int], Any] = {}
-        self.makespan = self.solver.NumVar(0.0, self.solver.infinity(), "")
-        self.tail = self.solver.NumVar(0.0, self.solver.infinity(), "")
-        self.solver.Minimize(self.makespan + self.tail)
+        self.counts = np.arange(np.prod(shape)).reshape(shape)
+        self.extra = self.counts.size + np.arange(problem.pp * problem.vpp).reshape(shape[:2])
+        self.makespan = self.counts.size + self.extra.size
+        self.tail = self.makespan + 1
+        self.hidden = np.full((problem.pp, problem.vpp, problem.vpp), -1)
+        self.columns: list[tuple[float, float]] = [(0.0, most) for most in self._most().ravel().tolist()]
+        self.columns += [(0.0, INFINITE)] * (self.extra.size + 2)
+        self.rows: list[tuple[float, float, Ints, Floats]] = []
+        self.proto: Any = linear_solver_pb2.MPModelProto()
+        self.solver: Any = None
         self._places()
         self.memory, self.kept = surcharges(problem, self.unit / problem.micro_batches), set[int]()
         self._first_memory()
-        self.paths: list[SchedulePath] = []
         for path in paths:
             self.add(path)
 
-    def _most(self, place: tuple[int, ...]) -> float:
-        """Layers of a class that a chunk can hold: those before it leave a layer in each part."""
-        problem, (stage, chunk, number) = self.problem, place
-        part = next(i for i, spots in enumerate(parts_of(problem)) if (stage, chunk) in spots)
-        until = sum(problem.layers[: number + 1])
-        if part * problem.min_layers_per_chunk >= until:
-            return 0.0
-        return float(min(most_layers_per_chunk(problem), problem.layers[number]))
+    def _most(self) -> Floats:
+        """Layers of a class that a chunk can hold [pp, vpp, classes]: those before it leave a layer in each part."""
+        problem = self.problem
+        found = np.minimum(float(most_layers_per_chunk(problem)), np.array(problem.layers, dtype=np.float64))
+        most = np.broadcast_to(found, self.counts.shape).copy()
+        until = np.cumsum(problem.layers)
+        for part, spots in enumerate(parts_of(problem)):
+            for spot in spots:
+                most[spot][part * problem.min_layers_per_chunk >= until] = 0.0
+        return most
+
+    def _row(self, low: float, high: float, columns: Ints, values: Floats) -> None:
+        self.rows.append((low, high, columns, values))
 
     def _places(self) -> None:
-        problem = self.problem
+        problem, (pp, vpp, classes) = self.problem, self.counts.shape
         low, high = problem.min_layers_per_chunk, most_layers_per_chunk(problem)
-        for place in np.ndindex(self.counts.shape[:2]):
-            row = self.solver.Constraint(float(low), float(high))
-            for variable in self.counts[place]:
-                row.SetCoefficient(variable, 1.0)
+        for columns in self.counts.reshape(-1, classes):
+            self._row(float(low), float(high), columns, np.ones(classes))
         for number, layers in enumerate(problem.layers):
-            row = self.solver.Constraint(float(layers), float(layers))
-            for place in np.ndindex(self.counts.shape[:2]):
-                row.SetCoefficient(self.counts[(*place, number)], 1.0)
-        for stage in range(problem.pp):
+            self._row(float(layers), float(layers), self.counts[..., number].ravel(), np.ones(pp * vpp))
+        tails = np.array([-c.tail_s / self.unit for c in problem.classes] * vpp)
+        for stage in range(pp):
             own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
-            row = self.solver.Constraint(own / self.unit, self.solver.infinity())
-            row.SetCoefficient(self.tail, 1.0)
-            for chunk in range(problem.vpp):
-                for number, layer in enumerate(problem.classes):
-                    row.SetCoefficient(self.counts[stage, chunk, number], -layer.tail_s / self.unit)
+            self._row(
+                own / self.unit, INFINITE, np.append(self.counts[stage].ravel(), self.tail), np.append(tails, 1.0)
+            )
 
     def _first_memory(self) -> None:
         """The rows that a template layout comes closest to breaking, and those it breaks."""
@@ -275,59 +278,73 @@ class _Model:
             return False
         self.kept.add(number)
         memory, stage = self.memory, int(self.memory.stage[number])
-        row = self.solver.Constraint(float(memory.constant[number]), self.solver.infinity())
-        for place in np.ndindex(memory.layer.shape[1:]):
-            row.SetCoefficient(self.counts[(stage, *place)], -float(memory.layer[(number, *place)]))
+        columns, values = self.counts[stage].ravel(), -memory.layer[number].ravel()
         if memory.seconds[number]:
-            for chunk in range(self.problem.vpp):
-                row.SetCoefficient(self.extra[stage, chunk], 1.0)
+            columns = np.concatenate([columns, self.extra[stage]])
+            values = np.concatenate([values, np.ones(self.problem.vpp)])
+        self._row(float(memory.constant[number]), INFINITE, columns, values)
         return True
 
     def add(self, path: SchedulePath) -> None:
         """One more path: makespan >= its length."""
-        problem = self.problem
-        self.paths.append(path)
-        layer_s, fixed_s = cut_costs_s(problem, path)
-        row = self.solver.Constraint(fixed_s / self.unit, self.solver.infinity())
-        row.SetCoefficient(self.makespan, 1.0)
-        for place in zip(*np.nonzero(layer_s), strict=True):
-            row.SetCoefficient(self.counts[place], -float(layer_s[place]) / self.unit)
-        for place in zip(*np.nonzero(path.backward), strict=True):
-            row.SetCoefficient(self.extra[place], -float(path.backward[place]) / problem.micro_batches)
-        for place in zip(*np.nonzero(path.pairs), strict=True):
-            row.SetCoefficient(self._hidden(*map(int, place)), float(path.pairs[place]) / problem.micro_batches)
+        m = self.problem.micro_batches
+        layer_s, fixed_s = cut_costs_s(self.problem, path)
+        some, back, paired = layer_s != 0.0, path.backward != 0, path.pairs != 0
+        self._hide(paired)
+        columns = (self.counts[some], self.extra[back], self.hidden[paired], [self.makespan])
+        values = (-layer_s[some] / self.unit, -path.backward[back] / m, path.pairs[paired] / m, [1.0])
+        self._row(fixed_s / self.unit, INFINITE, np.concatenate(columns), np.concatenate(values))
 
-    def _hidden(self, stage: int, forward: int, backward: int) -> Any:
-        """What a pair of chunks hides, in units of `unit` / micro batches."""
-        key = (stage, forward, backward)
-        if key not in self.hidden:
-            scale = self.unit / self.problem.micro_batches
-            shares = hidden_shares(self.problem)
-            variable = self.solver.NumVar(0.0, self.solver.infinity() if shares else 0.0, "")
+    def _hide(self, paired: np.ndarray) -> None:
+        """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches; only new ones."""
+        scale, shares = self.unit / self.problem.micro_batches, hidden_shares(self.problem)
+        for stage, forward, backward in np.argwhere(paired & (self.hidden < 0)).tolist():
+            self.hidden[stage, forward, backward] = column = len(self.columns)
+            self.columns.append((0.0, INFINITE if shares else 0.0))
+            ahead, behind = self.counts[stage, forward], self.counts[stage, backward]
             for u, v in shares:
-                row = self.solver.Constraint(-self.solver.infinity(), 0.0)
-                row.SetCoefficient(variable, 1.0)
-                for number in range(len(u)):
-                    ahead, behind = self.counts[stage, forward, number], self.counts[stage, backward, number]
-                    if forward == backward:
-                        row.SetCoefficient(ahead, -float(u[number] + v[number]) / scale)
-                    else:
-                        row.SetCoefficient(ahead, -float(u[number]) / scale)
-                        row.SetCoefficient(behind, -float(v[number]) / scale)
-            self.hidden[key] = variable
-        return self.hidden[key]
+                if forward == backward:
+                    columns, values = ahead, -(u + v) / scale
+                else:
+                    columns, values = np.concatenate([ahead, behind]), np.concatenate([-u, -v]) / scale
+                self._row(-INFINITE, 0.0, np.append(columns, column), np.append(values, 1.0))
+
+    def _load(self) -> None:
+        """Hand what is new to the solver: all at once at first, then row by row to keep its basis."""
+        from ortools.linear_solver import pywraplp
+
+        if self.solver is None:
+            for number, (low, high) in enumerate(self.columns):
+                objective = 1.0 if number in (self.makespan, self.tail) else 0.0
+                self.proto.variable.add(lower_bound=low, upper_bound=high, objective_coefficient=objective)
+            for low, high, columns, values in self.rows:
+                self.proto.constraint.add(
+                    lower_bound=low, upper_bound=high, var_index=columns.tolist(), coefficient=values.tolist()
+                )
+            self.solver = pywraplp.Solver.CreateSolver("CLP")
+            self.solver.LoadModelFromProto(self.proto)
+            self.variables = list(self.solver.variables())
+        else:
+            for low, high in self.columns[len(self.variables) :]:
+                self.variables.append(self.solver.NumVar(low, high, ""))
+            for low, high, columns, values in self.rows:
+                row = self.solver.Constraint(low, high)
+                for column, value in zip(columns.tolist(), values.tolist(), strict=True):
+                    row.SetCoefficient(self.variables[column], value)
+        self.rows.clear()
 
     def solve(self) -> _Found | None:
         """The best fractional layout; None when the solver finds none."""
+        self._load()
         if self.solver.Solve() != self.solver.OPTIMAL:
             return None
-        layout = np.array([v.solution_value() for v in self.counts.ravel()]).reshape(self.counts.shape)
-        extra = np.array([v.solution_value() for v in self.extra.ravel()]).reshape(self.extra.shape)
+        solution = np.array([variable.solution_value() for variable in self.variables])
+        layout, extra = solution[self.counts], solution[self.extra]
         value = self.solver.Objective().Value() * self.unit
         # The simplex method stops at a tolerance: the bound gives up as much.
         return _Found(
             value * (1.0 - 1e-6) + self.problem.tail_s,
-            self.makespan.solution_value() * self.unit,
+            float(solution[self.makespan]) * self.unit,
             np.maximum(layout, 0.0),
             np.maximum(extra, 0.0) * self.unit / self.problem.micro_batches,
         )

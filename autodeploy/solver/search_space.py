@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.errors import SpecError
+from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.alternatives import closed, fastest_costs
 from autodeploy.evaluation.build_context import choice_context
 from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
@@ -26,7 +26,7 @@ from autodeploy.strategies.space_size import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.search import SearchSpec
@@ -54,8 +54,14 @@ class Searched:
         return self.contexts[int(self.variant[index])]
 
 
-def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> Searched:
-    """All candidates of a spec over its cards and batches.
+def search_space(
+    spec: Spec,
+    profile: Profile,
+    choice: FeatureChoice,
+    nominal: Context,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Searched:
+    """All candidates of a spec over its cards and batches; none of a context in which it was cancelled.
 
     Raises
     ------
@@ -74,7 +80,14 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
         enumerated += len(legal) + sum(dead.values())
         for name, count in dead.items():
             rejected[name] = rejected.get(name, 0) + count
-        table, used = _swept(legal, context)
+        try:
+            table, used = _swept(legal, context, should_cancel)
+        except SearchCancelled:
+            parts.append(legal.take(slice(0)))
+            swept.append(Sweep(**{name: np.zeros(0) for name in TOTALS}, parts={}))
+            variants.append(np.zeros(0, dtype=np.int64))
+            contexts.append(context)
+            break
         fits = np.flatnonzero(np.isfinite(table.repaired_s))
         too_big += len(legal) - len(fits)
         parts.append(legal.take(fits))
@@ -87,13 +100,17 @@ def search_space(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: C
     return Searched(concatenate(parts), _join(swept), np.concatenate(variants), tuple(contexts), counts)
 
 
-def _swept(legal: CandidateTree, context: Context) -> tuple[Sweep, npt.NDArray[np.int64]]:
+def _swept(
+    legal: CandidateTree, context: Context, should_cancel: Callable[[], bool] | None
+) -> tuple[Sweep, npt.NDArray[np.int64]]:
     """The sweep without parts, and the features that each candidate uses: their place in `closed(context)` [n]."""
     if not context.alternatives or not len(legal):
-        return sweep_tree(legal, context, parts=False), np.zeros(len(legal), dtype=np.int64)
+        table = sweep_tree(legal, context, parts=False, should_cancel=should_cancel)
+        return table, np.zeros(len(legal), dtype=np.int64)
     costs, of_cuts = fastest_costs(context, legal.cuts, one_machine=True)
     runs, _ = legal.run_of(np.arange(len(legal)))
-    return sweep_tree(legal, context, parts=False, costs=costs), of_cuts[legal.cut_of[legal.placed_of[runs]]]
+    table = sweep_tree(legal, context, parts=False, costs=costs, should_cancel=should_cancel)
+    return table, of_cuts[legal.cut_of[legal.placed_of[runs]]]
 
 
 def legal_candidates(

@@ -93,6 +93,43 @@ class Part:
         return replace(self, choices=self.choices.take(rows), **arrays)
 
 
+def join(parts: Sequence[Part]) -> Part:
+    """Candidates of several batches as those of one; all know the same choices."""
+    first = parts[0]
+    arrays: dict[str, Any] = {
+        f.name: np.concatenate([getattr(part, f.name) for part in parts])
+        for f in fields(Part)
+        if isinstance(getattr(first, f.name), np.ndarray)
+    }
+    return replace(first, choices=_joined_choices([part.choices for part in parts]), **arrays)
+
+
+def _joined_choices(parts: Sequence[Choices]) -> Choices:
+    def one(choices: Sequence[Choice | None]) -> Choice | None:
+        some = [choice for choice in choices if choice is not None]
+        if not some:
+            return None
+        saved, extra = ([getattr(choice, f.name) for choice in some] for f in fields(Choice))
+        return Choice(np.concatenate(saved), np.concatenate(extra))
+
+    def groups(all_groups: Sequence[tuple[tuple[Choice, ...], ...]]) -> tuple[tuple[Choice, ...], ...]:
+        return tuple(
+            tuple(join_one(choices) for choices in zip(*same, strict=True)) for same in zip(*all_groups, strict=True)
+        )
+
+    def join_one(choices: Sequence[Choice]) -> Choice:
+        joined = one(choices)
+        assert joined is not None
+        return joined
+
+    return Choices(
+        groups([part.groups for part in parts]),
+        one([part.hub for part in parts]),
+        groups([part.beside for part in parts]),
+        np.concatenate([part.most_saved_bytes for part in parts]),
+    )
+
+
 def independent(
     names: Sequence[str], rivals: Callable[[str, str], bool]
 ) -> tuple[tuple[tuple[str, ...], ...], str | None, tuple[tuple[str, ...], ...]]:
@@ -332,34 +369,44 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
     found: list[_Rows] = []
     whole_m = m[:, None, None]
     work = np.stack([_work(part, m, order) for part in batch.layers], axis=-1)[:, :, None]  # [n, pp, 1, vpp, C]
-    ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
-    place = place.reshape(order.moments.shape)
-    for price in PRICES:
-        mu = price * full[:, None, None] / held[None]  # [n, pp, k]
-        paid = mu * missing
-        constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
-        if price == 0.0:
-            extra = np.zeros((1, 1, 1, 1, len(batch.layers)))
-            paid = np.zeros_like(paid[:, :, :1])
-            constant = constant[:, :, :1]
-        else:
-            scaled = price * full[:, None] * ratios[None]  # mu h, [n, ratios]
-            gains = [gained(part, scaled)[:, place] for part in batch.layers]
-            wide = (slice(None), None, None, None)
-            extra = np.stack(
-                [
-                    mu[..., None] * part.static_bytes[wide] + scaled[:, place] * part.activation_bytes[wide] - gain
-                    for part, gain in zip(batch.layers, gains, strict=True)
-                ],
-                axis=-1,
-            )  # [n, pp, k, vpp, C]
-        found.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
-        if batch.schedule == "1f1b":
-            found.append(_path_rows(batch, own, forward, paid, extra))
+    # Without a price memory is free: one row of time alone.
+    found.append(_cheapest_chunk(batch, whole_m * own[:, :, None] + ramp[:, :, None], work))
+    if batch.schedule == "1f1b":
+        none = np.zeros((1, batch.pp, 1))
+        found.append(_path_rows(batch, own, forward, none, np.zeros((1, 1, 1, 1, len(batch.layers)))))
+    paid, extra = _memory_rows(batch, order, missing, full, held)
+    constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
+    found.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
+    if batch.schedule == "1f1b":
+        found.append(_path_rows(batch, own, forward, paid, extra))
     return _Rows(
         np.concatenate([rows.constant for rows in found], axis=2),
         np.concatenate([rows.layer for rows in found], axis=2),
     )
+
+
+def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, held: Floats) -> tuple[Floats, Floats]:
+    """What the bytes missing [n, pp, k] without layers, and those of a layer, cost a micro batch at each price.
+
+    [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
+    """
+    n, pp, vpp = len(missing), batch.pp, batch.vpp
+    prices = np.array(PRICES[1:])
+    ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
+    place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), held.shape[1], vpp))
+    place = (np.arange(len(prices)) * len(ratios))[None, :, None, None] + place  # of prices times ratios
+    scaled = full[:, None] * (prices[:, None] * ratios).ravel()  # mu h, [n, prices x ratios]
+    mu = full[:, None, None, None] * prices[None, None, :, None] / held[None, :, None]  # [n, pp, prices, k]
+    rows = (n, pp, len(prices) * held.shape[1])
+    place = place.reshape(*rows[1:], vpp)
+    wide = (slice(None), None, None, None)
+    extra = [
+        mu.reshape(rows)[..., None] * part.static_bytes[wide]
+        + scaled[:, place] * part.activation_bytes[wide]
+        - gained(part, scaled)[:, place]
+        for part in batch.layers
+    ]
+    return np.asarray((mu * missing[:, :, None]).reshape(rows)), np.stack(extra, axis=-1)
 
 
 def _work(part: Part, m: Floats, order: _Order) -> Floats:

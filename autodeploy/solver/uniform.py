@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.bounds import relax_bounds
 from autodeploy.solver.layouts import to_layout
 from autodeploy.solver.local_search import improve
 from autodeploy.solver.memory_options import uniform_choices
@@ -27,7 +27,7 @@ def search_uniform(state: Search, start: Ints) -> None:
     """Search every undominated set of options in order of its bound, until the next one can't win."""
     problem = state.problem
     masks = undominated_sets(problem)
-    low = np.array([relax_bound(with_options(problem, mask)) for mask in masks])
+    low = relax_bounds(problem, masks)
     order = np.argsort(low, kind="stable")
     _quick_incumbent(state, masks[order], low[order], start)
     open_bounds: list[float] = []

@@ -86,37 +86,28 @@ def critical_paths(
     graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     ends = _ends(graph, durations, lags)
     arrivals = arrivals_s(graph, ends, lags)
-    links = (graph.previous.tolist(), graph.first_input.tolist(), graph.second_input.tolist())
+    later = arrivals[graph.second_input] > arrivals[graph.first_input]
+    remote = np.where(later, graph.second_input[:, None], graph.first_input[:, None])
+    end = ends[graph.last].max(axis=0)
+    waited = np.take_along_axis(arrivals, remote, 0) > ends[graph.previous] + 1e-12 * end
+    before = np.where(waited, remote, graph.previous[:, None])
+    starts = graph.last[ends[graph.last].argmax(axis=0)]
     paths = []
-    for candidate in range(durations.shape[1]):
-        times = ends[:, candidate].tolist(), arrivals[:, candidate].tolist()
-        passed, crossed = _trace(*times, links, graph.last.tolist(), graph.count)
+    for candidate, start in enumerate(starts.tolist()):
+        passed = _trace(before[:, candidate].tolist(), start)
+        crossed = remote[passed, candidate][waited[passed, candidate]]
         paths.append(_counted(order, graph.duration[passed], graph.lag[crossed]))
     return paths
 
 
-def _trace(
-    ends: list[float],
-    arrivals: list[float],
-    links: tuple[list[int], list[int], list[int]],
-    last: list[int],
-    count: int,
-) -> tuple[list[int], list[int]]:
-    """Slots of the longest path, from its end to its start, and those whose output it takes to another device."""
-    previous, first, second = links
-    slot = max(last, key=lambda i: ends[i])
-    tolerance = 1e-12 * ends[slot]
+def _trace(before: list[int], slot: int) -> list[int]:
+    """Slots of a path from its last one to its first, which starts at time zero."""
     passed: list[int] = []
-    crossed: list[int] = []
-    while slot < count:
+    start = len(before)
+    while slot < start:
         passed.append(slot)
-        before = previous[slot]
-        remote = max(first[slot], second[slot], key=lambda i: arrivals[i])
-        if arrivals[remote] > ends[before] + tolerance:
-            before = remote
-            crossed.append(remote)
-        slot = before
-    return passed, crossed
+        slot = before[slot]
+    return passed
 
 
 def _counted(order: OperationOrder, rows: Ints, lags: Ints) -> SchedulePath:

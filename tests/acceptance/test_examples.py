@@ -111,10 +111,12 @@ def test_trained_strategy_of_pangu_ultra_moe_is_legal_without_a_framework() -> N
 
 def test_pangu_ultra_moe_is_planned() -> None:
     document = read_spec_file(EXAMPLES / "pangu_ultra_moe_718b_6144.yaml").model_dump(mode="json", exclude_none=True)
-    document["search"] |= {"effort": "fast", "top_k": 1}
+    document["search"] |= {"effort": "fast", "top_k": 5}
     result = planner.plan(read_spec_document(document))
-    assert result.plans
-    assert result.plans[0].fits
+    assert len(result.plans) == 5
+    assert all(plan.fits for plan in result.plans)
+    axes = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "schedule", "moe_dispatcher")
+    assert len({tuple(getattr(plan.strategy, axis) for axis in axes) for plan in result.plans}) == 5
 
 
 def test_equal_specs_give_equal_plans() -> None:

@@ -1,0 +1,88 @@
+"""What a search over outer candidates may do, and what it knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.options import FLAT, SEQUENTIAL
+from autodeploy.strategies.tree import distinct
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.effort import Effort
+    from autodeploy.strategies.candidates import Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Deterministic limits of one search.
+
+    Inner problems solved quickly, slots they may simulate, refined ones, and outer tuples bounded by paths.
+    """
+
+    quick: int
+    slots: float
+    refined: int
+    effort: Effort
+    paths: int = 400
+
+
+@dataclass
+class Frontier:
+    """What the search knows so far."""
+
+    best: list[Solved] = field(default_factory=list)
+    solved: int = 0
+    pruned: int = 0
+    open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
+    relaxation: str = ""  # what open_bound_s rests on
+    cancelled: bool = False
+    work: float = 0.0
+    least_bytes: float | None = None  # no strategy takes less on the card; only the search for memory knows
+
+    @property
+    def incumbent_s(self) -> float | None:
+        """Step time of the best plan so far."""
+        return self.best[0].solution.step_s if self.best else None
+
+    @property
+    def bound_s(self) -> float | None:
+        """No strategy of the space is faster than this; None as long as nothing is known, or memory is looked for."""
+        if self.least_bytes is not None:
+            return None
+        proven = min((s.solution.bound_s for s in self.best), default=math.inf)
+        bound = min(proven, self.open_bound_s)
+        return bound if math.isfinite(bound) else None
+
+
+Watch = Callable[[Frontier, int], None]
+
+
+def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
+    """A number for each distinct outer strategy [n].
+
+    All axes but how optimizer states are kept, and which of the two pairwise dispatchers a framework runs.
+    """
+    c = candidates
+    dispatcher = np.where(c.moe_dispatcher == SEQUENTIAL, FLAT, c.moe_dispatcher)
+    columns = (
+        c.tp,
+        c.pp,
+        c.vpp,
+        c.cp,
+        c.cp_algo,
+        c.ulysses,
+        c.ep,
+        c.etp,
+        c.micro_batch_size,
+        c.schedule,
+        dispatcher,
+    )
+    return distinct(columns)[1]

@@ -1,0 +1,155 @@
+"""Quick plans of candidates: which are made, in which order, and the best of each outer strategy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.unit_costs import UnitCosts, unit_costs
+from autodeploy.solver.candidate import Solved, solve_candidate
+from autodeploy.strategies.tree import cut_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.solver.frontier import Budget, Frontier
+    from autodeploy.solver.open_bounds import OpenBounds
+
+AHEAD = 256
+"""Candidates looked at in order for each that may be solved: most share their outer tuple with a better one."""
+MOST_TRIED = 8
+"""Candidates solved for each that the budget allows, where too few have a plan."""
+
+
+class QuickPlans:
+    """Solves candidates quickly and enters them in a frontier: the best of each outer strategy."""
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        open_: OpenBounds,
+        swept: Sweep,
+        top_k: int,
+        gap: float,
+        budget: Budget,
+        report: Callable[[int], None],
+        *,
+        prune: bool,
+    ) -> None:
+        self.frontier, self.open, self.swept, self.report = frontier, open_, swept, report
+        self.top_k, self.gap, self.budget, self.prune = top_k, gap, budget, prune
+        self._order = swept.fastest(AHEAD * budget.quick)
+        later = np.ones(len(open_.candidates), dtype=np.bool_)
+        later[self._order] = False
+        self._later_s = float(swept.bound_s[later].min()) if later.any() else math.inf
+        self._by_tuple = np.argsort(open_.outer, kind="stable")
+        self._starts = np.searchsorted(open_.outer[self._by_tuple], np.arange(int(open_.outer.max(initial=-1)) + 2))
+        self._solved: dict[int, list[Solved]] = {}  # by outer tuple
+        self._units: dict[tuple[int, ...], UnitCosts] = {}
+        self._slots, self._looked = 0.0, 0
+
+    def left(self) -> bool:
+        """Whether the budget allows another plan."""
+        spent = max(self.frontier.solved, self._looked) >= self.budget.quick or self._slots >= self.budget.slots
+        return not spent
+
+    def by_estimate(self, count: int, *, again: bool = False) -> None:
+        """Plans in the order of their estimate, until `count` candidates are solved; more where there are none yet.
+
+        With less than K plans it goes on, as long as anything may be feasible. again: also outer tuples that have been
+        looked at already, in all ways to keep their optimizer states.
+        """
+        bounds = self.open.bounds_s[self._order]
+        solved = [index for each in self._solved.values() for index in (one.index for one in each)]
+        bounds[np.isin(self._order, solved)] = math.inf
+        rest = np.minimum.accumulate(np.append(bounds, self._later_s)[::-1])[::-1]
+        for position, index in enumerate(map(int, self._order)):
+            self.frontier.cancelled |= self.open.cancelled()
+            kth = self._kth_s()
+            closed = self.prune and rest[position] >= (1.0 - self.gap) * kth
+            if self.frontier.cancelled or closed or self._spent(count):
+                return
+            number = int(self.open.outer[index])
+            if again:
+                self._try(number, index, again=True)
+            elif number not in self._solved:
+                self.of_tuple(number)
+
+    def _spent(self, count: int) -> bool:
+        wanted = 1 if count < self.budget.quick else self.top_k
+        if len(self.frontier.best) < wanted:
+            return self.frontier.solved >= MOST_TRIED * self.budget.quick
+        return self.frontier.solved >= count or not self.left()
+
+    def of_tuple(self, number: int) -> None:
+        """A plan of an outer tuple: of the candidate that looks fastest, or of lighter ones where that does not fit."""
+        self._looked += 1
+        for index in self._candidates(number):
+            if self.open.cancelled() or (self._solved.get(number) and not self.left()):
+                return
+            self._try(number, index, again=False)
+
+    def other_ways(self, count: int) -> None:
+        """Plans of the best `count` outer tuples with other ways to keep their optimizer states."""
+        for number in [int(self.open.outer[one.index]) for one in self.frontier.best[:count]]:
+            for index in self._candidates(number):
+                if not self.open.cancelled():
+                    self._try(number, index, again=True)
+
+    def _candidates(self, number: int) -> list[int]:
+        """Of an outer tuple, in the order of their estimate."""
+        rows = self._by_tuple[self._starts[number] : self._starts[number + 1]]
+        found: list[int] = rows[np.argsort(self.swept.repaired_s[rows], kind="stable")].tolist()
+        return found
+
+    def _try(self, number: int, index: int, *, again: bool) -> None:
+        """Solve a candidate unless another one of its tuple, or a bound, makes that useless."""
+        others = self._solved.setdefault(number, [])
+        if any(one.index == index for one in others):
+            return
+        if (self.prune and self._ruled_out(others, index)) or (not again and self._unlikely(others, index)):
+            self.frontier.pruned += 1
+            return
+        candidate, context = self.open.candidates.take(slice(index, index + 1)), self.open.contexts(index)
+        key = (id(context), *cut_key(candidate, by_replicas=context.cuts_by_replicas))
+        if key not in self._units:
+            self._units[key] = unit_costs(context, candidate)
+        solved = solve_candidate(candidate, context, index, self.open.should_cancel, self._units[key])
+        self._slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
+        others.append(solved)
+        self._enter(solved)
+        self.report(index)
+
+    def _ruled_out(self, others: list[Solved], index: int) -> bool:
+        """Whether a candidate can't be among the K best."""
+        best = min((one.solution.step_s for one in others), default=math.inf)
+        # Where nothing had to be recomputed another way to keep optimizer states can't be faster.
+        settled = any(one.solution.applied is not None and not one.solution.applied.any() for one in others)
+        return settled or self.open.bounds_s[index] >= min(best, self._kth_s())
+
+    def _unlikely(self, others: list[Solved], index: int) -> bool:
+        """Whether a candidate is not worth a plan before other outer tuples have one."""
+        if not others:
+            return False
+        if any(one.solution.layout is not None for one in others):
+            return True
+        # None of them fits: one whose states take no less won't either.
+        return bool(self.swept.least_bytes[index] >= min(self.swept.least_bytes[one.index] for one in others))
+
+    def _kth_s(self) -> float:
+        best = self.frontier.best
+        return best[self.top_k - 1].solution.step_s if len(best) >= self.top_k else math.inf
+
+    def _enter(self, solved: Solved) -> None:
+        """Keep a solved candidate if it is the best of its outer tuple."""
+        self.frontier.solved += 1
+        self.open.raise_to(solved.index, solved.solution.bound_s)
+        if solved.solution.layout is None:
+            return
+        kept: dict[int, Solved] = {}
+        for each in sorted([*self.frontier.best, solved], key=lambda s: (s.solution.step_s, s.index)):
+            kept.setdefault(int(self.open.outer[each.index]), each)
+        self.frontier.best = list(kept.values())
