@@ -43,7 +43,7 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
     if levels and "mutual_routing" in context.features:
         copied = routed_balance(context, ep, nodes, np.ones(1, dtype=np.bool_))
         notes.append(
-            f"where it is faster, the {int(copied.hot_experts[0])} hottest experts compute "
+            f"where it is faster, copies of hot experts ({int(copied.hot_experts[0])} a layer) compute "
             f"{100.0 * (1.0 - float(copied.mean_exchange[0])):.0f} % of all tokens where they are"
         )
     elif levels and "expert_migration" in context.features:
