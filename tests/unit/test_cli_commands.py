@@ -329,6 +329,7 @@ def test_why_not_parses_axes_and_answers():
         step_time_s=70.0,
         against_best_pct=14.2,
         nearest=(NearestChange(change="tp=4", effect="legal"),),
+        fitting=None,
     )
     assert why_not.answer_text(answer).splitlines() == [
         "rejected by heads_divide_by_tp: 128 heads are not a multiple of tp 3",
