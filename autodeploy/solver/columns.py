@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from autodeploy.solver.stage_choices import Chunks, StageChoices
 
 
+LOOKED = 20
+"""Fillings looked at for each column that may be kept."""
+
+
 @dataclass(frozen=True, eq=False)
 class Column:
     """One way to fill one stage: its layers, its times (lower bounds unless exact) and its tail.
@@ -38,6 +42,8 @@ class Column:
 def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: int) -> list[list[Column]] | None:
     """Columns [stage][...] that may be in a plan with a makespan below upper_s; None when there are more than most.
 
+    None too where far more fillings than that had to be looked at.
+
     A stage alone needs M times its work; with one chunk a stage (and M > P) the path through all stages needs more:
     makespan >= X + (M - 1) x_p - (P - 1 - p) F_p, with X the whole pipeline's time for one micro batch.
     """
@@ -50,8 +56,9 @@ def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: 
     whole = least_work_s(problem)
     for stage in range(problem.pp):
         mine: list[Column] = []
-        for chunks in _fillings(problem, stage, max(0, caps[stage] - spare), caps[stage]):
-            if len(mine) > most:
+        fillings = _fillings(problem, stage, max(0, caps[stage] - spare), caps[stage])
+        for looked, chunks in enumerate(fillings):
+            if len(mine) > most or looked > LOOKED * max(most, 50):
                 return None
             for column in _of(problem, choices, stage, chunks, upper_s, whole):
                 if _lower_s(problem, column, whole) < upper_s:
@@ -96,9 +103,25 @@ def _fillings(problem: InnerProblem, stage: int, least: int, most: int) -> Itera
     for chunk in range(problem.vpp):
         before = place[stage, chunk] * low
         per_chunk.append([mix for mix in _mixes(problem.layers, min(high, most), before) if sum(mix) >= low])
-    for chunks in itertools.product(*per_chunk):
-        if least <= sum(map(sum, chunks)) <= most:
-            yield chunks
+    sizes = [[sum(mix) for mix in mixes] for mixes in per_chunk]
+    if not all(sizes):
+        return
+    fewest, largest = [0], [0]  # layers that the chunks from one on hold, from the last backwards
+    for counts in reversed(sizes):
+        fewest.append(fewest[-1] + min(counts))
+        largest.append(largest[-1] + max(counts))
+
+    def fill(chunk: int, held: int) -> Iterator[Chunks]:
+        if chunk == problem.vpp:
+            yield ()
+            return
+        after = problem.vpp - chunk - 1
+        for mix, size in zip(per_chunk[chunk], sizes[chunk], strict=True):
+            if held + size + fewest[after] <= most and held + size + largest[after] >= least:
+                for rest in fill(chunk + 1, held + size):
+                    yield (mix, *rest)
+
+    yield from fill(0, 0)
 
 
 def _mixes(layers: tuple[int, ...], most: int, before: int) -> Iterator[tuple[int, ...]]:

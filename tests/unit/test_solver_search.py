@@ -12,9 +12,10 @@ import pytest
 
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
 from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
+from autodeploy.solver.columns import _fillings
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.greedy import greedy
-from autodeploy.solver.layouts import templates, to_layout, to_sizes
+from autodeploy.solver.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
 from autodeploy.solver.memory_options import legal_options, num_branches, stage_frontier
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s
@@ -193,3 +194,15 @@ def test_a_deep_stage_with_many_rivals_is_solved_without_listing_its_counts() ->
     assert solution.layout is not None
     assert solution.applied is not None
     assert solution.applied.any()
+
+
+def test_fillings_of_many_chunks_are_those_that_hold_what_they_must() -> None:
+    small = problem(vpp=3, schedule="interleaved", layers=(1, 12), min_layers_per_chunk=0)
+    for stage, (least, most) in itertools.product(range(4), ((0, 2), (2, 3), (4, 6))):
+        every = set(_fillings(small, stage, 0, 100))
+        wanted = {chunks for chunks in every if least <= sum(map(sum, chunks)) <= most}
+        assert set(_fillings(small, stage, least, most)) == wanted
+    # 3 ** 24 ways to fill the chunks, of which one holds so many layers.
+    deep = problem(vpp=24, schedule="interleaved", layers=(0, 192), min_layers_per_chunk=0)
+    per_chunk = most_layers_per_chunk(deep)
+    assert least_cpu_s(lambda: list(_fillings(deep, 1, 24 * per_chunk, 24 * per_chunk)), limit_s=1.0, tries=1) < 1.0
