@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 32
-MAX_VALUES = 30_000
+MAX_VALUES = 20_000
 
 
 def read_document(path: Path) -> Any:
