@@ -27,8 +27,9 @@ from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
-from autodeploy.solver.best_first import QUICK_SLOTS, Budget, Frontier, best_first
+from autodeploy.solver.best_first import QUICK_SLOTS, best_first
 from autodeploy.solver.effort import EFFORTS, cores
+from autodeploy.solver.frontier import Budget, Frontier
 from autodeploy.solver.least_memory import least_memory
 from autodeploy.solver.placements import with_placements
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
@@ -441,8 +442,7 @@ def _context_of_plan(prepared: Prepared, plan: Plan) -> Context:
 
 
 def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Predicted:
-    predicted, candidate, classes, layout = _estimated(strategy, context)
-    context = resolved(context, candidate)
+    predicted, context, candidate, classes, layout = _estimated(strategy, context)
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
     slopes = slopes_of(candidate, context, [layout])[0]
     found = plan_of_estimate(
@@ -451,12 +451,13 @@ def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Pred
     return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
 
 
-def _estimated(strategy: Strategy, context: Context) -> tuple[Estimate, Candidates, StepClasses, Layout]:
+def _estimated(strategy: Strategy, context: Context) -> tuple[Estimate, Context, Candidates, StepClasses, Layout]:
+    """The estimate of a strategy, and what it was made from: the context has the features that the strategy uses."""
     candidate = _candidate_for(context, strategy)
     context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    return estimate_layout(classes, candidate, context, 0, layout), candidate, classes, layout
+    return estimate_layout(classes, candidate, context, 0, layout), context, candidate, classes, layout
 
 
 def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:

@@ -21,7 +21,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, estimate, prepare
 from autodeploy.ranking.reference import usual_start
-from autodeploy.solver.best_first import Frontier, Solved, best_first
+from autodeploy.solver.best_first import best_first
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.greedy import greedy
 from autodeploy.solver.layouts import templates, to_layout
@@ -33,7 +33,9 @@ from docs.schema_tables import table
 from docs.search_pictures import fate_bars, schedules
 
 if TYPE_CHECKING:
+    from autodeploy.solver.candidate import Solved
     from autodeploy.solver.evaluate import Incumbent
+    from autodeploy.solver.frontier import Frontier
 
 DOCS = Path(__file__).resolve().parent
 EXAMPLES = DOCS.parent / "examples"

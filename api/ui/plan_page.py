@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from api.ui.languages import texts
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
-from autodeploy.specs.strategy import Strategy
-from autodeploy.specs.validation import field_errors
+from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -19,10 +16,9 @@ if TYPE_CHECKING:
 
     from autodeploy.figures.labels import Language
     from autodeploy.services import PlanView
+    from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
 
-# What follows from other fields, or was chosen for one layout only.
-DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 RESHAPING = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "schedule"})
 KNOBS: dict[str, tuple[str, ...]] = {
     "tp": ("1", "2", "4", "8", "16"),
@@ -80,16 +76,11 @@ def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy
     wanted = {name: value for name, value in changes.items() if str(value) != now.get(name)}
     document.pop("dp", None)
     if RESHAPING & wanted.keys():
-        document = {name: value for name, value in document.items() if name not in DERIVED}
-        for name in ("per_stage", "num_layers_per_stage"):
-            document["recompute"].pop(name, None)
+        document = without_layout(strategy)
     if "recompute" in wanted:
         document["recompute"] = {"granularity": wanted.pop("recompute")}
     document |= {name: _typed(value) for name, value in wanted.items()}
-    try:
-        return Strategy.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, prefix="/strategy", model=Strategy)) from error
+    return read_strategy(document)
 
 
 def _typed(value: Any) -> Any:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
-DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 
 
 @app.command("why-not", epilog="Example: autodeploy why-not spec.yaml --strategy tp=8,pp=4,ep=32")
@@ -81,19 +80,16 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
 
 def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | None]:
     """The spec and the strategy; of a plan, its own strategy with the changes, and what was found with it."""
+    from autodeploy.services.what_if_intake import read_strategy
     from autodeploy.specs.spec import Spec
 
     wanted = parse_changes(changes)
     if not PLAN_ID.fullmatch(subject):
-        return read_spec(subject), _strategy(wanted), None
+        return read_spec(subject), read_strategy(wanted), None
     from autodeploy.cli.export import stored_plan
 
     plan_set, plan = stored_plan(subject)
-    base = plan.strategy.model_dump(mode="json", exclude_none=True)
-    base = {name: value for name, value in base.items() if name not in DERIVED}
-    for name in ("per_stage", "num_layers_per_stage"):
-        base["recompute"].pop(name, None)
-    return Spec.model_validate(plan_set.search.spec), _strategy(base | wanted), plan_set
+    return Spec.model_validate(plan_set.search.spec), read_strategy(wanted, plan.strategy), plan_set
 
 
 def parse_changes(text: str) -> dict[str, Any]:
@@ -117,16 +113,3 @@ def parse_changes(text: str) -> dict[str, Any]:
     if bad or not wanted:
         raise SpecError(errors=tuple(bad) or (FieldError("--strategy", "is empty", "such as tp=8,pp=4"),))
     return wanted
-
-
-def _strategy(document: dict[str, Any]) -> Strategy:
-    from pydantic import ValidationError
-
-    from autodeploy.errors import SpecError
-    from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.validation import field_errors
-
-    try:
-        return Strategy.model_validate(document)
-    except ValidationError as error:
-        raise SpecError(errors=field_errors(error, prefix="/strategy", model=Strategy)) from error

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
     from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.solver.best_first import Solved
+    from autodeploy.solver.candidate import Solved
     from autodeploy.workload.operators import Floats
     from hardware_profiles.schema import Kind
 
@@ -155,7 +155,7 @@ def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
 
 def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity) -> list[Plan]:
     """The plans of solved candidates; how uncertain they are is computed for all of one context together."""
-    layouts = [_layout_of(solved) for solved in found]
+    layouts = [layout_of_solved(solved) for solved in found]
     slopes: dict[int, Floats] = {}
     contexts = {id(solved.context): solved.context for solved in found}
     for key, context in contexts.items():
@@ -168,7 +168,8 @@ def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity) -> 
     ]
 
 
-def _layout_of(solved: Solved) -> Layout:
+def layout_of_solved(solved: Solved) -> Layout:
+    """Where the layers of a candidate's plan are, and what they recompute or swap."""
     assert solved.solution.layout is not None
     assert solved.solution.applied is not None
     problem, applied = solved.problem, solved.solution.applied

@@ -18,7 +18,7 @@ from autodeploy.evaluation.estimate import applied_array
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.error_box import ErrorBox, error_box, factors_of
-from autodeploy.ranking.plans import layout_of_solution
+from autodeploy.ranking.plans import layout_of_solved
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.specs.planset import BoxSide, Robustness, RobustSearch
 from autodeploy.strategies.candidates import concatenate
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.evaluation.inner_problem import Floats
-    from autodeploy.solver.best_first import Solved
+    from autodeploy.solver.candidate import Solved
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
 
@@ -61,7 +61,7 @@ def at_corners(
         batch are compared by that. A plan's regret at a corner is how much more it costs than the best of them there.
     """
     box = error_box(profile)
-    layouts = [_layout_of(each) for each in solved]
+    layouts = [layout_of_solved(each) for each in solved]
 
     def steps(log_factors: Floats) -> Floats:
         return _step_times(solved, layouts, spec, profile, box, log_factors)
@@ -109,15 +109,6 @@ def _telling_corners(box: ErrorBox, log_cost: Floats, slopes: Floats) -> Floats:
     regret = cost - cost.min(axis=0)
     rows = np.unique(np.concatenate([cost.argmax(axis=1), regret.argmax(axis=1)]))
     return np.asarray(corners[rows])
-
-
-def _layout_of(solved: Solved) -> Layout:
-    assert solved.solution.layout is not None
-    assert solved.solution.applied is not None
-    problem, applied = solved.problem, solved.solution.applied
-    used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
-    read = build_problem(solved.classes, solved.candidate, solved.context, 0, choices=used, menu=False)
-    return layout_of_solution(problem, solved.solution.layout, applied, read)
 
 
 def _step_times(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.solver.best_first import Frontier
+    from autodeploy.solver.frontier import Frontier
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.sweep import sweep
-from autodeploy.solver.best_first import solve_candidate
+from autodeploy.solver.candidate import solve_candidate
 from autodeploy.solver.search_space import legal_candidates
 from autodeploy.solver.solve import solve
 from autodeploy.specs.planset import Unrestricted
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.solver.best_first import Budget, Frontier, Solved
+    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.frontier import Budget, Frontier
     from autodeploy.solver.solution import InnerSolution
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.candidates import Candidates

@@ -16,7 +16,7 @@ from autodeploy.specs.validation import field_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What follows from other fields of a strategy, and is left to follow anew when these change.
+# What follows from other fields of a strategy or was chosen for one layout: left to follow anew when these change.
 DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 
 
@@ -47,6 +47,14 @@ class RecommendRequest(Document):
     max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
 
 
+def without_layout(strategy: Strategy) -> dict[str, Any]:
+    """The fields of a strategy that hold for other degrees, too."""
+    kept = {k: v for k, v in strategy.model_dump(mode="json", exclude_none=True).items() if k not in DERIVED}
+    for name in ("per_stage", "num_layers_per_stage"):
+        kept["recompute"].pop(name, None)
+    return kept
+
+
 def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> Strategy:
     """A strategy as written; with a base that one with some fields changed.
 
@@ -57,10 +65,7 @@ def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> 
     """
     fields = dict(document)
     if base is not None:
-        kept = {k: v for k, v in base.model_dump(mode="json", exclude_none=True).items() if k not in DERIVED}
-        for name in ("per_stage", "num_layers_per_stage"):
-            kept["recompute"].pop(name, None)
-        fields = kept | fields
+        fields = without_layout(base) | fields
     try:
         return Strategy.model_validate(fields)
     except ValidationError as error:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.candidate import Solved, solve_candidate
 from autodeploy.solver.frontier import Budget, Frontier, Watch, outer_tuples
-from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.open_bounds import OpenBounds
 from autodeploy.solver.quick_plans import QuickPlans
 from autodeploy.solver.solve import solve
@@ -18,18 +16,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.sweep import Sweep
     from autodeploy.strategies.candidates import Candidates
-
-__all__ = [
-    "QUICK_SLOTS",
-    "Budget",
-    "Frontier",
-    "Solved",
-    "Watch",
-    "best_first",
-    "memory_choices",
-    "outer_tuples",
-    "solve_candidate",
-]
 
 # Inner problems are simulated slot by slot: a candidate costs about pp x vpp x micro batches of work.
 QUICK_SLOTS = 60_000.0

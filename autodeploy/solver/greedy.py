@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import InnerProblem, Ints, chunk_times
 from autodeploy.solver.memory_options import legal_options
 from autodeploy.solver.stage_choices import fits
 
 if TYPE_CHECKING:
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
     from autodeploy.solver.evaluate import Evaluator, Incumbent
 
 
@@ -68,9 +68,3 @@ def greedy(evaluator: Evaluator, layouts: Ints) -> Incumbent | None:
             if best is None or plan.step_s < best.step_s:
                 best = plan
     return best
-
-
-def stage_time_s(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
-    """Forward and backward seconds of every stage for one micro batch [pp]."""
-    times = chunk_times(problem, layout[None], applied[None])
-    return np.asarray((times.forward_s + times.backward_s)[0].sum(axis=-1))

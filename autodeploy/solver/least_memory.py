@@ -18,9 +18,10 @@ from autodeploy.evaluation.inner_problem import stage_bytes
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.solver.best_first import Frontier, Solved, outer_tuples
 from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.candidate import Solved
 from autodeploy.solver.effort import QUICK
+from autodeploy.solver.frontier import Frontier, outer_tuples
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.solve import solve
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.evaluation.sweep import Sweep
-    from autodeploy.solver.best_first import Budget, Watch
+    from autodeploy.solver.frontier import Budget, Watch
     from autodeploy.solver.solution import InnerSolution
     from autodeploy.strategies.candidates import Candidates
 

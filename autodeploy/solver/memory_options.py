@@ -97,15 +97,21 @@ class Frontier:
 
 def num_branches(options: tuple[MemoryOption, ...], layers: Ints) -> int:
     """How many combinations of competing options a stage with `layers` [classes] has `stage_frontier` go through."""
-    rival, found = conflicts(options), 0
+    # Counts of options that share the layers of a class are about the ways to split them.
+    return sum(math.comb(int(layers[number]) + branched, branched) for number, branched in _branched(options))
+
+
+@lru_cache(maxsize=512)
+def _branched(options: tuple[MemoryOption, ...]) -> tuple[tuple[int, int], ...]:
+    """The layer class of each component of what competes, and how many of its options are branched on."""
+    rival, found = conflicts(options), []
     for mine in components(options):
         active, branched = set(mine), 0
         while any(rival[i] & active for i in active):
             active.discard(max(active, key=lambda i: (len(rival[i] & active), -i)))
             branched += 1
-        # Counts of options that share the layers of a class are about the ways to split them.
-        found += math.comb(int(layers[options[mine[0]].layer_class]) + branched, branched)
-    return found
+        found.append((options[mine[0]].layer_class, branched))
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
-    from autodeploy.solver.best_first import Solved
+    from autodeploy.solver.candidate import Solved
 
 MOST_SETS = 16
 """Sets of options that are tried on the best placement where a target's flags hold for all layers."""

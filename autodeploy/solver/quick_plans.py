@@ -63,7 +63,7 @@ class QuickPlans:
         looked at already, in all ways to keep their optimizer states.
         """
         bounds = self.open.bounds_s[self._order]
-        solved = [index for each in self._solved.values() for index in (one.index for one in each)]
+        solved = [one.index for each in self._solved.values() for one in each]
         bounds[np.isin(self._order, solved)] = math.inf
         rest = np.minimum.accumulate(np.append(bounds, self._later_s)[::-1])[::-1]
         for position, index in enumerate(map(int, self._order)):

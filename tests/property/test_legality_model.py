@@ -14,8 +14,10 @@ from ortools.sat.python import cp_model
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Prepared, prepare
-from autodeploy.solver.best_first import Budget, best_first, solve_candidate
+from autodeploy.solver.best_first import best_first
+from autodeploy.solver.candidate import solve_candidate
 from autodeploy.solver.effort import FAST
+from autodeploy.solver.frontier import Budget
 from autodeploy.solver.legality_model import AXES, LegalityModel
 from autodeploy.solver.search_space import legal_candidates
 from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates

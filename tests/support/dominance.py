@@ -12,8 +12,9 @@ from autodeploy.ablation.switches import active_features
 from autodeploy.calibration.predict import predict_record
 from autodeploy.evaluation.build_context import build_context, with_alternatives
 from autodeploy.evaluation.sweep import sweep
-from autodeploy.solver.best_first import Budget, best_first
+from autodeploy.solver.best_first import best_first
 from autodeploy.solver.effort import FAST
+from autodeploy.solver.frontier import Budget
 from autodeploy.solver.search_space import legal_candidates, search_space
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.search import SearchSpec

@@ -11,12 +11,12 @@ import pytest
 
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, plan, prepare
-from autodeploy.solver.best_first import Frontier, best_first
+from autodeploy.solver.best_first import best_first
 from autodeploy.solver.open_bounds import OpenBounds
 from autodeploy.solver.search_space import Searched, search_space
 
 if TYPE_CHECKING:
-    from autodeploy.solver.best_first import Budget
+    from autodeploy.solver.frontier import Budget, Frontier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
 SOON_S = 0.5
