@@ -12,6 +12,9 @@ STAMP := $(VENV)/.installed
 READY := $(VENV)/.ready
 TYPED := autodeploy api cost_models hardware_profiles
 
+# Where it is set, every process would compile every module it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install plan serve test bench soak wheelhouse calibrate accuracy docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.compiled import compiled
 from cost_models.schedule.sends import Sends, as_sends
-from cost_models.schedule.simulation import Floats, _ends, _prepared, arrivals_s
+from cost_models.schedule.simulation import Floats, Ints, prepared, run_slots
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import OperationOrder
 
-Ints = npt.NDArray[np.int64]
+EQUAL = 1e-12
+"""Of the makespan: inputs that arrive within this much of one another arrive at the same moment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,31 +84,40 @@ def critical_paths(
     Among inputs that arrive at the same moment the device's own previous slot comes first, so that the path stays on
     the pacing device.
     """
-    graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    ends = _ends(graph, durations, lags)
-    arrivals = arrivals_s(graph, ends, lags)
-    later = arrivals[graph.second_input] > arrivals[graph.first_input]
-    remote = np.where(later, graph.second_input[:, None], graph.first_input[:, None])
-    end = ends[graph.last].max(axis=0)
-    waited = np.take_along_axis(arrivals, remote, 0) > ends[graph.previous] + 1e-12 * end
-    before = np.where(waited, remote, graph.previous[:, None])
-    starts = graph.last[ends[graph.last].argmax(axis=0)]
-    paths = []
-    for candidate, start in enumerate(starts.tolist()):
-        passed = _trace(before[:, candidate].tolist(), start)
-        crossed = remote[passed, candidate][waited[passed, candidate]]
+    graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    ends, arrivals = run_slots(graph, durations, lags)
+    last_s = ends[graph.last]
+    inputs, paths = (graph.previous, graph.first_input, graph.second_input), []
+    for candidate, start in enumerate(graph.last[last_s.argmax(axis=0)].tolist()):
+        equal_s = EQUAL * float(last_s[:, candidate].max())
+        passed, crossed = _walk(*inputs, ends, arrivals, candidate, start, equal_s)
         paths.append(_counted(order, graph.duration[passed], graph.lag[crossed]))
     return paths
 
 
-def _trace(before: list[int], slot: int) -> list[int]:
-    """Slots of a path from its last one to its first, which starts at time zero."""
-    passed: list[int] = []
-    start = len(before)
-    while slot < start:
+@compiled
+def _walk(
+    previous: Ints,
+    first_input: Ints,
+    second_input: Ints,
+    ends: Floats,
+    arrivals: Floats,
+    candidate: int,
+    slot: int,
+    equal_s: float,
+) -> tuple[Ints, Ints]:
+    """Slots of a path from its last to its first, which starts at time zero, and those another device waited for."""
+    passed, crossed = [slot][:0], [slot][:0]
+    while slot < len(previous):
         passed.append(slot)
-        slot = before[slot]
-    return passed
+        first, second = first_input[slot], second_input[slot]
+        sender = second if arrivals[second, candidate] > arrivals[first, candidate] else first
+        if arrivals[sender, candidate] > ends[previous[slot], candidate] + equal_s:
+            crossed.append(sender)
+            slot = sender
+        else:
+            slot = previous[slot]
+    return np.array(passed, dtype=np.int64), np.array(crossed, dtype=np.int64)
 
 
 def _counted(order: OperationOrder, rows: Ints, lags: Ints) -> SchedulePath:

@@ -1,4 +1,4 @@
-"""An operation order compiled to waves: sets of slots whose inputs are all done, so that numpy runs them at once."""
+"""An operation order compiled to a list of slots in which every slot comes after its inputs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from functools import lru_cache
 
 import numpy as np
 
+from cost_models.compiled import compiled
 from cost_models.schedule.orders import NONE, Ints, OperationOrder, ScheduleKind, operation_order
 
 
 @dataclass(frozen=True, eq=False)
 class EventGraph:
-    """The slots of all devices, sorted by wave.
+    """The slots of all devices, each after its inputs.
 
     Row `count` of an end-time table stands for time zero (before a device's first slot), row `count + 1` for "no such
     input". Inputs from the same device need no edge: the device's own order implies them.
 
     Attributes
     ----------
-    waves : (start, end of the slots that have two inputs, end) of each wave.
     previous : the slot before, on the same device.
     first_input, second_input : slots on other devices whose output this slot waits for.
     duration : row of the table of durations: p V + c forward, P V + p V + c backward, 2 P V + (p V + f) V + b pair.
@@ -31,7 +31,6 @@ class EventGraph:
     """
 
     count: int
-    waves: tuple[tuple[int, int, int], ...]
     previous: Ints
     first_input: Ints
     second_input: Ints
@@ -49,44 +48,40 @@ def event_graph(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ev
 
 
 def compile_order(order: OperationOrder) -> EventGraph:
-    """Sort the slots into waves and number their inputs.
+    """Sort the slots and number their inputs.
 
     Raises
     ------
     RuntimeError : the order deadlocks, naming the slot at which each device is stuck.
     """
-    wave = slot_waves(order)
-    used = wave >= 0
-    flat = np.flatnonzero(used)
     first, second = _inputs(order)
-    two = (second >= 0).ravel()[flat]
-    one = (first >= 0).ravel()[flat]
-    sorted_flat = flat[np.lexsort((flat, ~one, ~two, wave.ravel()[flat]))]
-    count = len(sorted_flat)
-    position = np.full(wave.size, count + 1)
-    position[sorted_flat] = np.arange(count)
-    previous = position.reshape(wave.shape)[:, :-1]
-    previous = np.concatenate([np.full((order.pp, 1), count), previous], axis=1).ravel()[sorted_flat]
-    ends = np.cumsum(np.bincount(wave.ravel()[sorted_flat]))
-    starts = ends - np.diff(np.concatenate([[0], ends]))
-    in_order_two = (second >= 0).ravel()[sorted_flat]
-    twos = np.add.reduceat(in_order_two.astype(np.int64), starts)
+    width = first.shape[1]
+    flat, reached = _after_inputs(first, second, order.slots)
+    if len(flat) < order.slots.sum():
+        stuck = ", ".join(f"device {p} at slot {reached[p]}" for p in np.flatnonzero(reached < order.slots))
+        raise RuntimeError(
+            f"{order.kind} with pp {order.pp}, vpp {order.vpp}, {order.micro_batches} micro batches deadlocks: {stuck}"
+        )
+    count = len(flat)
+    position = np.full(first.size, count + 1)
+    position[flat] = np.arange(count)
+    by_device = position.reshape(first.shape)
+    previous = np.concatenate([np.full((order.pp, 1), count), by_device[:, :-1]], axis=1).ravel()[flat]
     return EventGraph(
         count=count,
-        waves=tuple(zip(starts.tolist(), (starts + twos).tolist(), ends.tolist(), strict=True)),
         previous=previous,
-        first_input=_positions(first, position, count, sorted_flat),
-        second_input=_positions(second, position, count, sorted_flat),
-        duration=_duration_rows(order).ravel()[sorted_flat],
-        lag=_lag_rows(order).ravel()[sorted_flat],
-        device=sorted_flat // wave.shape[1],
-        last=position.reshape(wave.shape)[np.arange(order.pp), order.slots - 1],
-        slot_of=np.where(used, position.reshape(wave.shape), NONE),
+        first_input=_positions(first, position, count, flat),
+        second_input=_positions(second, position, count, flat),
+        duration=_duration_rows(order).ravel()[flat],
+        lag=_lag_rows(order).ravel()[flat],
+        device=flat // width,
+        last=by_device[np.arange(order.pp), order.slots - 1],
+        slot_of=np.where(np.arange(width) < order.slots[:, None], by_device, NONE),
     )
 
 
-def _positions(slot: Ints, position: Ints, count: int, sorted_flat: Ints) -> Ints:
-    chosen = slot.ravel()[sorted_flat]
+def _positions(slot: Ints, position: Ints, count: int, flat: Ints) -> Ints:
+    chosen = slot.ravel()[flat]
     return np.where(chosen < 0, count + 1, position[np.maximum(chosen, 0)])
 
 
@@ -137,33 +132,23 @@ def _inputs(order: OperationOrder) -> tuple[Ints, Ints]:
     return first, np.where((ahead != NONE) & (behind != NONE), behind, NONE)
 
 
-def slot_waves(order: OperationOrder) -> Ints:
-    """Wave of each slot [pp, slots], NONE for padding: one more than the latest of its inputs.
-
-    Raises
-    ------
-    RuntimeError : the order deadlocks.
-    """
-    width = order.forward_chunk.shape[1]
-    first, second = _inputs(order)
-    slots, devices = order.slots, np.arange(order.pp)
-    done = np.zeros(order.pp * width + 1, dtype=np.bool_)
+@compiled
+def _after_inputs(first: Ints, second: Ints, slots: Ints) -> tuple[Ints, Ints]:
+    """Flat slots in an order in which inputs come first, and how many of each device are in it [pp]."""
+    devices, width = first.shape
+    done = np.zeros(devices * width + 1, dtype=np.bool_)
     done[-1] = True  # NONE indexes the last entry: an absent input is always there
-    wave = np.full((order.pp, width), NONE)
-    at = np.zeros(order.pp, dtype=np.int64)
-    number = 0
-    while np.any(at < slots):
-        index = np.minimum(at, width - 1)
-        ready = (at < slots) & done[first[devices, index]] & done[second[devices, index]]
-        if not ready.any():
-            stuck = ", ".join(f"device {p} at slot {at[p]}" for p in devices[at < slots])
-            raise RuntimeError(
-                f"{order.kind} with pp {order.pp}, vpp {order.vpp}, "
-                f"{order.micro_batches} micro batches deadlocks: {stuck}"
-            )
-        chosen = devices[ready]
-        wave[chosen, at[ready]] = number
-        done[chosen * width + at[ready]] = True
-        at[ready] += 1
-        number += 1
-    return wave
+    reached = np.zeros(devices, dtype=np.int64)
+    flat = np.empty(slots.sum(), dtype=np.int64)
+    count, before = 0, -1
+    while before < count:
+        before = count
+        for device in range(devices):
+            at = reached[device]
+            while at < slots[device] and done[first[device, at]] and done[second[device, at]]:
+                flat[count] = device * width + at
+                done[flat[count]] = True
+                count += 1
+                at += 1
+            reached[device] = at
+    return flat[:count], reached

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.compiled import compiled
 from cost_models.schedule.event_graph import EventGraph, event_graph
 from cost_models.schedule.sends import Sends, as_sends
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from cost_models.schedule.orders import OperationOrder
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 BLOCK = 192
-"""Candidates simulated at once: the end times of a wave's neighbourhood stay in the cache."""
+"""Candidates simulated at once, so that what their slots need stays in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +59,9 @@ def makespan_s(
     p2p_s : latency of an edge between two devices [n] or scalar, the sender's device being free meanwhile; or
         `Sends`, with what runs beside them.
     """
-    graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     blocks = _blocks(durations.shape[1])
-    return np.concatenate([_ends(graph, durations[:, b], lags[:, b])[graph.last].max(axis=0) for b in blocks])
+    return np.concatenate([run_slots(graph, durations[:, b], lags[:, b])[0][graph.last].max(axis=0) for b in blocks])
 
 
 def simulate(
@@ -75,7 +77,7 @@ def simulate(
 
     keep_times adds the start and end of every slot of candidate 0. On every device busy + idle = makespan.
     """
-    graph, durations, lags = _prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
+    graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
     blocks = _blocks(durations.shape[1])
     parts = [_account(order, graph, durations[:, block], lags[:, block]) for block in blocks]
     makespan, busy, idle = (np.concatenate([part[i] for part in parts]) for i in range(3))
@@ -84,7 +86,7 @@ def simulate(
         hidden = np.einsum("npfb,pfb->np", hidden_pair_s, pair_counts(order).astype(np.float64))
     start = end = None
     if keep_times:
-        table = np.append(_ends(graph, durations[:, :1], lags[:, :1])[: graph.count, 0], 0.0)
+        table = np.append(run_slots(graph, durations[:, :1], lags[:, :1])[0][: graph.count, 0], 0.0)
         end = table[graph.slot_of]
         start = end - np.append(durations[graph.duration, 0], 0.0)[graph.slot_of]
     return Timeline(makespan, busy, idle, hidden, start, end)
@@ -102,7 +104,7 @@ def _blocks(count: int) -> list[slice]:
     return [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
 
 
-def _prepared(
+def prepared(
     order: OperationOrder,
     forward_s: Floats,
     backward_s: Floats,
@@ -127,50 +129,49 @@ def _prepared(
     return graph, durations, as_sends(p2p_s).lags_s(order, candidates)
 
 
-def _ends(graph: EventGraph, durations: Floats, lags: Floats) -> Floats:
-    """When every slot ends [count + 2, n]; the last two rows are time zero and "no such input".
+def run_slots(graph: EventGraph, durations: Floats, lags: Floats) -> tuple[Floats, Floats]:
+    """When every slot ends, and when its output arrives elsewhere [count + 2, n].
 
-    One lag for all outputs is added where they are read, lags of their own are kept beside.
+    The last two rows are time zero and "no such input".
     """
-    candidates = durations.shape[1]
-    ends = np.empty((graph.count + 2, candidates))
-    ends[graph.count], ends[graph.count + 1] = 0.0, -np.inf
-    same = len(lags) == 1
-    arrivals = ends if same else np.empty_like(ends)
-    arrivals[graph.count :] = ends[graph.count :]
-    widest = max(end - start for start, _, end in graph.waves)
-    ready_buffer, input_buffer = np.empty((widest, candidates)), np.empty((widest, candidates))
-    for start, two, end in graph.waves:
-        ready, arrival = ready_buffer[: end - start], input_buffer[: end - start]
-        ends.take(graph.previous[start:end], axis=0, out=ready, mode="clip")
-        for inputs, until in ((graph.first_input, end), (graph.second_input, two)):
-            if until > start:
-                some = arrival[: until - start]
-                arrivals.take(inputs[start:until], axis=0, out=some, mode="clip")
-                if same:
-                    some += lags[0]
-                np.maximum(ready[: until - start], some, out=ready[: until - start])
-        durations.take(graph.duration[start:end], axis=0, out=arrival, mode="clip")
-        np.add(ready, arrival, out=ends[start:end])
-        if not same:
-            lags.take(graph.lag[start:end], axis=0, out=arrival, mode="clip")
-            np.add(ends[start:end], arrival, out=arrivals[start:end])
-    return ends
-
-
-def arrivals_s(graph: EventGraph, ends: Floats, lags: Floats) -> Floats:
-    """When the output of every slot arrives elsewhere [count + 2, n]."""
+    ends = np.empty((graph.count + 2, durations.shape[1]))
+    ends[graph.count :] = ((0.0,), (-np.inf,))
     arrivals = ends.copy()
-    arrivals[: graph.count] += lags[0] if len(lags) == 1 else lags[graph.lag]
-    return arrivals
+    inputs = graph.previous, graph.first_input, graph.second_input
+    lag = graph.lag if len(lags) > 1 else np.zeros_like(graph.lag)
+    tables = np.array(durations, order="C"), np.array(lags, order="C")
+    _run(*inputs, graph.duration, lag, *tables, ends, arrivals)
+    return ends, arrivals
+
+
+@compiled
+def _run(
+    previous: Ints,
+    first_input: Ints,
+    second_input: Ints,
+    duration: Ints,
+    lag: Ints,
+    durations: Floats,
+    lags: Floats,
+    ends: Floats,
+    arrivals: Floats,
+) -> None:
+    """Fill `ends` and `arrivals` slot by slot."""
+    for slot in range(len(previous)):
+        before, first, second = previous[slot], first_input[slot], second_input[slot]
+        length, late = duration[slot], lag[slot]
+        for candidate in range(ends.shape[1]):
+            ready = max(ends[before, candidate], arrivals[first, candidate], arrivals[second, candidate])
+            end = ready + durations[length, candidate]
+            ends[slot, candidate] = end
+            arrivals[slot, candidate] = end + lags[late, candidate]
 
 
 def _account(
     order: OperationOrder, graph: EventGraph, durations: Floats, lags: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Makespan [n], busy and idle [n, pp] of one block."""
-    ends = _ends(graph, durations, lags)
-    arrivals = arrivals_s(graph, ends, lags)
+    ends, arrivals = run_slots(graph, durations, lags)
     makespan = ends[graph.last].max(axis=0)
     gap = np.maximum(arrivals[graph.first_input], arrivals[graph.second_input]) - ends[graph.previous]
     gap = np.maximum(gap, 0.0)

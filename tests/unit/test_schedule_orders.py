@@ -16,7 +16,7 @@ from cost_models.schedule import (
     schedule_problem,
     warm_up_slots,
 )
-from cost_models.schedule.event_graph import compile_order, slot_waves
+from cost_models.schedule.event_graph import compile_order
 
 CASES = (
     [("1f1b", p, 1, m) for p in (1, 2, 5, 8) for m in (1, 3, 8, 17)]
@@ -53,11 +53,11 @@ def test_every_operation_runs_once_and_in_order(kind: str, pp: int, vpp: int, m:
 
 
 @pytest.mark.parametrize(("kind", "pp", "vpp", "m"), CASES)
-def test_inputs_come_in_earlier_waves(kind: str, pp: int, vpp: int, m: int) -> None:
+def test_slots_come_after_their_inputs(kind: str, pp: int, vpp: int, m: int) -> None:
     order = operation_order(kind, pp, vpp, m)
-    wave = slot_waves(order)
+    graph = compile_order(order)
     when = {
-        (half, device, int(chunks[device, slot]), int(batches[device, slot])): int(wave[device, slot])
+        (half, device, int(chunks[device, slot]), int(batches[device, slot])): int(graph.slot_of[device, slot])
         for half, chunks, batches in (
             ("f", order.forward_chunk, order.forward_micro_batch),
             ("b", order.backward_chunk, order.backward_micro_batch),
@@ -71,7 +71,6 @@ def test_inputs_come_in_earlier_waves(kind: str, pp: int, vpp: int, m: int) -> N
             assert when[half, sender // vpp, sender % vpp, batch] < at
         elif half == "b":
             assert when["f", device, chunk, batch] < at
-    graph = compile_order(order)
     assert graph.count == order.slots.sum()
 
 
@@ -102,7 +101,7 @@ def test_a_deadlocking_order_is_named() -> None:
         backward_chunk=back_chunks,
     )
     with pytest.raises(RuntimeError, match="deadlocks"):
-        slot_waves(broken)
+        compile_order(broken)
 
 
 @pytest.mark.parametrize(
