@@ -179,6 +179,7 @@ def plan(
         top_k=compared(spec.search),
         gap=spec.search.gap,
         budget=budget_of(spec),
+        costs=searched.costs,
         watch=report.solved,
         should_cancel=stop,
     )

@@ -99,6 +99,7 @@ def searched_case(name: str, spec: Spec) -> Case:
         searched.candidates,
         searched.swept,
         searched.context_of,
+        costs=searched.costs,
         top_k=spec.search.top_k,
         gap=spec.search.gap,
         budget=budget_of(spec),

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.alternatives import closed, resolved
+from autodeploy.evaluation.alternatives import closed
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
-from autodeploy.evaluation.sweep import sweep_tree
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
 from autodeploy.ranking.uncertainty import slopes_of
-from autodeploy.solver.search_space import legal_tree
+from autodeploy.solver.search_space import legal_tree, swept_tree
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.feature_choice import choose_features
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.candidates import Candidates
@@ -55,12 +54,13 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     tree, _ = legal_tree(search, context, profile, choice)
     legal = tree.candidates()
     order = _preference(legal, context)
-    swept = sweep_tree(tree, context, parts=False)
-    for index in order[:60]:
-        if swept.least_bytes[index] > context.limit_bytes:
+    swept, features = swept_tree(tree, context), closed(context)
+    for index in order[:60].tolist():
+        if swept.sweep.least_bytes[index] > context.limit_bytes:
             continue
-        one = legal.take(slice(int(index), int(index) + 1))
-        plan = _with_full_recompute(one, context, spec, identity)
+        one = slice(index, index + 1)
+        used = features[int(swept.used[index])]
+        plan = _with_full_recompute(legal.take(one), swept.costs.of(one), used, spec, identity)
         if plan is not None:
             return plan.model_copy(update={"label": LABEL})
     return None
@@ -87,10 +87,11 @@ def _preference(candidates: Candidates, context: Context) -> np.ndarray:
     )
 
 
-def _with_full_recompute(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan | None:
+def _with_full_recompute(
+    candidate: Candidates, costs: UnitCosts, context: Context, spec: Spec, identity: Identity
+) -> Plan | None:
     """The candidate's plan; None where it does not fit."""
-    context = resolved(context, candidate)
-    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    classes = step_classes(costs, candidate, context)
     strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     estimate = estimate_layout(classes, candidate, context, 0, layout)

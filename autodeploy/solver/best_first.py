@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
 from autodeploy.solver.frontier import Budget, Frontier, Watch, outer_tuples
 from autodeploy.solver.open_bounds import OpenBounds
 from autodeploy.solver.quick_plans import QuickPlans
@@ -31,6 +32,7 @@ def best_first(
     top_k: int,
     gap: float,
     budget: Budget,
+    costs: CutCosts | None = None,
     watch: Watch | None = None,
     should_cancel: Callable[[], bool] | None = None,
     prune: bool = True,
@@ -40,6 +42,7 @@ def best_first(
     Parameters
     ----------
     contexts : the context of a candidate index (all the same unless batch or cards vary).
+    costs : of the candidates, where they are known.
     prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
 
     Notes
@@ -50,7 +53,8 @@ def best_first(
     the least bound against each plan.
     """
     frontier = Frontier()
-    open_ = OpenBounds(candidates, contexts, outer_tuples(candidates), swept.bound_s.copy(), should_cancel)
+    costs = cut_costs(candidates, contexts) if costs is None else costs
+    open_ = OpenBounds(candidates, contexts, costs, outer_tuples(candidates), swept.bound_s.copy(), should_cancel)
 
     def report(index: int) -> None:
         frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
 from autodeploy.evaluation.inner_problem import stage_bytes
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.candidate import Solved
 from autodeploy.solver.effort import QUICK
@@ -50,6 +50,7 @@ def least_memory(
     top_k: int,
     gap: float,
     budget: Budget,
+    costs: CutCosts | None = None,
     watch: Watch | None = None,
     should_cancel: Callable[[], bool] | None = None,
 ) -> Frontier:
@@ -57,6 +58,7 @@ def least_memory(
 
     The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
     """
+    costs = cut_costs(candidates, contexts) if costs is None else costs
     frontier, outer = Frontier(), outer_tuples(candidates)
     bounds = _sweeps_bytes(candidates, swept, contexts)
     order = np.lexsort((swept.repaired_s, bounds))
@@ -75,7 +77,7 @@ def least_memory(
         known = bool(waiting) and waiting[0][0] <= unseen
         index = heapq.heappop(waiting)[2] if known else int(order[bounded])
         context, one = contexts(index), candidates.take(slice(index, index + 1))
-        classes = step_classes(unit_costs(context, one), one, context)
+        classes = step_classes(costs.of(slice(index, index + 1)), one, context)
         if not known:
             bounded += 1
             bounds[index] = max(low, _relaxed_bytes(classes, one, context))

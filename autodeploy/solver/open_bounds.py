@@ -12,19 +12,18 @@ import numpy.typing as npt
 
 from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.outer_bound import outer_bounds_s
 from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
-from autodeploy.strategies.tree import distinct_cuts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.cut_costs import CutCosts
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, LayerClass
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
@@ -88,11 +87,12 @@ class OpenBounds:
         self,
         candidates: Candidates,
         contexts: Callable[[int], Context],
+        costs: CutCosts,
         outer: npt.NDArray[np.int64],
         bounds_s: Floats,
         should_cancel: Callable[[], bool] | None,
     ) -> None:
-        self.candidates, self.contexts, self.outer = candidates, contexts, outer
+        self.candidates, self.contexts, self.costs, self.outer = candidates, contexts, costs, outer
         self.bounds_s, self.should_cancel = bounds_s, should_cancel
         self.library = PathLibrary()
         self._rests_on = np.zeros(len(bounds_s), dtype=np.int8)
@@ -131,6 +131,7 @@ class OpenBounds:
             found = outer_bounds_s(
                 self.candidates.take(mine),
                 context,
+                self.costs.take(mine),
                 self.outer[mine],
                 self.bounds_s[mine],
                 high_s,
@@ -266,8 +267,7 @@ class OpenBounds:
             if id(context) not in costs:
                 mine = np.concatenate([other for other in groups if self.contexts(int(other[0])) is context])
                 some = self.candidates.take(mine)
-                first, inverse = distinct_cuts(some, by_replicas=context.cuts_by_replicas)
-                classes = step_classes(unit_costs(context, some.take(first)).take(inverse), some, context)
+                classes = step_classes(self.costs.of(mine), some, context)
                 costs[id(context)] = classes, some, {int(row): place for place, row in enumerate(mine)}
             classes, some, place_of = costs[id(context)]
             places = [place_of[int(row)] for row in rows]

@@ -10,7 +10,6 @@ import numpy as np
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.memory_choices import possible_choices
 from autodeploy.solver.stage_bound import (
     Batch,
@@ -24,7 +23,6 @@ from autodeploy.solver.stage_bound import (
 )
 from autodeploy.strategies.candidates import SCHEDULES, concatenate
 from autodeploy.strategies.memory_rules import launchable_each
-from autodeploy.strategies.tree import distinct_cuts
 from autodeploy.workload.memory_choices import compete
 from cost_models.schedule import model_parts
 
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.cut_costs import CutCosts
     from autodeploy.evaluation.layer_cost import LayerCost, PhaseCost
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Bools, Candidates, Ints
@@ -47,6 +46,7 @@ BLOCK = 8_192  # candidates whose costs are computed together
 def outer_bounds_s(
     candidates: Candidates,
     context: Context,
+    costs: CutCosts,
     outer: Ints,
     low_s: Floats,
     high_s: float,
@@ -63,7 +63,9 @@ def outer_bounds_s(
     for rows in alike.blocks(BLOCK):
         if should_cancel is not None and should_cancel():
             return low_s
-        blocks.append(_costed(candidates.take(rows), context, outer[rows]))
+        some = candidates.take(rows)
+        classes = step_classes(costs.of(rows), some, context)
+        blocks.append(_Costed(classes, some, context, Alike(outer[rows])))
     low = alike.least(low_s)
     found = low.copy()
     if blocks:
@@ -73,12 +75,6 @@ def outer_bounds_s(
                 break
             found[rows] = lower_bound_s(parts.batch(rows), low[rows], np.full(len(rows), high_s))
     return np.maximum(low_s, found[alike.inverse])
-
-
-def _costed(candidates: Candidates, context: Context, outer: Ints) -> _Costed:
-    first, inverse = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas)
-    classes = step_classes(unit_costs(context, candidates.take(first)).take(inverse), candidates, context)
-    return _Costed(classes, candidates, context, Alike(outer))
 
 
 class Alike:

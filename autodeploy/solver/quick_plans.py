@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.unit_costs import UnitCosts, unit_costs
 from autodeploy.solver.candidate import Solved, solve_candidate
-from autodeploy.strategies.tree import cut_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +46,6 @@ class QuickPlans:
         self._by_tuple = np.argsort(open_.outer, kind="stable")
         self._starts = np.searchsorted(open_.outer[self._by_tuple], np.arange(int(open_.outer.max(initial=-1)) + 2))
         self._solved: dict[int, list[Solved]] = {}  # by outer tuple
-        self._units: dict[tuple[int, ...], UnitCosts] = {}
         self._slots, self._looked = 0.0, 0
 
     def left(self) -> bool:
@@ -114,10 +111,8 @@ class QuickPlans:
             self.frontier.pruned += 1
             return
         candidate, context = self.open.candidates.take(slice(index, index + 1)), self.open.contexts(index)
-        key = (id(context), *cut_key(candidate, by_replicas=context.cuts_by_replicas))
-        if key not in self._units:
-            self._units[key] = unit_costs(context, candidate)
-        solved = solve_candidate(candidate, context, index, self.open.should_cancel, self._units[key])
+        units = self.open.costs.of(slice(index, index + 1))
+        solved = solve_candidate(candidate, context, index, self.open.should_cancel, units)
         self._slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
         others.append(solved)
         self._enter(solved)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.alternatives import closed, fastest_costs
 from autodeploy.evaluation.build_context import choice_context
+from autodeploy.evaluation.cut_costs import CutCosts, joined
 from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
 class Searched:
     """Candidates that are legal and may fit, with their sweep without parts.
 
-    `variant` indexes contexts (cards, batch, features that are left to each candidate).
+    `variant` indexes contexts (cards, batch, features that are left to each candidate); `costs` are those it was swept
+    with.
     """
 
     candidates: Candidates
     swept: Sweep
     variant: npt.NDArray[np.int64]
     contexts: tuple[Context, ...]
+    costs: CutCosts
     counts: Counts
 
     def context_of(self, index: int) -> Context:
@@ -73,6 +76,7 @@ def search_space(
     swept: list[Sweep] = []
     variants: list[npt.NDArray[np.int64]] = []
     contexts: list[Context] = []
+    costs: list[CutCosts] = []
     enumerated, too_big = 0, 0
     rejected: dict[str, int] = {}
     for context in _variants(spec, profile, choice, nominal):
@@ -81,36 +85,54 @@ def search_space(
         for name, count in dead.items():
             rejected[name] = rejected.get(name, 0) + count
         try:
-            table, used = _swept(legal, context, should_cancel)
+            found = swept_tree(legal, context, should_cancel)
         except SearchCancelled:
             parts.append(legal.take(slice(0)))
             swept.append(Sweep(**{name: np.zeros(0) for name in TOTALS}, parts={}))
-            variants.append(np.zeros(0, dtype=np.int64))
+            none = np.zeros(0, dtype=np.int64)
+            variants.append(none)
+            costs.append(CutCosts((), none, none))
             contexts.append(context)
             break
-        fits = np.flatnonzero(np.isfinite(table.repaired_s))
+        fits = np.flatnonzero(np.isfinite(found.sweep.repaired_s))
         too_big += len(legal) - len(fits)
         parts.append(legal.take(fits))
-        swept.append(table.take(fits))
-        variants.append(len(contexts) + used[fits])
+        swept.append(found.sweep.take(fits))
+        variants.append(len(contexts) + found.used[fits])
+        costs.append(found.costs.take(fits))
         contexts += closed(context)
     counts = Counts(
         enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big
     )
-    return Searched(concatenate(parts), _join(swept), np.concatenate(variants), tuple(contexts), counts)
+    variant = np.concatenate(variants)
+    return Searched(concatenate(parts), _join(swept), variant, tuple(contexts), joined(costs), counts)
 
 
-def _swept(
-    legal: CandidateTree, context: Context, should_cancel: Callable[[], bool] | None
-) -> tuple[Sweep, npt.NDArray[np.int64]]:
-    """The sweep without parts, and the features that each candidate uses: their place in `closed(context)` [n]."""
-    if not context.alternatives or not len(legal):
-        table = sweep_tree(legal, context, parts=False, should_cancel=should_cancel)
-        return table, np.zeros(len(legal), dtype=np.int64)
+@dataclass(frozen=True, eq=False)
+class SweptTree:
+    """A tree's sweep without parts, with what it was made from; one entry per candidate.
+
+    used : the features that each candidate uses, their place in `closed(context)` [n].
+    """
+
+    sweep: Sweep
+    used: npt.NDArray[np.int64]
+    costs: CutCosts
+
+
+def swept_tree(legal: CandidateTree, context: Context, should_cancel: Callable[[], bool] | None = None) -> SweptTree:
+    """All candidates of a tree, each under its fastest features.
+
+    Raises
+    ------
+    SearchCancelled
+        when should_cancel says so.
+    """
     costs, of_cuts = fastest_costs(context, legal.cuts, one_machine=True)
+    sweep = sweep_tree(legal, context, parts=False, costs=costs, should_cancel=should_cancel)
     runs, _ = legal.run_of(np.arange(len(legal)))
-    table = sweep_tree(legal, context, parts=False, costs=costs, should_cancel=should_cancel)
-    return table, of_cuts[legal.cut_of[legal.placed_of[runs]]]
+    cut = legal.cut_of[legal.placed_of[runs]]
+    return SweptTree(sweep, of_cuts[cut], CutCosts((costs,), np.zeros_like(cut), cut))
 
 
 def legal_candidates(

@@ -116,12 +116,6 @@ def distinct_cuts(candidates: Candidates, *, by_replicas: bool = False, experts:
     return distinct([*columns, candidates.paired])
 
 
-def cut_key(candidate: Candidates, *, by_replicas: bool = False) -> tuple[int, ...]:
-    """What tells the cut of one candidate from that of another; by_replicas : as in `distinct_cuts`."""
-    axes = (*CUT_AXES, *SHAPE_AXES) if by_replicas else CUT_AXES
-    return (*(int(getattr(candidate, name)[0]) for name in axes), int(candidate.paired[0]))
-
-
 def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[CandidateTree, Ints]:
     """The tree of any candidates, and the place in it of each of them; by_replicas : as in `distinct_cuts`."""
     columns = candidates.columns()

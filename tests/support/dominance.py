@@ -99,7 +99,9 @@ def dominance_under_auto(record: Record) -> Dominance:
     spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
     context = with_alternatives(context, choice, record.training)
     searched = search_space(spec, prediction.profile, choice, context)
-    best = best_first(searched.candidates, searched.swept, searched.context_of, top_k=1, gap=0.0, budget=BUDGET)
+    best = best_first(
+        searched.candidates, searched.swept, searched.context_of, top_k=1, gap=0.0, budget=BUDGET, costs=searched.costs
+    )
     return Dominance(record.id, prediction.step_time_s, best.incumbent_s, not why, why)
 
 

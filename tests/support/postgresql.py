@@ -68,12 +68,15 @@ class Server:
         }
         if as_root:
             shutil.chown(directory, SYSTEM_USER, SYSTEM_USER)
-        subprocess.run(
+        made = subprocess.run(
             [binaries / "initdb", "-D", self._data, "-U", SYSTEM_USER, "-A", "trust", "-E", "UTF8", "--no-sync"],
-            check=True,
             capture_output=True,
+            text=True,
+            check=False,
             **self._options,
         )
+        if made.returncode:
+            raise RuntimeError(f"initdb ended with {made.returncode}: {made.stderr}")
 
     @property
     def dsn(self) -> str:
