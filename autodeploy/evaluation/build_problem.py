@@ -8,7 +8,7 @@ import numpy as np
 
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inner_problem import FixedPiece, Floats, InnerProblem, LayerClass, LayerPairs, MemoryOption
-from autodeploy.evaluation.stage_memory import stage_buffers
+from autodeploy.evaluation.stage_memory import host_room_bytes, stage_buffers
 from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.schedule import ScheduleKind, in_flight_moments, model_parts
@@ -65,7 +65,7 @@ def build_problem(
         limit_bytes=buffers.limit_bytes,
         fixed_bytes=buffers.fixed_bytes,
         host_link_bytes_per_s=context.machine.host.link_bytes_per_s,
-        host_bytes_per_device=max(0.0, context.host_bytes_per_device - _optimizer_on_host(classes, index, pp)),
+        host_bytes_per_device=at(host_room_bytes(classes, candidates.pp, context), index),
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
@@ -86,12 +86,6 @@ def _least_layers(context: Context, pp: int, vpp: int) -> int:
         return 0
     heavy_end = vpp > 1 and context.model.num_nextn_predict_layers > 0
     return 0 if heavy_end and "virtual_pipeline_balance" in context.features else 1
-
-
-def _optimizer_on_host(classes: StepClasses, index: int, pp: int) -> float:
-    """Host bytes that a stage's optimizer states take: an even share of the layers, and the largest piece."""
-    layers = sum(step.count * at(step.static.host, index) for step in classes.layers)
-    return layers / pp + max(at(piece.static.host, index) for piece in classes.pieces)
 
 
 def _pairs(classes: StepClasses, index: int) -> LayerPairs:

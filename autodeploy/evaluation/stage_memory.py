@@ -13,7 +13,7 @@ from cost_models.hbm import MIB, communicator_bytes
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.strategies.candidates import Bools, Candidates
+    from autodeploy.strategies.candidates import Bools, Candidates, Ints
     from autodeploy.workload.operators import Floats
 
 # Beside what is kept, a backward pass holds gradients of the tensors around one operator: about a quarter of a layer.
@@ -100,6 +100,16 @@ def communication_bytes(candidates: Candidates, context: Context) -> Floats:
         return plain
     sized = sum(exists * (default if message is None else communicator_bytes(message)) for exists, message in groups)
     return np.asarray(np.minimum(plain, sized))
+
+
+def host_room_bytes(classes: StepClasses, pp: Ints, context: Context) -> Floats:
+    """Host bytes of a device that its optimizer states leave for what is swapped [n].
+
+    States take those of an even share of the layers and of the largest piece.
+    """
+    layers = sum((step.count * step.static.host for step in classes.layers), np.zeros(1))
+    piece = np.maximum.reduce(np.broadcast_arrays(*(piece.static.host for piece in classes.pieces)))
+    return np.asarray(np.maximum(0.0, context.host_bytes_per_device - (layers / pp + piece)))
 
 
 def saves_buffers(candidates: Candidates, context: Context) -> bool:

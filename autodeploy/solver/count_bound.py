@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
 
-EACH: Final = 0.2
+EACH: Final = 0.6
 """CP-SAT's deterministic time for one master problem, at most."""
 
 
@@ -33,14 +33,10 @@ def count_bound_s(
     known = library.of(problem)
     memory = surcharges(problem, 1.0)
     layout = first_layout(problem).astype(np.int64)
-    rows: set[int] = set()
     bound, work = 0.0, 0.0
     while work < deterministic_time and not (should_cancel is not None and should_cancel()):
-        extra, fresh = _extra(problem, memory, layout)
-        grown = len(rows)
-        rows |= fresh
-        paths = longest_paths(problem, layout[None].astype(np.float64), extra[None])
-        if not library.add(known, paths) and len(rows) == grown and work:
+        paths = longest_paths(problem, layout[None].astype(np.float64), _extra(problem, memory, layout)[None])
+        if not library.add(known, paths) and work:
             break
         low, found, spent = solve_counts(
             problem,
@@ -50,7 +46,7 @@ def count_bound_s(
             deterministic_time=min(EACH, deterministic_time - work),
             seed=0,
             should_cancel=should_cancel,
-            memory=None if memory is None else memory.take(np.array(sorted(rows), dtype=np.int64)),
+            memory=memory,
         )
         bound, work = max(bound, low + problem.tail_s), work + spent
         if found is None:
@@ -59,13 +55,10 @@ def count_bound_s(
     return bound, work
 
 
-def _extra(problem: InnerProblem, memory: Surcharges | None, layout: Ints) -> tuple[np.ndarray, set[int]]:
-    """What memory adds to the chunks [pp, vpp] of a layout, evenly, and the rows that say so."""
+def _extra(problem: InnerProblem, memory: Surcharges | None, layout: Ints) -> np.ndarray:
+    """What memory adds to the chunks [pp, vpp] of a layout, evenly."""
     extra = np.zeros((problem.pp, problem.vpp))
-    if memory is None:
-        return extra, set()
-    rows = memory.broken(layout.astype(np.float64), np.zeros(problem.pp))
-    left = memory.left(layout.astype(np.float64))[rows]
-    timed = memory.seconds[rows]
-    np.maximum.at(extra, memory.stage[rows[timed]], (left[timed] / problem.vpp)[:, None])
-    return extra, set(rows.tolist())
+    if memory is not None:
+        left = np.where(memory.seconds, memory.left(layout.astype(np.float64)), 0.0)
+        np.maximum.at(extra, memory.stage, (left / problem.vpp)[:, None])
+    return extra

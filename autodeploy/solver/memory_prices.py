@@ -5,7 +5,7 @@ The prices and the reasoning are those of `stage_bound`; here the layers of each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -58,7 +58,7 @@ class Surcharges:
 def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     """Rows of every stage and peak moment: everything saved must fit, and at each price what saving costs.
 
-    None where memory has no limit.
+    Of the card's memory and, where something may be swapped, of card and host together. None where memory has no limit.
     """
     from autodeploy.solver.problem_bound import batch_of
 
@@ -73,7 +73,11 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     for piece in problem.pieces:
         own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
         constant = constant + np.where(stage == piece.stage, own, 0.0)
-    return _rows(problem, batch, stage, held, constant, time_unit_s)
+    found = [_rows(problem, batch, stage, held, constant, time_unit_s)]
+    if batch.pools():
+        together = constant - problem.host_bytes_per_device
+        found.append(_rows(problem, batch.pooled(), stage, held, together, time_unit_s))
+    return Surcharges(*(np.concatenate([getattr(part, f.name) for part in found]) for f in fields(Surcharges)))
 
 
 def _rows(

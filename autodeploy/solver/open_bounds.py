@@ -46,12 +46,16 @@ ROUNDS = (4, 8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
 MASTER = 1.0
 """CP-SAT's deterministic time for a problem that paths leave open."""
-PER_SECOND = 200
+STEP = 0.01
+"""Of a bound by paths, what whole layers are asked to raise it by: that nothing is faster is proven step by step."""
+CLOSE = 1e-4
+"""CP-SAT's whole units keep a proven bound this far below what was asked for."""
+PER_SECOND = 400
 """Linear programmes that are about as much work as one unit of it."""
-SETUP = 2
+SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
-SLOTS = 1000.0
-"""Slots of a schedule whose simulation is about as much work as a linear programme."""
+COLUMNS = 150.0
+"""Columns of a linear programme that takes twice as long as a small one; the simplex method's work grows cubically."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +212,17 @@ class OpenBounds:
             self._raise(rows, np.full(len(rows), found.bound_s), PATHS)
             return spent
         over = tuple_.visits > 1 and (tuple_.visits > len(ROUNDS) or all(each.over for each in tuple_.proven))
+        aim_s = min(enough_s, float(self.bounds_s[rows].min()) * (1.0 + STEP)) if over else enough_s
         done = 0
         for place, problem in enumerate(tuple_.problems):
             before = tuple_.proven[place]
-            if self.cancelled() or before.bound_s >= enough_s * (1.0 - 1e-6):
+            if self.cancelled() or before.bound_s >= aim_s * (1.0 - 1e-6):
                 continue
             if over:
                 bound, spent_s = count_bound_s(
                     problem,
                     self.library,
-                    enough_s,
+                    aim_s,
                     deterministic_time=min(MASTER, max(0, work - done) / PER_SECOND),
                     should_cancel=self.should_cancel,
                 )
@@ -226,8 +231,8 @@ class OpenBounds:
                 found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
             done += spent
             tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
-        tuple_.finished = over
         least_s = min(each.bound_s for each in tuple_.proven)
+        tuple_.finished = over and least_s < aim_s * (1.0 - CLOSE)
         self._raise(rows, np.full(len(rows), least_s), WHOLE if over else PATHS)
         return done
 
@@ -238,8 +243,8 @@ class OpenBounds:
         if before.over:
             return before, 0
         found = self._bound_s(problem, enough_s, rounds)
-        slots = problem.pp * problem.vpp * problem.micro_batches
-        return found, math.ceil(SETUP + found.rounds * (1.0 + slots / SLOTS))
+        columns = problem.pp * problem.vpp * (len(problem.classes) + 1) * (2 if problem.pairs else 1)
+        return found, math.ceil(SETUP + found.rounds * (1.0 + (columns / COLUMNS) ** 3))
 
     def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
         """Bound of one problem, of no interest above enough_s; inf when it can't fit."""

@@ -9,11 +9,10 @@ import numpy as np
 
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes
+from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes, host_room_bytes
 from autodeploy.solver.memory_choices import possible_choices
 from autodeploy.solver.stage_bound import (
     Batch,
-    Choice,
     Choices,
     Part,
     independent,
@@ -119,13 +118,14 @@ def _same_shape(candidates: Candidates) -> list[Ints]:
 class _Parts:
     """Layer classes and pieces of candidates, as arrays of one entry a group of alike ones.
 
-    shapes: a candidate of each group; room [groups]: bytes of a stage for its layers and pieces; pieces: each with
-    whether it is on the first part of the model.
+    shapes: a candidate of each group; room, host_room [groups]: bytes of a stage for its layers and pieces, and of a
+    device for what it swaps; pieces: each with whether it is on the first part of the model.
     """
 
     context: Context
     shapes: Candidates
     room: Floats
+    host_room: Floats
     layers: tuple[Part, ...]
     pieces: tuple[tuple[Part, bool], ...]
 
@@ -151,6 +151,7 @@ class _Parts:
             tuple(part.take(rows) for part in self.layers),
             tuple(pieces),
             np.repeat(self.room[rows][:, None], pp, axis=1),
+            self.host_room[rows],
             np.zeros(len(rows)),  # sends only add time
             np.zeros(len(rows)),
             1 if context.model.num_hidden_layers >= pp * vpp else 0,
@@ -170,6 +171,7 @@ def _joined(costed: list[_Costed]) -> _Parts:
         blocks[0].context,
         concatenate([block.shapes for block in blocks]),
         np.concatenate([block.room for block in blocks]),
+        np.concatenate([block.host_room for block in blocks]),
         tuple(join(parts) for parts in zip(*(block.layers for block in blocks), strict=True)),
         tuple(
             (join([piece for piece, _ in pieces]), pieces[0][1])
@@ -203,12 +205,13 @@ class _Costed:
         beside = communication_bytes(self.candidates, context) + context.machine.runtime_bytes
         room = (context.limit_bytes - beside) / (1.0 + context.machine.fragmentation)
         none = np.zeros(len(self.alike.first))
-        empty = Choices((), None, (), none)
+        empty = Choices.none(len(none))
         return _Parts(
             context,
             self.candidates.take(self.alike.first),
             # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
             self.alike.most(room - GRADIENT_SHARE * widest),
+            self.alike.most(_column(host_room_bytes(classes, self.candidates.pp, context), n)),
             tuple(
                 self._part(step, shares, self._choices(step.cost, mine), step.count)
                 for step, shares, mine in zip(classes.layers, hidden, names, strict=True)
@@ -235,28 +238,31 @@ class _Costed:
         )
 
     def _choices(self, cost: LayerCost, names: list[str]) -> Choices:
-        n, none = len(self.candidates), np.zeros(len(self.alike.first))
-        names = [name for name in names if name in self.allowed]
-        groups, hub, beside = independent(names, compete)
-
-        def choice(name: str) -> Choice:
+        """Of some names; what a candidate may not choose, or frees nothing, frees nothing."""
+        n, names = len(self.candidates), [name for name in names if name in self.allowed]
+        saved, extra, dropped = (np.zeros((len(names), len(self.alike.first))) for _ in range(3))
+        for number, name in enumerate(names):
             if name not in cost.choices:
-                return Choice(none, none)
-            found = cost.choices[name]
-            saved = np.where(self.allowed[name], _column(found.saved_bytes, n), 0.0)
-            return Choice(self.alike.most(saved), self.alike.least(_column(found.recompute_s, n)))
-
+                continue
+            found, allowed = cost.choices[name], self.allowed[name]
+            swapped = np.minimum(found.saved_bytes, found.swap_bytes)
+            saved[number] = self.alike.most(np.where(allowed, _column(found.saved_bytes, n), 0.0))
+            dropped[number] = self.alike.most(np.where(allowed, _column(found.saved_bytes - swapped, n), 0.0))
+            extra[number] = self.alike.least(_column(found.recompute_s, n))
+        partly = np.array([name != WHOLE for name in names], dtype=np.bool_)
         return Choices(
-            tuple(tuple(map(choice, group)) for group in groups),
-            None if hub is None else choice(hub),
-            tuple(tuple(map(choice, group)) for group in beside),
-            self._most_saved(cost, [choice(name) for name in names if name != WHOLE]),
+            saved,
+            extra,
+            dropped,
+            *independent(len(names), lambda a, b: compete(names[a], names[b])),
+            self._most_freed(cost, saved[partly].sum(axis=0)),
+            self._most_freed(cost, dropped[partly].sum(axis=0)),
         )
 
-    def _most_saved(self, cost: LayerCost, partly: list[Choice]) -> Floats:
-        """Bytes that choices free from one layer at most [n]: what there is, or what all that are allowed free."""
+    def _most_freed(self, cost: LayerCost, partly: Floats) -> Floats:
+        """Most bytes that choices free from one layer [n]: what there is, or what all that are allowed free."""
         kept = self.alike.most(_column(cost.activation_bytes, len(self.candidates)))
-        some = np.minimum(kept, sum((one.saved_bytes for one in partly), np.zeros(len(kept))))
+        some = np.minimum(kept, partly)
         if WHOLE not in self.allowed:
             return np.asarray(some)
         return np.where(self.alike.most(self.allowed[WHOLE]), kept, some)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from autodeploy.solver.hidden_shares import hidden_shares
 from autodeploy.solver.layouts import most_layers_per_chunk
 from autodeploy.solver.memory_options import conflicts
-from autodeploy.solver.stage_bound import Batch, Choice, Choices, Part, independent, lower_bound_s
+from autodeploy.solver.stage_bound import Batch, Choices, Part, independent, lower_bound_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, LayerClass
@@ -17,17 +18,15 @@ if TYPE_CHECKING:
 
 def batch_of(problem: InnerProblem, *, empty_classes: bool = False) -> Batch:
     """One inner problem as a batch of one, without the classes that have no layers unless asked for."""
-    from autodeploy.solver.bounds import most_saved
-
     shares = hidden_shares(problem)
     none = np.zeros(len(problem.classes))
     forward, backward = shares[0] if shares else (none, none)
     layers = tuple(
-        _part(c, float(forward[i]), float(backward[i]), _choices(problem, i, most_saved(problem.options, i)), n)
+        _part(c, float(forward[i]), float(backward[i]), _choices(problem, i), n)
         for i, (c, n) in enumerate(zip(problem.classes, problem.layers, strict=True))
         if n or empty_classes
     )
-    empty = Choices((), None, (), _one(0.0))
+    empty = Choices.none(1)
     return Batch(
         problem.schedule,
         problem.pp,
@@ -36,6 +35,7 @@ def batch_of(problem: InnerProblem, *, empty_classes: bool = False) -> Batch:
         layers,
         tuple(_part(p.cost, 0.0, 0.0, empty, 1, p.stage, p.chunk) for p in problem.pieces),
         problem.limit_bytes - problem.fixed_bytes[None, :],
+        _one(problem.host_bytes_per_device),
         _one(problem.blocking_p2p_s),
         _one(problem.p2p_s),
         problem.min_layers_per_chunk,
@@ -73,18 +73,21 @@ def _part(
     )
 
 
-def _choices(problem: InnerProblem, layer_class: int, most: float) -> Choices:
+def _choices(problem: InnerProblem, layer_class: int) -> Choices:
+    from autodeploy.solver.bounds import most_saved
+
     rival = conflicts(problem.options)
-    mine = [str(i) for i, option in enumerate(problem.options) if option.layer_class == layer_class]
-    groups, hub, beside = independent(mine, lambda a, b: int(b) in rival[int(a)])
-
-    def choice(name: str) -> Choice:
-        option = problem.options[int(name)]
-        return Choice(_one(option.saved_bytes), _one(option.extra_backward_s))
-
-    return Choices(
-        tuple(tuple(map(choice, group)) for group in groups),
-        None if hub is None else choice(hub),
-        tuple(tuple(map(choice, group)) for group in beside),
-        _one(most),
+    numbers = [i for i, option in enumerate(problem.options) if option.layer_class == layer_class]
+    mine = [problem.options[i] for i in numbers]
+    dropped = tuple(replace(o, saved_bytes=max(0.0, o.saved_bytes - o.swap_bytes)) for o in problem.options)
+    saved, extra, less = (
+        np.array(values, dtype=np.float64).reshape(-1, 1)
+        for values in (
+            [option.saved_bytes for option in mine],
+            [option.extra_backward_s for option in mine],
+            [dropped[i].saved_bytes for i in numbers],
+        )
     )
+    groups, hub, beside = independent(len(mine), lambda a, b: numbers[b] in rival[numbers[a]])
+    most, most_less = (_one(most_saved(options, layer_class)) for options in (problem.options, dropped))
+    return Choices(saved, extra, less, groups, hub, beside, most, most_less)

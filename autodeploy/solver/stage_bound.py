@@ -7,13 +7,16 @@ in flight in a layer's chunk (Lagrange's relaxation, valid for every mu >= 0):
 
     e >= mu (bytes without any choice - limit) + sum over layers of min over choices (seconds - mu h bytes saved)
 
+Bytes that are swapped are on the host. For the card's memory and the host's together the same holds with recomputed
+bytes alone, which tells where swapping can't be the answer.
+
 Both sides are sums over layers, so for a given T each stage holds at most so many layers, in whole numbers; the bound
 is the least T at which the stages together have room for all of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,41 +33,51 @@ PRICES: Final = (0.0, 0.02, 0.06, 0.15, 0.4, 1.0, 2.0, 6.0)
 """Prices of a byte, in those of recomputing a whole layer."""
 STEADY: Final = 4
 """Micro batches, in pipeline stages, after which an order's moments and its lone passes do not change any more."""
+Groups = tuple[tuple[int, ...], ...]
 STEPS: Final = 7
 """Halvings between the least and the largest T of interest."""
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """One memory choice of one layer class: bytes freed and seconds added by a layer and micro batch [n]."""
+class Choices:
+    """Memory choices of one layer class: of each group, numbers of choices, a layer uses at most one.
+
+    saved_bytes, extra_s : bytes freed and seconds added by a layer and micro batch [choices, n].
+    dropped_bytes : of the bytes freed, those that the host does not keep instead [choices, n].
+    hub : the choice that excludes all of `groups` (recomputing the whole layer does), but not those of `beside`.
+    most_saved_bytes, most_dropped_bytes : no legal set of choices frees more from one layer, on the card and on card
+        and host together [n].
+    """
 
     saved_bytes: Floats
     extra_s: Floats
-
-    def take(self, rows: Ints) -> Choice:
-        """Of some candidates."""
-        return Choice(self.saved_bytes[rows], self.extra_s[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class Choices:
-    """Choices of one layer class: of each group a layer uses at most one.
-
-    hub excludes all of `groups` (recomputing the whole layer does), but not those of `beside`. most_saved_bytes: no
-    legal set of them frees more from one layer [n].
-    """
-
-    groups: tuple[tuple[Choice, ...], ...]
-    hub: Choice | None
-    beside: tuple[tuple[Choice, ...], ...]
+    dropped_bytes: Floats
+    groups: Groups
+    hub: int | None
+    beside: Groups
     most_saved_bytes: Floats
+    most_dropped_bytes: Floats
+
+    @classmethod
+    def none(cls, n: int) -> Choices:
+        """No choice for n candidates."""
+        empty, nothing = np.zeros((0, n)), np.zeros(n)
+        return cls(empty, empty, empty, (), None, (), nothing, nothing)
 
     def take(self, rows: Ints) -> Choices:
         """Of some candidates."""
-        groups, beside = (
-            tuple(tuple(choice.take(rows) for choice in group) for group in part) for part in (self.groups, self.beside)
-        )
-        return Choices(groups, None if self.hub is None else self.hub.take(rows), beside, self.most_saved_bytes[rows])
+        return replace(self, **{name: getattr(self, name)[..., rows] for name in ARRAYS_OF_CHOICES})
+
+    def pooled(self) -> Choices:
+        """Choices for the memory of card and host together: what is swapped stays."""
+        return replace(self, saved_bytes=self.dropped_bytes, most_saved_bytes=self.most_dropped_bytes)
+
+    def swaps(self) -> bool:
+        """Whether any choice keeps bytes on the host."""
+        return bool((self.dropped_bytes < self.saved_bytes).any())
+
+
+ARRAYS_OF_CHOICES: Final = ("saved_bytes", "extra_s", "dropped_bytes", "most_saved_bytes", "most_dropped_bytes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,75 +101,60 @@ class Part:
 
     def take(self, rows: Ints) -> Part:
         """Of some candidates."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        arrays: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
+        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS_OF_PARTS}
         return replace(self, choices=self.choices.take(rows), **arrays)
+
+
+ARRAYS_OF_PARTS: Final = (
+    "forward_s",
+    "backward_s",
+    "static_bytes",
+    "activation_bytes",
+    "tail_s",
+    "hidden_forward_s",
+    "hidden_backward_s",
+)
 
 
 def join(parts: Sequence[Part]) -> Part:
     """Candidates of several batches as those of one; all know the same choices."""
-    first = parts[0]
-    arrays: dict[str, Any] = {
-        f.name: np.concatenate([getattr(part, f.name) for part in parts])
-        for f in fields(Part)
-        if isinstance(getattr(first, f.name), np.ndarray)
-    }
-    return replace(first, choices=_joined_choices([part.choices for part in parts]), **arrays)
 
+    def joined(owners: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
+        return {name: np.concatenate([getattr(owner, name) for owner in owners], axis=-1) for name in names}
 
-def _joined_choices(parts: Sequence[Choices]) -> Choices:
-    def one(choices: Sequence[Choice | None]) -> Choice | None:
-        some = [choice for choice in choices if choice is not None]
-        if not some:
-            return None
-        saved, extra = ([getattr(choice, f.name) for choice in some] for f in fields(Choice))
-        return Choice(np.concatenate(saved), np.concatenate(extra))
-
-    def groups(all_groups: Sequence[tuple[tuple[Choice, ...], ...]]) -> tuple[tuple[Choice, ...], ...]:
-        return tuple(
-            tuple(join_one(choices) for choices in zip(*same, strict=True)) for same in zip(*all_groups, strict=True)
-        )
-
-    def join_one(choices: Sequence[Choice]) -> Choice:
-        joined = one(choices)
-        assert joined is not None
-        return joined
-
-    return Choices(
-        groups([part.groups for part in parts]),
-        one([part.hub for part in parts]),
-        groups([part.beside for part in parts]),
-        np.concatenate([part.most_saved_bytes for part in parts]),
+    choices = [part.choices for part in parts]
+    return replace(
+        parts[0],
+        choices=replace(choices[0], **joined(choices, ARRAYS_OF_CHOICES)),
+        **joined(parts, ARRAYS_OF_PARTS),
     )
 
 
-def independent(
-    names: Sequence[str], rivals: Callable[[str, str], bool]
-) -> tuple[tuple[tuple[str, ...], ...], str | None, tuple[tuple[str, ...], ...]]:
-    """Names by groups of mutual rivals: those that the hub excludes, the hub, and the others.
+def independent(count: int, rivals: Callable[[int, int], bool]) -> tuple[Groups, int | None, Groups]:
+    """Choices 0 .. count - 1 by groups of mutual rivals: those that the hub excludes, the hub, and the others.
 
     The hub is the one with most rivals, where it has more than two thirds of the others.
     """
-    many = {a: sum(rivals(a, b) for b in names if b != a) for a in names}
-    most = max(names, key=lambda a: many[a], default=None)
-    if most is None or 3 * many[most] <= 2 * (len(names) - 1):
-        return _cliques(names, rivals), None, ()
-    hub = most
-    rest = [a for a in names if a != hub]
+    numbers = range(count)
+    many = [sum(rivals(a, b) for b in numbers if b != a) for a in numbers]
+    hub = max(numbers, key=lambda a: many[a], default=None)
+    if hub is None or 3 * many[hub] <= 2 * (count - 1):
+        return _cliques(numbers, rivals), None, ()
+    rest = [a for a in numbers if a != hub]
     under = [a for a in rest if rivals(a, hub)]
     return _cliques(under, rivals), hub, _cliques([a for a in rest if a not in under], rivals)
 
 
-def _cliques(names: Sequence[str], rivals: Callable[[str, str], bool]) -> tuple[tuple[str, ...], ...]:
+def _cliques(numbers: Sequence[int], rivals: Callable[[int, int], bool]) -> Groups:
     """A partition into groups whose members all compete, greedily."""
-    found: list[list[str]] = []
-    for name in names:
+    found: list[list[int]] = []
+    for number in numbers:
         for group in found:
-            if all(rivals(name, other) for other in group):
-                group.append(name)
+            if all(rivals(number, other) for other in group):
+                group.append(number)
                 break
         else:
-            found.append([name])
+            found.append([number])
     return tuple(map(tuple, found))
 
 
@@ -171,6 +169,7 @@ class Batch:
     layers: tuple[Part, ...]
     pieces: tuple[Part, ...]
     room_bytes: Floats  # [n, pp] of a stage for its layers and pieces
+    host_bytes: Floats  # of a device for what it swaps
     blocking_p2p_s: Floats
     p2p_s: Floats
     least_layers: int  # of a chunk
@@ -184,9 +183,19 @@ class Batch:
             layers=tuple(part.take(rows) for part in self.layers),
             pieces=tuple(part.take(rows) for part in self.pieces),
             room_bytes=self.room_bytes[rows],
+            host_bytes=self.host_bytes[rows],
             blocking_p2p_s=self.blocking_p2p_s[rows],
             p2p_s=self.p2p_s[rows],
         )
+
+    def pooled(self) -> Batch:
+        """The same with the memory of card and host as one: no harder, as every byte is on one of them."""
+        layers = tuple(replace(part, choices=part.choices.pooled()) for part in self.layers)
+        return replace(self, layers=layers, room_bytes=self.room_bytes + self.host_bytes[:, None])
+
+    def pools(self) -> bool:
+        """Whether any layer may keep bytes on a host whose memory has an end."""
+        return bool(np.isfinite(self.host_bytes).all()) and any(part.choices.swaps() for part in self.layers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,11 +268,14 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
 
     Every candidate must have micro_batches of which `steady_micro_batches` are the same.
     """
-    found = np.full(len(low_s), np.inf)
-    order = _order_of(batch)
-    possible = np.flatnonzero(_fits(batch, order))
-    if len(possible):
-        found[possible] = _timed(batch.take(possible), order, low_s[possible], high_s[possible])
+    found, order = low_s, _order_of(batch)
+    for memory in (batch, batch.pooled()) if batch.pools() else (batch,):
+        rows = np.flatnonzero(np.isfinite(found))
+        open_ = memory.take(rows)
+        fitting = np.flatnonzero(_fits(open_, order))
+        rows, known, found = rows[fitting], found, np.full(len(low_s), np.inf)
+        if len(rows):
+            found[rows] = _timed(open_.take(fitting), order, known[rows], high_s[rows])
     return found
 
 
@@ -450,27 +462,26 @@ def _ramp_s(batch: Batch) -> Floats:
 
 def gained(part: Part, price: Floats) -> Floats:
     """Most that a layer's choices save at a price of their bytes, less their seconds [n, prices]."""
+    choices = part.choices
+    gain = [
+        np.maximum(price * saved[:, None] - extra[:, None], 0.0)
+        for saved, extra in zip(choices.saved_bytes, choices.extra_s, strict=True)
+    ]
 
-    def gain(choice: Choice) -> Floats:
-        return np.asarray(np.maximum(price * choice.saved_bytes[:, None] - choice.extra_s[:, None], 0.0))
-
-    def gain_of(groups: tuple[tuple[Choice, ...], ...]) -> Floats:
+    def gain_of(groups: Groups) -> Floats:
         total = np.zeros_like(price)
         for group in groups:
-            total = total + np.maximum.reduce([gain(choice) for choice in group])
+            total = total + np.maximum.reduce([gain[number] for number in group])
         return total
 
-    choices = part.choices
     best = gain_of(choices.groups)
     if choices.hub is not None:
-        best = np.maximum(best, gain(choices.hub))
+        best = np.maximum(best, gain[choices.hub])
     return np.asarray(np.minimum(best + gain_of(choices.beside), price * choices.most_saved_bytes[:, None]))
 
 
 def price_of_whole(part: Part) -> Floats:
     """Seconds a byte of the dearest choice: the scale of prices [n]."""
-    choices = [choice for group in (*part.choices.groups, *part.choices.beside) for choice in group]
-    if part.choices.hub is not None:
-        choices.append(part.choices.hub)
-    prices = [np.where(c.saved_bytes > 0.0, c.extra_s / np.maximum(c.saved_bytes, 1e-30), 0.0) for c in choices]
-    return np.asarray(np.maximum.reduce([np.zeros_like(part.forward_s), *prices]))
+    saved, extra = part.choices.saved_bytes, part.choices.extra_s
+    price = np.where(saved > 0.0, extra / np.maximum(saved, 1e-30), 0.0)
+    return np.asarray(price.max(axis=0, initial=0.0))

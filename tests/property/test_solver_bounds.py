@@ -44,14 +44,14 @@ def heavy_problem(seed: int) -> InnerProblem:
         pieces=(problem.pieces[0], *heavy),
         pairs_of=pairs,
         classes=classes or problem.classes,
-        host_bytes_per_device=float("inf"),
         limit_bytes=problem.limit_bytes * float(rng.uniform(0.8, 1.2)),
+        host_bytes_per_device=float(rng.choice([np.inf, 3.0, 12.0])),
     )
 
 
 @pytest.mark.parametrize("block", range(8))
 def test_no_bound_exceeds_the_optimum(block: int) -> None:
-    library, reached, feasible, forced = PathLibrary(), 0, 0, 0
+    library, reached, feasible, forced, by_host = PathLibrary(), 0, 0, 0, 0
     for seed in range(1000 + block * CASES // 8, 1000 + (block + 1) * CASES // 8):
         problem = heavy_problem(seed)
         truth = best_step_s(problem)
@@ -70,10 +70,13 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
         assert solve(problem, effort=FAST).bound_s <= truth * (1 + 1e-9), seed
         without = path_bound_s(replace(problem, limit_bytes=1e9), library, rounds=20).bound_s
         forced += paths > without * (1 + 1e-3)
+        roomy = stage_bound_s(replace(problem, host_bytes_per_device=float("inf")), 0.0, 2.0 * truth)
+        by_host += stages > roomy * (1 + 1e-3)
         reached += max(paths, stages, relaxed) >= 0.9 * truth
     assert feasible >= 12
     assert reached >= feasible // 2, "the bounds are near the optimum"
     assert forced, "memory costs time somewhere"
+    assert by_host, "so does the host's"
 
 
 def test_the_easiest_of_alike_problems_bounds_them_all() -> None:
