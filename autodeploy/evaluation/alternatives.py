@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.unit_costs import MODULE, UnitCosts, chosen, unit_costs
+from autodeploy.evaluation.unit_costs import MODULE, UnitCosts, chosen, costs_under
 from autodeploy.strategies.rules import load_rules, values_of
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def fastest_costs(context: Context, candidates: Candidates, *, one_machine: bool
 
     one_machine : as of `unit_costs`.
     """
-    costs = unit_costs(context, candidates, one_machine=one_machine)
+    found = costs_under((context, *context.alternatives), candidates, one_machine=one_machine)
+    costs = next(found)
     which = np.zeros(len(candidates), dtype=np.int64)
     least = _seconds(costs, candidates)
-    for place, other in enumerate(context.alternatives, start=1):
-        there = unit_costs(other, candidates, one_machine=one_machine)
+    for place, (other, there) in enumerate(zip(context.alternatives, found, strict=True), start=1):
         seconds = _seconds(there, candidates)
         better = (seconds < least) & _allowed(other, context, candidates)
         if better.any():

@@ -19,7 +19,7 @@ from autodeploy.workload.layers import embedding_table, head_table, last_kind, l
 from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.model import ModelSpec
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MODULE = -1  # place of the prediction module among the layers
+LEVELLERS = frozenset({"expert_migration", "mutual_routing"})
+"""Features that change nothing but which rank holds which experts."""
 
 
 Pairs = tuple[tuple[PairCost, ...], ...]
@@ -146,7 +148,38 @@ def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = 
     one_machine : the context's machine has no number that differs from candidate to candidate. What has no experts is
         then priced once for all ways to cut experts.
     """
-    kinds = layer_kinds(context.model)
+    return _levelled(_unlevelled(context, candidates, one_machine), context)
+
+
+def costs_under(
+    contexts: Sequence[Context], candidates: Candidates, *, one_machine: bool = False
+) -> Iterator[UnitCosts]:
+    """`unit_costs` in each of some contexts; what they share with the first, where they differ in LEVELLERS, once."""
+    first, *others = contexts
+    shared = _unlevelled(first, candidates, one_machine)
+    yield _levelled(shared, first)
+    for other in others:
+        if other.features ^ first.features <= LEVELLERS and other.operators == first.operators:
+            yield _levelled(shared, other)
+        else:
+            yield unit_costs(other, candidates, one_machine=one_machine)
+
+
+@dataclass(frozen=True)
+class _Unlevelled:
+    """Costs with experts where the framework places them: layers and prediction modules by place, and the pieces.
+
+    tables : of what has experts, by place.
+    """
+
+    whole: _Batch
+    tables: dict[int, LayerTable]
+    layers: dict[int, LayerCost]
+    embedding: LayerCost
+    head: LayerCost
+
+
+def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> _Unlevelled:
     whole = few = _Batch.of(context, candidates)
     if one_machine:
         # Groups that gather sharded parameters depend on how experts are cut.
@@ -156,40 +189,50 @@ def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = 
     def of_all(cost: LayerCost) -> LayerCost:
         return _spread(cost, which, len(first)) if one_machine else cost
 
-    layers = {n: of_all(few.cost(table)) for n, table in few.tables(experts=False).items()}
-    routed, moved = _with_experts(whole)
-    layers |= routed
-    order = range(len(kinds))
-    pairs = _pairs([layers[n] for n in order], whole.exchange)
-    return UnitCosts(
-        layers=tuple(_alone(layers[n]) for n in order),
-        counts=tuple(count for _, count in kinds),
-        embedding=_alone(of_all(few.even_cost(embedding_table))),
-        head=_alone(of_all(few.even_cost(head_table))),
-        mtp=_alone(layers[MODULE]) if MODULE in layers else None,
-        shard=whole.shard,
-        pairs=pairs,
-        moved={n: _alone(layer) for n, layer in moved.items()},
-        moved_pairs=_pairs([moved.get(n, layers[n]) for n in order], whole.exchange) if moved else (),
+    tables = whole.tables(experts=True)
+    return _Unlevelled(
+        whole,
+        tables,
+        {n: of_all(few.cost(table)) for n, table in few.tables(experts=False).items()}
+        | {n: whole.cost(table) for n, table in tables.items()},
+        of_all(few.even_cost(embedding_table)),
+        of_all(few.even_cost(head_table)),
     )
 
 
-def _with_experts(batch: _Batch) -> tuple[dict[int, LayerCost], dict[int, LayerCost]]:
-    """Costs of what has experts by its place in the model, and the same with migrated experts."""
-    context, candidates, shard, exchange = batch.context, batch.candidates, batch.shard, batch.exchange
-    tables = batch.tables(experts=True)
-    layers = {n: batch.cost(table) for n, table in tables.items()}
-    if "mutual_routing" in context.features and tables:
+def _levelled(plain: _Unlevelled, context: Context) -> UnitCosts:
+    """With experts where the context's features place them."""
+    kinds, exchange = layer_kinds(context.model), plain.whole.exchange
+    routed, moved = _with_experts(plain, context)
+    layers, order = plain.layers | routed, range(len(kinds))
+    return UnitCosts(
+        layers=tuple(_alone(layers[n]) for n in order),
+        counts=tuple(count for _, count in kinds),
+        embedding=_alone(plain.embedding),
+        head=_alone(plain.head),
+        mtp=_alone(layers[MODULE]) if MODULE in layers else None,
+        shard=plain.whole.shard,
+        pairs=_pairs([layers[n] for n in order], exchange),
+        moved={n: _alone(layer) for n, layer in moved.items()},
+        moved_pairs=_pairs([moved.get(n, layers[n]) for n in order], exchange) if moved else (),
+    )
+
+
+def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, LayerCost], dict[int, LayerCost]]:
+    """Costs of what routes tokens to copies of experts by its place in the model, and of what migrates experts."""
+    batch, candidates = plain.whole, plain.whole.candidates
+    shard, exchange = batch.shard, batch.exchange
+    if "mutual_routing" in context.features and plain.tables:
         may_copy = context.levels_experts(candidates) & _may_copy(candidates)
         balance = routed_balance(context, shard.ep, context.expert_nodes(candidates), may_copy)
         routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
-        for n, table in batch.tables(experts=True, cut=copied).items():
-            layers[n] = _faster(batch.cost(table, routed, copied), layers[n], exchange)
-    elif "expert_migration" in context.features and tables:
+        tables = batch.tables(experts=True, cut=copied)
+        return {n: _faster(batch.cost(t, routed, copied), plain.layers[n], exchange) for n, t in tables.items()}, {}
+    if "expert_migration" in context.features and plain.tables:
         balance = migrated_balance(context, shard.ep, context.expert_nodes(candidates))
         features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
-        return layers, {n: batch.cost(table, features) for n, table in tables.items()}
-    return layers, {}
+        return {}, {n: batch.cost(table, features) for n, table in plain.tables.items()}
+    return {}, {}
 
 
 def _spread(value: T, index: npt.NDArray[np.int64], n: int) -> T:
