@@ -54,7 +54,7 @@ PER_SECOND = 400
 """Linear programmes that are about as much work as one unit of it."""
 SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
-COLUMNS = 150.0
+COLUMNS = 120.0
 """Columns of a linear programme that takes twice as long as a small one; the simplex method's work grows cubically."""
 
 
@@ -243,7 +243,7 @@ class OpenBounds:
         if before.over:
             return before, 0
         found = self._bound_s(problem, enough_s, rounds)
-        columns = problem.pp * problem.vpp * (len(problem.classes) + 1) * (2 if problem.pairs else 1)
+        columns = problem.pp * problem.vpp * (len(problem.classes) + (3 if problem.pairs else 1))
         return found, math.ceil(SETUP + found.rounds * (1.0 + (columns / COLUMNS) ** 3))
 
     def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
