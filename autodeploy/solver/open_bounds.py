@@ -50,7 +50,7 @@ STEP = 0.01
 """Of a bound by paths, what whole layers are asked to raise it by: that nothing is faster is proven step by step."""
 CLOSE = 1e-4
 """CP-SAT's whole units keep a proven bound this far below what was asked for."""
-PER_SECOND = 400
+PER_SECOND = 800
 """Linear programmes that are about as much work as one unit of it."""
 SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
