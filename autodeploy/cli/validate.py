@@ -38,14 +38,18 @@ def validate(
     """Predict every measured run and say how far off the prediction is."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
-    from autodeploy.specs.record import read_records
+    from autodeploy.specs.record import Unread, read_lines
 
     if not records.is_file():
         raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
     from autodeploy.calibration.validate import validate as compare
 
-    measured = list(read_records(records))
-    report = compare(measured, profile_overlay)
+    lines = list(read_lines(records))
+    measured = [line for line in lines if not isinstance(line, Unread)]
+    unread = [line for line in lines if isinstance(line, Unread)]
+    if unread and not measured:
+        raise unread[0].error
+    report = compare(measured, profile_overlay, unread)
     if output_format is ValidationFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ValidationFormat.HTML:
