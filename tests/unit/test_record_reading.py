@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -14,7 +15,12 @@ from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.record_interval import record_spread
 from autodeploy.calibration.shipped import shipped_records
-from autodeploy.specs.record import Record
+from autodeploy.calibration.validate import validate
+from autodeploy.errors import SpecError
+from autodeploy.specs.record import Record, Unread, read_lines, read_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @cache
@@ -232,3 +238,25 @@ def test_utilisation_and_flops_are_the_step_time_of_full_attention() -> None:
 def test_the_fullest_rank_is_the_peak() -> None:
     assert changed(DENSE, measured={"peak_memory_gib": [40.0, 42.0]}).measured.peak_memory_gib == 42.0
     assert changed(DENSE, measured={"peak_memory_mib": 2048}).measured.peak_memory_gib == 2.0
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_is_no_record_is_skipped_and_the_others_are_compared(tmp_path: Path) -> None:
+    good = json.dumps(documents()[DENSE])
+    sizeless = json.dumps({**documents()[DENSE], "id": "sizeless", "model": {"name": "x"}})
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f"{good}\n\nnot json\n{sizeless}\n[1]\n", encoding="utf-8")
+    first, *rest = read_lines(path)
+    assert isinstance(first, Record)
+    unread = [line for line in rest if isinstance(line, Unread)]
+    assert [line.name for line in unread] == ["line 3", "sizeless", "line 5"]
+    report = validate([first], unread=unread)
+    assert [row.skipped is None for row in report.rows] == [True, False, False, False]
+    assert report.summary.skipped == 3
+    assert report.summary.time is not None
+    assert report.summary.time.n == 1
+    assert "/4/model/hidden_size" in str(report.rows[2].skipped)
+    with pytest.raises(SpecError, match="line 3 is not JSON"):
+        list(read_records(path))
