@@ -56,6 +56,7 @@ class Row(Document):
     parts: dict[str, float] = Field(default_factory=dict)
     counts_for_time: bool = True
     fits: bool | None = None
+    diagnoses: Annotated[tuple[str, ...], Field(description="what was read otherwise than it was written")] = ()
     warnings: tuple[str, ...] = ()
     skipped: str | None = None
 
@@ -158,7 +159,8 @@ def _row(record: Record, predicted: Prediction) -> Row:
         parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
         counts_for_time=counts_for_time(record),
         fits=_fits(predicted),
-        warnings=tuple(_warnings(record, predicted)),
+        diagnoses=tuple(f"{d.path.removeprefix('/')}: {d.text}" for d in predicted.record.diagnoses),
+        warnings=tuple(_warnings(predicted)),
     )
 
 
@@ -167,12 +169,11 @@ def _fits(predicted: Prediction) -> bool:
     return bool(np.max(predicted.estimate.card_bytes) <= predicted.context.limit_bytes)
 
 
-def _warnings(record: Record, predicted: Prediction) -> list[str]:
-    """What was read otherwise than written, rules that the run breaks (it ran all the same), memory beyond the card."""
+def _warnings(predicted: Prediction) -> list[str]:
+    """Rules that the run breaks (it ran all the same), and memory beyond the card."""
     target: Target = "any"
     broken = broken_rules(predicted.candidate, predicted.context.facts, target)[0]
-    found = [f"{d.path.removeprefix('/')}: {d.text}" for d in predicted.record.diagnoses]
-    found += [f"rule {rule.name}: {rule.text}" for rule in broken]
+    found = [f"rule {rule.name}: {rule.text}" for rule in broken]
     if not _fits(predicted):
         need = float(np.max(predicted.estimate.card_bytes)) / GIB
         limit = predicted.context.limit_bytes / GIB

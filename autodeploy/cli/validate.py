@@ -72,6 +72,8 @@ def report_text(report: dict[str, Any]) -> str:
         lines.append(f"{name}: {_statistics(summary[name])}\n")
     by_class = summary.get("by_class") or {}
     lines += [f"  {name}: {_by_class(values)}\n" for name, values in by_class.items()]
+    said = [f"  {row['id']}: {text}\n" for row in report["rows"] for text in row.get("diagnoses") or ()]
+    lines += ["read otherwise than written:\n", *said] if said else []
     skipped = [row for row in report["rows"] if row.get("skipped")]
     lines.append(f"{len(report['rows'])} runs, {len(skipped)} skipped\n")
     return "".join(lines)

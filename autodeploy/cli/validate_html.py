@@ -132,7 +132,12 @@ def _run(row: Row) -> list[str]:
     predicted = row.predicted
     gib = measured["peak_memory_gib"]
     timed = measured[speed] is not None
-    notes = [row.skipped or "", "" if row.counts_for_time else "few iterations: not counted for time", *row.warnings]
+    notes = [
+        row.skipped or "",
+        "" if row.counts_for_time else "few iterations: not counted for time",
+        *row.diagnoses,
+        *row.warnings,
+    ]
     return [
         row.id,
         row.model,

@@ -123,6 +123,7 @@ FEATURES = {
     **dict.fromkeys(("moe_alltoall_overlap_comm", "moe_allgather_overlap_comm"), "moe_alltoall_overlap"),
     "moe_shared_expert_overlap": "shared_expert_overlap",
     **dict.fromkeys(("moe_fb_overlap", "overlap_moe_expert_parallel_comm", "1f1b_overlap"), "adaptive_pipe"),
+    **dict.fromkeys(("a2a_overlap", "moe_a2a_overlap", "ep_a2a_overlap"), "adaptive_pipe"),
     "moe_tp_extend_ep": "tp_extend_ep",
     "moe_hierarchical_alltoallv": "hierarchical_a2a",
     **dict.fromkeys(("moe_permute_fusion", "permute_fusion", "fused_permute"), "fused_operators"),
