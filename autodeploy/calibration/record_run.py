@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 def runnable(record: Record, profile: Profile) -> Record:
-    """The record without contradictions, each a diagnosis more; the record itself where there is none."""
+    """The record without contradictions, each a diagnosis more; the record itself where there is none.
+
+    Raises
+    ------
+    SpecError
+        if most of its stages would hold nothing: such a run has not been.
+    """
+    _refuse_empty_stages(record)
     found: list[Diagnosis] = []
     update: dict[str, Any] = {}
     if training := _precision(record, profile, found):
@@ -41,6 +48,16 @@ def runnable(record: Record, profile: Profile) -> Record:
     if not update and not found:
         return record
     return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *found)})
+
+
+def _refuse_empty_stages(record: Record) -> None:
+    """Embedding, head and prediction modules may have stages of their own; nothing else but layers can."""
+    model = record.model
+    parts = model.num_hidden_layers + model.num_nextn_predict_layers + 2
+    for name in ("pp", "vpp"):
+        if getattr(record.strategy, name) > parts:
+            count = getattr(record.strategy, name)
+            raise SpecError(f"{name} {count} for {model.num_hidden_layers} layers", path=f"/strategy/{name}")
 
 
 def _note(path: str, text: str, *, widens: bool = True) -> Diagnosis:

@@ -140,6 +140,8 @@ def _cluster(cluster: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
             found.setdefault("num_npus", found[name])
             del found[name]
     found = log.without_unknown("/cluster", found, ClusterSpec.model_fields)
+    if "num_npus" in found:
+        found["num_npus"] = words.whole(found["num_npus"])
     given, device = found.get("profile"), found.get("device")
     if given is None and isinstance(device, str) and (of_device := profile_of_device(device)):
         found["profile"] = of_device
@@ -178,6 +180,7 @@ def _training(training: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
             found.setdefault(name, found[other])
             del found[other]
     found = log.without_unknown("/training", found, TrainingSpec.model_fields)
+    found |= {name: words.whole(found[name]) for name in ("seq_length", "global_batch_size") if name in found}
     if "precision" in found:
         found["precision"] = log.word(
             "/training/precision", found["precision"], words.PRECISIONS, words.NEAREST_PRECISIONS
@@ -227,6 +230,8 @@ def _measured(
     training, cluster = record.get("training"), record.get("cluster")
     cards = cluster.get("num_npus") if isinstance(cluster, Mapping) else None
     seq = training.get("seq_length") if isinstance(training, Mapping) else None
+    if not all(isinstance(size, int) and size > 0 for size in (cards, seq)):
+        cards = seq = None
     if isinstance(peaks := found.get("peak_memory_gib"), list) and all(isinstance(p, int | float) for p in peaks):
         found["peak_memory_gib"] = max(peaks, default=None)  # one a rank: the fullest decides
     for name, (own, factor) in _UNITS.items():

@@ -20,6 +20,7 @@ RELEASE_FACTS = frozenset(
         *("replicated_dispatch", "scatter_gather_sends"),
     }
 )
+_SIZES = ("tp", "pp", "vpp", "dp", "cp", "ulysses_degree", "ep", "etp", "micro_batch_size")
 
 
 def read_strategy(strategy: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
@@ -28,6 +29,7 @@ def read_strategy(strategy: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
     if "mbs" in found:
         found.setdefault("micro_batch_size", found.pop("mbs"))
     found = log.without_unknown("/strategy", found, Strategy.model_fields)
+    found |= {name: words.whole(found[name]) for name in _SIZES if name in found}
     features = _features(found.get("features", ()), log)
     dispatcher = words.key(found.get("moe_dispatcher", ""))
     if dispatcher in words.DEDUPLICATING:
@@ -149,6 +151,7 @@ def _said_by_features(found: dict[str, Any], features: list[str]) -> None:
     for name in ("fsdp", "swap_optimizer", "reuse_fp32_param"):
         if name in named:
             found[name] = True
-    tp = found.get("tp", 1)
-    if "tp_extend_ep" in named and isinstance(tp, int) and tp > 1 and found.get("etp", tp) == tp:
-        found |= {"ep": found.get("ep", 1) * tp, "etp": 1}
+    tp, ep = found.get("tp", 1), found.get("ep", 1)
+    whole = isinstance(tp, int) and isinstance(ep, int)
+    if "tp_extend_ep" in named and whole and tp > 1 and found.get("etp", tp) == tp:
+        found |= {"ep": ep * tp, "etp": 1}

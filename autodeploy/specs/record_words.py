@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import re
 
+_WHOLE = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,12})(k?)", re.ASCII | re.IGNORECASE)
 _NOT_A_LETTER = re.compile(r"[^a-z0-9]+")
 
 
 def key(text: object) -> str:
     """`flash_attn` of Flash-Attn, --flash-attn and " flash attn ": lower case, one underline between words."""
     return _NOT_A_LETTER.sub("_", str(text).lower()).strip("_")
+
+
+def whole(value: object) -> object:
+    """The whole number that a text says, 32K being 32,768; anything else as it is."""
+    found = _WHOLE.fullmatch(value.strip()) if isinstance(value, str) else None
+    return value if found is None else int(found[1].replace(",", "")) * (1024 if found[2] else 1)
 
 
 PRECISIONS = {

@@ -59,7 +59,8 @@ def prediction(name: str, **sections: Any) -> Prediction:
     ("name", "sections"),
     [
         (DENSE, {"training": {"precision": "BF16"}}),
-        (DENSE, {"training": {"precision": "bfloat16"}}),
+        (DENSE, {"training": {"precision": "bfloat16", "seq_length": "8K", "global_batch_size": "64"}}),
+        (DENSE, {"cluster": {"num_npus": "32"}, "strategy": {"tp": "8", "pp": "4"}}),
         (DENSE, {"cluster": {"device": "Ascend910B2"}}),
         (DENSE, {"cluster": {"device": "910b2"}}),
         (DENSE, {"cluster": {"profile": "Ascend_800T_A2"}}),
@@ -193,6 +194,11 @@ def test_an_unknown_feature_changes_no_time_and_widens_the_interval() -> None:
         {"model": {"hidden_size": None}},
         {"training": {"seq_length": None}},
         {"training": {"seq_length": -5}},
+        {"training": {"seq_length": "long"}},
+        {"training": {"seq_length": [1]}},
+        {"cluster": {"num_npus": "many"}},
+        {"cluster": {"num_npus": {"a": 1}}},
+        {"strategy": {"tp": [8], "features": ["tp_extend_ep"]}},
         {"cluster": {"num_npus": None}},
         {"model": {"num_key_value_heads": 7}},
         {"measured": {"step_time_s": -1.0}},
@@ -202,6 +208,14 @@ def test_an_unknown_feature_changes_no_time_and_widens_the_interval() -> None:
 def test_a_run_without_its_sizes_is_refused(sections: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         changed(DENSE, **sections)
+
+
+@pytest.mark.parametrize("degree", ["pp", "vpp"])
+def test_stages_without_layers_are_refused_before_they_are_simulated(degree: str) -> None:
+    (row,) = validate([changed(DENSE, strategy={degree: "32K"})]).rows
+    assert "32768 for 64 layers" in str(row.skipped)
+    (row,) = validate([changed(DENSE, strategy={degree: 64})]).rows
+    assert row.skipped is None
 
 
 # -- units --------------------------------------------------------------------------------------------------------
