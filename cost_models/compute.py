@@ -6,7 +6,7 @@ operator from below; measured shapes bend it with few parameters of physical mea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ class ComputeRates:
     """What one device reaches. Numbers may be arrays (candidate first), so that a fit can vary them.
 
     peak_flops : matrix (cube, tensor core) peak in the run's number format [FLOP/s].
+    wide_peak_flops : that of 16 bits, in which attention and the output head stay when linear layers run in 8; None:
+        the same.
     hbm_bytes_per_s : datasheet bandwidth of device memory [B/s].
     gemm_fraction : of the peak, for an endless matrix multiplication.
     gemm_k_half, gemm_mn_half : elements; the depth and the width at which half the rate is lost.
@@ -53,6 +55,30 @@ class ComputeRates:
     cube_cores: float = 1.0
     pipelined_tiles: bool = False
     gemm_units: float = 0.0
+    wide_peak_flops: Number | None = None
+
+    @property
+    def widening(self) -> Number:
+        """How many times faster the run's number format is than 16 bits."""
+        return 1.0 if self.wide_peak_flops is None else np.asarray(self.peak_flops) / self.wide_peak_flops
+
+    @property
+    def quantised(self) -> bool:
+        """Whether operands of linear layers are cast to a narrower format before each product."""
+        return self.wide_peak_flops is not None
+
+    @property
+    def operand_bytes(self) -> float:
+        """Of an element that a linear layer multiplies."""
+        return 1.0 if self.quantised else 2.0
+
+    def wide(self) -> ComputeRates:
+        """The rates of products that stay in 16 bits."""
+        return (
+            self
+            if self.wide_peak_flops is None
+            else replace(self, peak_flops=self.wide_peak_flops, wide_peak_flops=None)
+        )
 
 
 # Output tile of one matrix core: what FP32 sums fill its accumulator of 128 KiB. Source: CANN platform_config, l0c.
@@ -67,11 +93,13 @@ def exposed_depth(m: Number, n: Number, rates: ComputeRates, *, groups: Number =
     k_half is what one tile loses: its first operands travel to the core, its sums travel back, and the core waits.
     With two operand buffers and sums that leave while the next tile is multiplied, a core waits at its first tile
     only: k_half over the tiles that it works through, groups * (m / 128) (n / 256) / cores and no less than one.
+    k_half is of 16 bits: the wait is a time, so a format that multiplies faster loses more depth.
     """
+    half = np.asarray(rates.gemm_k_half, dtype=np.float64) * rates.widening
     if not rates.pipelined_tiles:
-        return np.asarray(rates.gemm_k_half, dtype=np.float64)
+        return np.asarray(half)
     tiles = groups * np.maximum(m / TILE_ROWS, 1.0) * np.maximum(n / TILE_COLUMNS, 1.0)
-    return np.asarray(rates.gemm_k_half / np.maximum(tiles / rates.cube_cores, 1.0))
+    return np.asarray(half / np.maximum(tiles / rates.cube_cores, 1.0))
 
 
 def gemm_efficiency(m: Number, n: Number, k: Number, rates: ComputeRates, *, groups: Number = 1.0) -> Floats:
@@ -94,23 +122,23 @@ def gemm_efficiency(m: Number, n: Number, k: Number, rates: ComputeRates, *, gro
 def _efficiency(m: Number, n: Number, k: Number, rates: ComputeRates, groups: Number) -> Floats:
     """Fraction of the matrix peak of one of `groups` equal products: in whole waves of tiles where they are counted."""
     if rates.gemm_units:
-        return rates.gemm_fraction * tiled_efficiency(m, n, k, rates.gemm_k_half, rates.gemm_units, groups=groups)
+        half = rates.gemm_k_half * np.asarray(rates.widening)
+        return rates.gemm_fraction * tiled_efficiency(m, n, k, half, rates.gemm_units, groups=groups)
     return gemm_efficiency(m, n, k, rates, groups=groups)
 
 
-def gemm_s(
-    m: Number, n: Number, k: Number, rates: ComputeRates, *, element_bytes: float = 2.0, groups: Number = 1.0
-) -> Floats:
+def gemm_s(m: Number, n: Number, k: Number, rates: ComputeRates, *, groups: Number = 1.0) -> Floats:
     """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost.
 
     Where waves are counted (`gemm_units`), whole tiles are, and edges don't count again. Operands are read and the
-    result is written once. Source: the roofline model, Williams, Waterman, Patterson, 2009.
+    result is written once, in 16 bits. Source: the roofline model, Williams, Waterman, Patterson, 2009.
 
     groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
     """
     efficiency = _efficiency(m, n, k, rates, groups)
     matrix_s = 2.0 * m * n * k / (rates.peak_flops * efficiency)
-    memory_s = element_bytes * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
+    moved = rates.operand_bytes * (m * k + k * n) + 2.0 * m * n
+    memory_s = moved / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s)
 
 
@@ -127,7 +155,8 @@ def grouped_gemm_s(
     together = np.where(fused, groups, 1.0)
     efficiency = _efficiency(m, n, k, rates, together) * np.where(fused, rates.grouped_gemm, 1.0)
     matrix_s = groups * 2.0 * m * n * k / (rates.peak_flops * efficiency)
-    memory_s = groups * 2.0 * (m * k + k * n + m * n) / (rates.hbm_bytes_per_s * rates.hbm_fraction)
+    moved = groups * (rates.operand_bytes * (m * k + k * n) + 2.0 * m * n)
+    memory_s = moved / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s * np.where(fused, 1.0, groups))
 
 
@@ -181,6 +210,18 @@ def vector_s(moved_bytes: Number, operators: Number, rates: ComputeRates) -> Flo
     The memory side of the roofline model, as `gemm_s`: a few operations a byte never reach the vector units' peak.
     """
     return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * rates.hbm_fraction) + operators * rates.vector_op_s)
+
+
+def cast_s(elements: Number, rates: ComputeRates) -> Floats:
+    """Seconds to cast an operand from 16 to 8 bits, with a transposed copy for the other product that needs it.
+
+    Reads 2 B an element and writes 1 + 1 B, in one kernel; nothing where linear layers run in 16 bits. Weights are cast
+    once a step and left out. Source: Transformer Engine, cast_transpose: 8-bit products of Hopper take operands in one
+    orientation only.
+    """
+    if not rates.quantised:
+        return np.zeros(1)
+    return np.asarray(4.0 * elements / (rates.hbm_bytes_per_s * rates.hbm_fraction) + rates.cube_op_s)
 
 
 def movement_s(moved_bytes: Number, operators: Number, rates: ComputeRates) -> Floats:

@@ -12,10 +12,11 @@ from ruamel.yaml import YAML
 from autodeploy.calibration.covariances import covariance_document, fitted_covariance
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, parameter_variances, values_of
-from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.measured import counts_for_time, measured_step_s, states_time
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS
 from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.release_defaults import stack_of
 from autodeploy.errors import SpecError
 from hardware_profiles.loader import load_profile
 
@@ -51,9 +52,9 @@ class Calibration:
 
 def noise_of(record: Record) -> float:
     """Standard deviation of the logarithm of a record's measurement."""
-    if record.confidence == "low":
+    if record.confidence == "low" or not states_time(record):
         return NOISE_LOW_CONFIDENCE
-    return NOISE_UNKNOWN_GRADE if record.framework == "mindformers" else NOISE
+    return NOISE_UNKNOWN_GRADE if stack_of(record) == "mindformers" else NOISE
 
 
 def calibrate(records: Sequence[Record], profile_name: str) -> Calibration:

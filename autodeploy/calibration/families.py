@@ -31,6 +31,7 @@ def family_of(record: Record) -> str:
             "qwen2",
             "qwen3",
             "qwen",
+            "codellama",
             "llama2",
             "llama31",
             "llama32",
@@ -42,7 +43,9 @@ def family_of(record: Record) -> str:
             "mixtral",
             "mistral",
             "deepseekv2",
+            "deepseekv3",
             "deepseek2",
+            "deepseekr1",
             "deepseek",
             "telechat",
             "aquila2",
@@ -57,6 +60,8 @@ def family_of(record: Record) -> str:
         "llama31": "llama3",
         "llama32": "llama3",
         "deepseek2": "deepseekv2",
+        "deepseekr1": "deepseekv3",
+        "codellama": "llama2",
         "codeqwen15": "qwen15",
     }
     for prefix in known:

@@ -4,17 +4,56 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.workload.flops import forward_flops_per_token
+from hardware_profiles.errors import ProfileError
+from hardware_profiles.loader import load_profile
+
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record
+
+FORWARD_AND_BACKWARD = 3.0
 
 
 def measured_step_s(record: Record) -> float | None:
     """Seconds of a step, from tokens per second where they are published; None for a record of memory alone."""
     measured = record.measured
     if measured.tokens_per_s_per_npu is not None:
-        tokens = record.training.global_batch_size.value * record.training.seq_length
-        return tokens / measured.tokens_per_s_per_npu / int(record.cluster.num_npus or 1)
-    return measured.step_time_s
+        return tokens_of(record) / measured.tokens_per_s_per_npu / int(record.cluster.num_npus or 1)
+    return measured.step_time_s if measured.step_time_s is not None else _step_of_flops_s(record)
+
+
+def tokens_of(record: Record) -> int:
+    """Tokens of a step."""
+    return record.training.global_batch_size.value * record.training.seq_length
+
+
+def states_time(record: Record) -> bool:
+    """Whether seconds or tokens were published, and not a rate of FLOPs that each source counts in its own way."""
+    return record.measured.tokens_per_s_per_npu is not None or record.measured.step_time_s is not None
+
+
+def _step_of_flops_s(record: Record) -> float | None:
+    """Seconds of a step from a rate of model FLOPs: every query against the whole sequence, nothing computed again.
+
+    Source of the convention: Megatron-LM num_floating_point_operations before March 2025, and MindSpeed-LLM's tables.
+    """
+    rate = record.measured.tflops_per_npu
+    if rate is None and record.measured.mfu is not None:
+        rate = record.measured.mfu * _card_peak_tflops(record)
+    if not rate:
+        return None
+    flops = FORWARD_AND_BACKWARD * forward_flops_per_token(record.model, record.training.seq_length, causal=False)
+    return flops * tokens_of(record) / (rate * 1e12 * int(record.cluster.num_npus or 1))
+
+
+def _card_peak_tflops(record: Record) -> float:
+    """Peak of all dies of a card in the run's number format; 0 where the profile has no such device or format."""
+    try:
+        profile = load_profile(record.cluster.profile, calibrated=False)
+        peaks = profile.device(record.cluster.device).peak_flops
+    except ProfileError:
+        return 0.0
+    return peaks.get(record.training.precision, 0.0) * profile.devices_per_npu / 1e12
 
 
 def counts_for_time(record: Record) -> bool:

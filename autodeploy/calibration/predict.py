@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.calibration.measured import tokens_of
+from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, release_of
-from autodeploy.evaluation.build_context import build_context, profile_of
+from autodeploy.evaluation.build_context import build_context, device_of, profile_of
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
@@ -28,8 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says about a record's run."""
+    """What the model says about a record's run.
 
+    record : as it was priced, with a diagnosis of all that was read otherwise than written.
+    """
+
+    record: Record
     step_time_s: float
     tokens_per_s_per_npu: float
     allocator_peak_gib: float
@@ -55,6 +61,8 @@ def predict_record(
     calibrated : start from the profile as shipped; without, from its priors.
     """
     profile = profile_of(record.cluster, overlay=str(overlay) if overlay else None, calibrated=calibrated)
+    device_of(profile, record.cluster)
+    record = runnable(record, profile)
     context = build_context(
         record.model,
         record.cluster,
@@ -77,13 +85,13 @@ def predict_record(
         vendor=context.machine.vendor,
     )
     classes = step_classes(unit_costs(context, candidate), candidate, context)
-    layout = layout_of(record.strategy, tuple(c.count for c in classes.layers))
+    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     estimate = estimate_layout(classes, candidate, context, 0, layout)
-    tokens = record.training.global_batch_size.value * record.training.seq_length
     peak = estimate.first_step_bytes if record.memory_regime == "first_step" else estimate.allocator_bytes
     return Prediction(
+        record=record,
         step_time_s=estimate.step_time_s,
-        tokens_per_s_per_npu=tokens / estimate.step_time_s / context.num_npus,
+        tokens_per_s_per_npu=tokens_of(record) / estimate.step_time_s / context.num_npus,
         allocator_peak_gib=float(np.max(peak)) / GIB,
         estimate=estimate,
         context=context,

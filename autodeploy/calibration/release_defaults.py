@@ -14,14 +14,26 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
 RELEASE_1_0_0 = (2024, 10, 30)  # MindSpeed-LLM 1.0.0; tables of its release candidates were measured before
+CANDIDATES = {"1": (2024, 3, 30), "2": (2024, 6, 30), "3": (2024, 9, 30)}  # MindSpeed-LLM 1.0.RC1 to RC3
 # Until then the scripts of all records say --no-gradient-accumulation-fusion, and none after it
 # (Ascend/MindSpeed-LLM, examples at the commits that the records name).
 FUSED_ACCUMULATION = (2024, 11, 18)
 # Two of 21 example scripts of 1.0.RC1 fuse the rotary embedding, half of those of 1.0.RC3.
 FUSED_ROTARY = (2024, 6, 1)
-MINDFORMERS_1_5 = (1, 5)  # April 2025: built on the operators of the current band
-# Records of other stacks use names outside the vocabulary; each stands for a mechanism that has a name.
-ALIASES: dict[str, str] = {"moe_fb_overlap": "adaptive_pipe"}
+FLASH_ATTENTION_IN_MEGATRON = (2023, 1, 1)
+MINDFORMERS_1_5 = (1, 5)  # built on the operators of the current band
+MINDFORMERS_1_5_DATE = (2025, 4, 30)
+# Features whose presence says that what an early release leaves out was on.
+CANCELS = {
+    "fused_rotary": "unfused_rotary",
+    "fused_gradient_accumulation": "unfused_gradient_accumulation",
+}
+# Frameworks by the stack whose operators and defaults they have; names without the marks between words.
+STACKS = {
+    **dict.fromkeys(("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"), "mindspeed-llm"),
+    **dict.fromkeys(("mindformers", "mindspore", "mindsporetransformers", "mindsporelab"), "mindformers"),
+    **dict.fromkeys(("torchtitan", "torchtitannpu", "fsdp", "pytorchfsdp", "torchfsdp"), "torchtitan"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ class ReleaseDefaults:
     features: frozenset[str]
     band: str
     dispatcher: str = "alltoall"
+    fields: tuple[tuple[str, bool], ...] = ()  # of a strategy that does not say them
 
 
 _MODERN_NVIDIA = frozenset(
@@ -47,21 +60,31 @@ _MODERN_NVIDIA = frozenset(
     }
 )
 _MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout", "scatter_gather_sends"})
+# Sequence parallelism and the distributed optimizer came in 2022 and were asked for by a flag.
+_FIELDS_2021 = (("sequence_parallel", False), ("distributed_optimizer", False))
 # Graph mode: norms are one operator and collectives are issued as soon as their inputs exist; the gate's activation and
 # its product are two operators (LlamaSiLU in mindformers/models/llama/llama_layer.py), and Adam is a chain of them.
 _GRAPH_MODE = frozenset(
     {"graph_mode", "fused_rmsnorm", "overlap_grad_reduce", "overlap_param_gather", "unfused_optimizer"}
 )
 
+# Fully sharded by PyTorch: the next layer's weights arrive and the last one's gradients leave beside the passes.
+# Source: torchtitan, fully_shard with its default prefetch.
+_TORCH_NATIVE = frozenset({"flash_attention", "grouped_gemm", "overlap_grad_reduce", "overlap_param_gather"})
+
 
 def release_of(record: Record) -> ReleaseDefaults:
     """Defaults and band of the release that a record ran on."""
     year, month, day = _released(record)
     if record.cluster.profile.startswith("nvidia"):
-        old = record.cluster.profile == "nvidia-a100-80g"
-        return ReleaseDefaults(_MEGATRON_2021 if old else _MODERN_NVIDIA, "current")
-    if record.framework == "mindformers":
+        if _before_flash_attention(record):
+            return ReleaseDefaults(_MEGATRON_2021, "current", fields=_FIELDS_2021)
+        return ReleaseDefaults(_MODERN_NVIDIA, "current")
+    stack = stack_of(record)
+    if stack == "mindformers":
         return _mindformers(record)
+    if stack == "torchtitan":
+        return ReleaseDefaults(_TORCH_NATIVE, "current")
     unfused = set()
     if (year, month, day) < FUSED_ACCUMULATION:
         unfused.add("unfused_gradient_accumulation")
@@ -72,6 +95,22 @@ def release_of(record: Record) -> ReleaseDefaults:
         band = "early_2024" if (year, month) < (2024, 6) else "mid_2024"
     # Megatron-LM dispatches by all-gather unless a script says otherwise.
     return ReleaseDefaults(frozenset(unfused), band, "allgather")
+
+
+def stack_of(record: Record) -> str:
+    """The stack of a record's framework, whatever the spelling; an unknown framework on Ascend is MindSpeed-LLM's."""
+    return STACKS.get(re.sub("[^a-z0-9]", "", record.framework.lower()), record.framework)
+
+
+def _before_flash_attention(record: Record) -> bool:
+    """Whether a run on NVIDIA used a stack of 2021 and 2022: on A100, in no format that came later, and neither naming
+    flash attention nor experts' products in groups nor a later date.
+    """
+    if record.cluster.profile != "nvidia-a100-80g" or record.training.precision == "fp8":
+        return False
+    if {"flash_attention", "grouped_gemm", "fused_operators"} & {*record.strategy.features}:
+        return False
+    return record.date is None or _released(record) < FLASH_ATTENTION_IN_MEGATRON
 
 
 def _mindformers(record: Record) -> ReleaseDefaults:
@@ -85,27 +124,32 @@ def _mindformers(record: Record) -> ReleaseDefaults:
         features |= {"unfused_gradient_accumulation"}
     if record.model.is_moe and (record.strategy.etp or 1) > 1:
         features |= {"replicated_dispatch"}
-    release = re.match(r"r?(\d+)\.(\d+)", record.date or "")
-    late = release is not None and (int(release[1]), int(release[2])) >= MINDFORMERS_1_5
+    text = (record.date or "").lower()
+    release = re.match(r"[rv]?(\d{1,2})\.(\d+)", text)
+    if release is not None:
+        late = (int(release[1]), int(release[2])) >= MINDFORMERS_1_5
+    else:
+        late = text[:3] in {"mas", "dev"} or (text[:2] == "20" and _released(record) >= MINDFORMERS_1_5_DATE)
     return ReleaseDefaults(features, "current" if late else "mindformers")
 
 
 def _released(record: Record) -> tuple[int, int, int]:
     """When the software was released, from the record's date or its release name."""
     text = record.date or ""
-    if match := re.match(r"(20\d\d)-(\d\d)-(\d\d)", text):
-        return int(match[1]), int(match[2]), int(match[3])
-    if text.startswith("1.0.RC1"):
-        return 2024, 3, 30
-    if text.startswith("2023"):
-        return 2023, 12, 30
+    if match := re.match(r"(20\d\d)[-./](\d\d?)(?:[-./](\d\d?))?", text):
+        return int(match[1]), int(match[2]), int(match[3] or 1)
+    if match := re.match(r"[vr]?1\.0\.rc([123])", text.lower()):
+        return CANDIDATES[match[1]]
+    if match := re.match(r"(20\d\d)\b", text):
+        return int(match[1]), (12 if match[1] < "2024" else 7), 30
     return 2025, 1, 1
 
 
 def features_of(record: Record) -> frozenset[str]:
     """Everything that was on in a record's run."""
-    named = {ALIASES.get(name, name) for name in record.strategy.features}
-    return frozenset(named) | release_of(record).features
+    named = frozenset(record.strategy.features)
+    off = {CANCELS[name] for name in named & CANCELS.keys()}
+    return (named | release_of(record).features) - off - CANCELS.keys()
 
 
 def unnamed_features(profile: str) -> frozenset[str]:

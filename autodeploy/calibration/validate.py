@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
 
-from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import memory_interval, spread_of
+from autodeploy.calibration.coverage import memory_interval
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
-from autodeploy.calibration.release_defaults import features_of, release_of
-from autodeploy.calibration.spreads import shares_node
+from autodeploy.calibration.record_interval import record_spread
+from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.sensitivity import sensitivities
 from autodeploy.specs.base import Document
-from autodeploy.specs.record import Measured, Record
+from autodeploy.specs.record import Measured, Record, Unread
 from autodeploy.strategies.rules import broken_rules
 from cost_models.hbm import GIB
 from hardware_profiles.loader import load_profile
@@ -36,6 +34,7 @@ class Predicted(Document):
 
     tokens_per_s_per_npu: float
     step_time_s: float
+    step_time_interval_s: Annotated[tuple[float, float], Field(description="80 %")]
     peak_memory_gib: float
 
 
@@ -57,6 +56,7 @@ class Row(Document):
     parts: dict[str, float] = Field(default_factory=dict)
     counts_for_time: bool = True
     fits: bool | None = None
+    diagnoses: Annotated[tuple[str, ...], Field(description="what was read otherwise than it was written")] = ()
     warnings: tuple[str, ...] = ()
     skipped: str | None = None
 
@@ -88,8 +88,13 @@ class ValidationReport(Document):
     unmeasured: UnmeasuredReport = UnmeasuredReport()
 
 
-def validate(records: Iterable[Record], overlay: Path | None = None) -> ValidationReport:
-    """Predict every record and compare. A record that can't be predicted is skipped with its reason."""
+def validate(records: Iterable[Record], overlay: Path | None = None, unread: Iterable[Unread] = ()) -> ValidationReport:
+    """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
+
+    Parameters
+    ----------
+    unread : lines that are no records; their rows come last.
+    """
     found: list[tuple[Record, Row]] = []
     used: list[ProfileUses] = []
     for record in records:
@@ -108,13 +113,14 @@ def validate(records: Iterable[Record], overlay: Path | None = None) -> Validati
     for record, row in timed:
         for name in classes_of(record):
             by_class.setdefault(name, []).append(float(row.error.time or 0.0))
+    lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
     summary = Summary(
         time=_statistics([float(row.error.time or 0.0) for _, row in timed]),
         memory=_statistics(memory),
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
-        skipped=sum(row.skipped is not None for _, row in found),
+        skipped=sum(row.skipped is not None for _, row in found) + len(lost),
     )
-    return ValidationReport(rows=tuple(row for _, row in found), summary=summary, unmeasured=unmeasured(used))
+    return ValidationReport(rows=(*(row for _, row in found), *lost), summary=summary, unmeasured=unmeasured(used))
 
 
 def classes_of(record: Record) -> tuple[str, ...]:
@@ -125,7 +131,7 @@ def classes_of(record: Record) -> tuple[str, ...]:
         "moe" if record.model.is_moe else "dense",
         "long sequence" if record.training.seq_length >= LONG_SEQUENCE else "short sequence",
         "several nodes" if several else "one node",
-        f"framework {record.framework}",
+        f"framework {stack_of(record)}",
         f"device {record.cluster.device or profile.default_device}",
         f"profile {record.cluster.profile}",
         f"release {release_of(record).band}",
@@ -146,13 +152,15 @@ def _row(record: Record, predicted: Prediction) -> Row:
         predicted=Predicted(
             tokens_per_s_per_npu=predicted.tokens_per_s_per_npu,
             step_time_s=step,
+            step_time_interval_s=record_spread(predicted).interval(step),
             peak_memory_gib=predicted.allocator_peak_gib,
         ),
         error=Errors(time=time, memory=memory),
         parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
         counts_for_time=counts_for_time(record),
         fits=_fits(predicted),
-        warnings=tuple(_warnings(record, predicted)),
+        diagnoses=tuple(f"{d.path.removeprefix('/')}: {d.text}" for d in predicted.record.diagnoses),
+        warnings=tuple(_warnings(predicted)),
     )
 
 
@@ -161,7 +169,7 @@ def _fits(predicted: Prediction) -> bool:
     return bool(np.max(predicted.estimate.card_bytes) <= predicted.context.limit_bytes)
 
 
-def _warnings(record: Record, predicted: Prediction) -> list[str]:
+def _warnings(predicted: Prediction) -> list[str]:
     """Rules that the run breaks (it ran all the same), and memory beyond the card."""
     target: Target = "any"
     broken = broken_rules(predicted.candidate, predicted.context.facts, target)[0]
@@ -196,23 +204,6 @@ def interval_coverage(records: Iterable[Record]) -> float:
         if measured is None or not counts_for_time(record):
             continue
         predicted = predict_record(record)
-        axes = predicted.candidate.axes_at(0)
-        run: dict[str, Any] = {
-            "moe": record.model.is_moe,
-            "ranks": predicted.context.world,
-            "shares_node": shares_node(predicted.context.world, int(axes["tp"]), predicted.context.node_ranks),
-            "seq_length": record.training.seq_length,
-            "features": sorted(features_of(record)),
-            **{axis: axes[axis] for axis in ("tp", "pp", "cp", "ep")},
-        }
-        variance = _parameter_variance(predicted)
-        low, high = spread_of(predicted.context.family, run, variance).interval(predicted.step_time_s)
+        low, high = record_spread(predicted).interval(predicted.step_time_s)
         inside.append(low <= measured <= high)
     return float(np.mean(inside)) if inside else float("nan")
-
-
-def _parameter_variance(predicted: Prediction) -> float:
-    """Variance of a record's log prediction from the uncertainty of the fitted numbers."""
-    covariance = covariance_of(predicted.profile)
-    slopes = sensitivities(predicted.candidate, predicted.context, [predicted.layout], covariance.factors)
-    return covariance.variance_of(slopes[0])

@@ -38,14 +38,18 @@ def validate(
     """Predict every measured run and say how far off the prediction is."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
-    from autodeploy.specs.record import read_records
+    from autodeploy.specs.record import Unread, read_lines
 
     if not records.is_file():
         raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
     from autodeploy.calibration.validate import validate as compare
 
-    measured = list(read_records(records))
-    report = compare(measured, profile_overlay)
+    lines = list(read_lines(records))
+    measured = [line for line in lines if not isinstance(line, Unread)]
+    unread = [line for line in lines if isinstance(line, Unread)]
+    if unread and not measured:
+        raise unread[0].error
+    report = compare(measured, profile_overlay, unread)
     if output_format is ValidationFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ValidationFormat.HTML:
@@ -68,6 +72,8 @@ def report_text(report: dict[str, Any]) -> str:
         lines.append(f"{name}: {_statistics(summary[name])}\n")
     by_class = summary.get("by_class") or {}
     lines += [f"  {name}: {_by_class(values)}\n" for name, values in by_class.items()]
+    said = [f"  {row['id']}: {text}\n" for row in report["rows"] for text in row.get("diagnoses") or ()]
+    lines += ["read otherwise than written:\n", *said] if said else []
     skipped = [row for row in report["rows"] if row.get("skipped")]
     lines.append(f"{len(report['rows'])} runs, {len(skipped)} skipped\n")
     return "".join(lines)

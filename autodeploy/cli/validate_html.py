@@ -33,7 +33,7 @@ def report_html(report: ValidationReport, records: Sequence[Record]) -> str:
 
     Parameters
     ----------
-    records : the records of the report's rows, in their order.
+    records : those of the report's first rows, in their order; rows of unread lines follow.
     """
     points = speed_points(report, records)
     summary = [("time", report.summary.time), ("memory", report.summary.memory)]
@@ -57,7 +57,7 @@ def report_html(report: ValidationReport, records: Sequence[Record]) -> str:
 def speed_points(report: ValidationReport, records: Sequence[Record]) -> list[Point]:
     """Measured and predicted tokens per second and card of every run that counts for time."""
     points = []
-    for row, record in zip(report.rows, records, strict=True):
+    for row, record in zip(report.rows, records, strict=False):
         if row.predicted is not None and row.error.time is not None and row.counts_for_time:
             predicted = row.predicted.tokens_per_s_per_npu
             group = f"{record.cluster.profile}, {'experts' if record.model.is_moe else 'dense'}"
@@ -132,7 +132,12 @@ def _run(row: Row) -> list[str]:
     predicted = row.predicted
     gib = measured["peak_memory_gib"]
     timed = measured[speed] is not None
-    notes = [row.skipped or "", "" if row.counts_for_time else "few iterations: not counted for time", *row.warnings]
+    notes = [
+        row.skipped or "",
+        "" if row.counts_for_time else "few iterations: not counted for time",
+        *row.diagnoses,
+        *row.warnings,
+    ]
     return [
         row.id,
         row.model,

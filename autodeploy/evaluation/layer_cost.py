@@ -15,6 +15,7 @@ from autodeploy.evaluation.pair_windows import Pairing, halves
 from autodeploy.evaluation.prices import Prices
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from cost_models import compute
+from cost_models.compute import cast_s
 from cost_models.data_parallel import sharded_pass_s, synchronisation
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 
@@ -105,20 +106,24 @@ class LayerCost:
 
 
 def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> OperatorTime:
-    """Seconds of an operator that does `factor` times its rows, bytes or attention FLOPs."""
-    rates = machine.rates
+    """Seconds of an operator that does `factor` times its rows, bytes or attention FLOPs.
+
+    In 8 bits a linear layer casts its input forward and its output's gradient backward; the head and attention stay in
+    16. Source: Transformer Engine's FP8 recipes; Megatron-LM --fp8-format.
+    """
+    rates = machine.rates.wide() if op.wide or op.kind == "attention" else machine.rates
     if op.kind == "gemm":
         m, n, k, g = op.rows, op.columns, op.depth, op.groups
         once = rates.cube_op_s
         shapes = ((m, n, k), (m, k, n), (k, n, m))
         # A batch of equal products is one operator: its fixed cost is paid once.
         forward, dx, dw = ((compute.gemm_s(*shape, rates, groups=g) - once) * g + once for shape in shapes)
-        times = (forward, dx, dw)
+        times = (forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates), dw)
     elif op.kind == "grouped_gemm":
         m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
         times = (
-            compute.grouped_gemm_s(g, m, n, k, rates, fused=op.fused),
-            compute.grouped_gemm_s(g, m, k, n, rates, fused=op.fused),
+            compute.grouped_gemm_s(g, m, n, k, rates, fused=op.fused) + cast_s(g * m * k, rates),
+            compute.grouped_gemm_s(g, m, k, n, rates, fused=op.fused) + cast_s(g * m * n, rates),
             compute.grouped_gemm_s(g, k, n, m, rates, fused=op.fused),
         )
     elif op.kind == "attention":

@@ -105,6 +105,7 @@ def machine_of(
         cube_cores=float(device.cube_cores or 1),
         pipelined_tiles="ascendp_mm" in features,
         gemm_units=profile.efficiency["gemm_units"],
+        wide_peak_flops=device.peak_flops["bf16"] if precision == "fp8" else None,
     )
     return Machine(
         name=device.name,

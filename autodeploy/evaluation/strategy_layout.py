@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool, vendor: str) -> Candidates:
     """The strategy as a batch of one candidate.
 
-    dp and the number of micro batches follow; a fraction is rounded down, and the rule that says so counts it illegal.
+    dp and the number of micro batches follow. The rule that says so counts a fraction illegal; of dp it is rounded
+    down (ranks are left over), of micro batches up (the fullest replica sets the time).
     Absent, `etp` is tp on Ascend and 1 elsewhere, as the frameworks' defaults are.
     """
     tp, pp, cp = strategy.tp, strategy.pp, strategy.cp
@@ -38,7 +39,7 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
         schedule = "interleaved"
     if schedule == "interleaved" and strategy.vpp == 1:
         schedule = "1f1b"
-    micro_batches = max(1, global_batch // (strategy.micro_batch_size * dp))
+    micro_batches = -(-global_batch // (strategy.micro_batch_size * dp))
     if problem := schedule_problem(schedule, pp, vpp, micro_batches):
         raise SpecError(problem, path="/strategy/schedule", hint="1f1b, interleaved or adaptive_pipe take any number")
     dispatcher = strategy.moe_dispatcher or "alltoall"

@@ -21,7 +21,7 @@ AttentionType = Literal["full_attention", "sliding_attention"]
 MAX_LAYERS = 1024
 NORMS_PER_LAYER: dict[NormLayout, int] = {"pre": 2, "sandwich": 4}
 
-_PATTERNS: dict[str, tuple[AttentionType, ...]] = {
+PATTERNS: dict[str, tuple[AttentionType, ...]] = {
     "alternating sliding and full attention": ("sliding_attention", "full_attention"),
     "sliding attention": ("sliding_attention",),
     "full attention": ("full_attention",),
@@ -111,9 +111,9 @@ class ModelSpec(Document):
     def _expand_pattern(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
             return value
-        pattern = _PATTERNS.get(value.strip().lower().replace("_", " "))
+        pattern = PATTERNS.get(value.strip().lower().replace("_", " "))
         if pattern is None:
-            raise ValueError(f"unknown pattern {value!r} | " + " or ".join(map(repr, _PATTERNS)) + ", or one a layer")
+            raise ValueError(f"unknown pattern {value!r} | " + " or ".join(map(repr, PATTERNS)) + ", or one a layer")
         layers = info.data.get("num_hidden_layers", len(pattern))
         return tuple(pattern[i % len(pattern)] for i in range(layers))
 

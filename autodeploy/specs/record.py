@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.record_reading import Diagnosis, read_record
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.validation import field_errors
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+MAX_NAME = 200
+
 
 class Measured(Document):
     """What was measured. Throughput per card; memory is the framework allocator's maximum."""
@@ -26,24 +30,10 @@ class Measured(Document):
     tokens_per_s_per_npu: Annotated[float, Field(gt=0)] | None = None
     step_time_s: Annotated[float, Field(gt=0)] | None = None
     peak_memory_gib: Annotated[float, Field(gt=0)] | None = None
-
-
-def _balanced(value: Any) -> Any:
-    """Published runs state no imbalance: a record without one means balanced experts."""
-    if isinstance(value, dict) and "routing_imbalance" not in value:
-        return {**value, "routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
-    return value
-
-
-def _published_strategy(value: Any) -> Any:
-    """Dispatchers of other stacks by their mechanism: flex and hybridep are deduplicating All-to-All."""
-    if not isinstance(value, dict):
-        return value
-    value = dict(value)
-    if value.get("moe_dispatcher") in {"hybridep", "flex", "deepep"}:
-        value["moe_dispatcher"] = "alltoall"
-        value["features"] = [*value.get("features", []), "deduplicated_dispatch"]
-    return {k: v for k, v in value.items() if v is not None}
+    tflops_per_npu: Annotated[
+        float | None, Field(gt=0, description="model FLOPs with full attention, without recomputation")
+    ] = None
+    mfu: Annotated[float | None, Field(gt=0, le=2, description="of the cards' peak, FLOPs as tflops_per_npu")] = None
 
 
 class Record(Document):
@@ -56,12 +46,28 @@ class Record(Document):
     framework: str = "unknown"
     model: ModelSpec
     cluster: ClusterSpec
-    training: Annotated[TrainingSpec, BeforeValidator(_balanced)]
-    strategy: Annotated[Strategy, BeforeValidator(_published_strategy)]
+    training: TrainingSpec
+    strategy: Strategy
     measured: Measured
     memory_regime: Literal["steady", "first_step"] | None = None
     short_run: bool | None = None
     notes: str = ""
+    diagnoses: Annotated[
+        tuple[Diagnosis, ...], Field(description="what was read otherwise than it was written; found when it is read")
+    ] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_our_words(cls, value: Any) -> Any:
+        return read_record(value, cls.model_fields, Measured.model_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A line that is no record, with the errors of its fields."""
+
+    name: str
+    error: SpecError
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -72,12 +78,28 @@ def read_records(path: Path) -> Iterator[Record]:
     SpecError
         with the line number in the path of each bad field.
     """
+    for found in read_lines(path):
+        if isinstance(found, Unread):
+            raise found.error
+        yield found
+
+
+def read_lines(path: Path) -> Iterator[Record | Unread]:
+    """Every line of a JSON Lines file that isn't blank: a record, or why it is none."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield Record.model_validate(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise SpecError(f"line {number} is not JSON: {error.msg}", path=f"/{number}") from error
-        except ValidationError as error:
-            raise SpecError(errors=field_errors(error, prefix=f"/{number}")) from error
+        if line.strip():
+            yield _record_of(number, line)
+
+
+def _record_of(number: int, line: str) -> Record | Unread:
+    name = f"line {number}"
+    try:
+        value = json.loads(line)
+        name = str(value["id"])[:MAX_NAME] if isinstance(value, dict) and value.get("id") else name
+        return Record.model_validate(value)
+    except json.JSONDecodeError as error:
+        return Unread(name, SpecError(f"line {number} is not JSON: {error.msg}", path=f"/{number}"))
+    except ValidationError as error:
+        return Unread(name, SpecError(errors=field_errors(error, prefix=f"/{number}")))
+    except (RecursionError, ValueError) as error:
+        return Unread(name, SpecError(f"line {number} can't be read: {error}", path=f"/{number}"))

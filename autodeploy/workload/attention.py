@@ -153,7 +153,7 @@ def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk:
     scores = batch_heads * seq * seq
     per_score = 4.0 + (5.0 if on.attention_dropout else 0.0)
     return [
-        Operator("scores", "gemm", W, rows=seq, columns=seq, depth=float(qk), groups=batch_heads),
+        Operator("scores", "gemm", W, rows=seq, columns=seq, depth=float(qk), groups=batch_heads, wide=True),
         Operator(
             "softmax_dropout",
             "vector",
@@ -162,7 +162,9 @@ def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk:
             backward_bytes=(per_score + 4.0) * scores,
             launches=2.0,
         ),
-        Operator("weighted_values", "gemm", W, rows=seq, columns=float(value), depth=seq, groups=batch_heads),
+        Operator(
+            "weighted_values", "gemm", W, rows=seq, columns=float(value), depth=seq, groups=batch_heads, wide=True
+        ),
     ]
 
 

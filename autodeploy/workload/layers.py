@@ -216,7 +216,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
     forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
     operators = (
-        Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h),
+        Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h, wide=True),
         Operator(
             "cross_entropy",
             "vector",

@@ -66,9 +66,12 @@ def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures) -> Floa
 
     The group of etp x ep ranks holds held_tokens * etp * ep tokens, each chosen top-k times, spread over ep ranks
     (every rank of an expert's tensor-parallel group sees all of them). With a capacity factor experts are padded to it.
+    Without sequence parallelism the ranks of a tensor-parallel group hold the same tokens: those of them that share an
+    expert work on each token once.
     """
     choices = float(model.num_experts_per_tok or 0)
-    rows = held_tokens(shard, on) * choices * (1.0 if on.replicated_dispatch else shard.etp)
+    copies = np.where(shard.sequence_parallel, 1.0, np.minimum(shard.tp, shard.etp))
+    rows = held_tokens(shard, on) * choices * (1.0 if on.replicated_dispatch else shard.etp / copies)
     return np.asarray(rows * on.capacity_factor if on.capacity_factor else rows)
 
 
@@ -107,7 +110,7 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
         # Two choices read and write values and indices (16 B a logit); sort instructions read the logits once (4 B).
         passes, launches = passes - 12.0, launches - 1.0
     operators = [
-        Operator("router", "gemm", W, rows=tokens, columns=experts, depth=model.hidden_size),
+        Operator("router", "gemm", W, rows=tokens, columns=experts, depth=model.hidden_size, wide=True),
         Operator(
             "routing",
             "vector",

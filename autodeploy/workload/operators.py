@@ -30,6 +30,7 @@ class Operator:
     launches : operators the host issues for the forward pass.
     window : which half of the layer it belongs to, for schedules that pair windows.
     per_expert : its work grows with the tokens of the busiest rank.
+    wide : stays in 16 bits where linear layers run in 8.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Operator:
     launches: Floats | float = 1.0
     per_expert: bool = False
     fused: bool = True
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
-from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.calibration.release_defaults import features_of, release_of, stack_of
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.record import Measured, Record
 
@@ -44,6 +44,10 @@ def record_on(profile: str, **changes: Any) -> Record:
         ("InternLM2-20B", "internlm2"),
         ("pretrain_llama2_7b", "llama2"),
         ("Bloom-176B", "bloom"),
+        ("DeepSeek-V3-671B", "deepseekv3"),
+        ("DeepSeek-R1", "deepseekv3"),
+        ("deepseek-33b", "deepseek"),
+        ("CodeLlama-34B", "llama2"),
     ],
 )
 def test_a_family_has_no_size_and_one_spelling(name: str, family: str) -> None:
@@ -66,6 +70,12 @@ def test_families_of_gpt_on_a100_are_those_of_the_source() -> None:
     ("date", "band"),
     [
         ("1.0.RC1", "early_2024"),
+        ("v1.0.RC2", "mid_2024"),
+        ("1.0.RC3", "mid_2024"),
+        ("2024-08", "mid_2024"),
+        ("2024", "mid_2024"),
+        ("2024.12.1", "current"),
+        ("26.1.0", "current"),
         ("2023-09-01", "early_2024"),
         ("2023 (release notes)", "early_2024"),
         ("2024-05-31 (commit abc)", "early_2024"),
@@ -107,9 +117,20 @@ def test_micro_batches_of_a_compiled_pipeline_add_their_gradients_apart() -> Non
 
 
 @pytest.mark.parametrize(
-    ("release", "band"), [("r1.2.0", "mindformers"), ("r1.3.0", "mindformers"), ("r1.5.0", "current")]
+    ("release", "band"),
+    [
+        ("r1.2.0", "mindformers"),
+        ("r1.3.0", "mindformers"),
+        ("v1.3.2", "mindformers"),
+        ("r1.5.0", "current"),
+        ("r1.8.0", "current"),
+        ("master", "current"),
+        ("2025-01-15", "mindformers"),
+        ("2025-06-15", "current"),
+        (None, "mindformers"),
+    ],
 )
-def test_bands_of_mindformers_follow_their_release(release: str, band: str) -> None:
+def test_bands_of_mindformers_follow_their_release(release: str | None, band: str) -> None:
     assert release_of(record_on("ascend-800t-a2", framework="mindformers", date=release)).band == band
 
 
@@ -123,15 +144,46 @@ def test_graph_mode_and_nvidia_have_bands_and_defaults_of_their_own() -> None:
     assert "dropout" in old.features - modern.features
 
 
+def test_names_of_frameworks_are_those_of_their_stacks() -> None:
+    for name in ("MindSpeed", "ModelLink", "mindspeed_llm"):
+        assert stack_of(record_on("ascend-800t-a2", framework=name)) == "mindspeed-llm"
+    for name in ("MindFormers", "mindspore"):
+        assert "graph_mode" in release_of(record_on("ascend-800t-a2", framework=name)).features
+    sharded = release_of(record_on("ascend-800t-a2", framework="torchtitan-npu"))
+    assert (sharded.band, sharded.dispatcher) == ("current", "alltoall")
+    assert {"overlap_grad_reduce", "overlap_param_gather"} <= sharded.features
+
+
+def test_a100_is_of_2021_until_a_run_says_otherwise() -> None:
+    old = record_on("nvidia-a100-80g", date=None)
+    assert "dropout" in release_of(old).features
+    named = old.strategy.model_copy(update={"features": ("flash_attention",)})
+    for later in (old.model_copy(update={"strategy": named}), old.model_copy(update={"date": "2024-03-01"})):
+        assert "dropout" not in release_of(later).features
+        assert "flash_attention" in release_of(later).features
+        assert release_of(later).fields == ()
+    assert dict(release_of(old).fields) == {"sequence_parallel": False, "distributed_optimizer": False}
+
+
+def test_a_named_fusion_cancels_what_its_release_leaves_out() -> None:
+    early = record_on("ascend-800t-a2", framework="mindspeed-llm", date="1.0.RC1")
+    fused = early.strategy.model_copy(update={"features": ("fused_rotary", "fused_gradient_accumulation")})
+    assert {"unfused_rotary", "unfused_gradient_accumulation"} <= features_of(early)
+    found = features_of(early.model_copy(update={"strategy": fused}))
+    assert not {name for name in found if name.startswith("unfused")}
+    assert not {"fused_rotary", "fused_gradient_accumulation"} & found
+
+
 def _modern() -> Record:
     return next(r for r in shipped() if r.cluster.profile == "nvidia-h100")
 
 
 def test_what_was_on_is_what_is_named_and_what_the_release_had_on() -> None:
     record = _modern()
-    named = record.strategy.model_copy(update={"features": ("moe_fb_overlap",)})
-    found = features_of(record.model_copy(update={"strategy": named}))
-    assert found == {"adaptive_pipe"} | release_of(record).features
+    document = record.model_dump(mode="json", exclude={"diagnoses"})
+    document["strategy"]["features"] = ["moe_fb_overlap"]
+    named = Record.model_validate(document)
+    assert features_of(named) == {"adaptive_pipe"} | release_of(named).features
 
 
 def test_step_time_follows_from_tokens_per_second_and_card() -> None:

@@ -179,7 +179,10 @@ def test_every_shipped_record_is_predicted() -> None:
     assert report().summary.skipped == 0
     for row in report().rows:
         assert row.predicted is not None
-        assert np.isfinite(list(row.predicted.model_dump().values())).all(), row.id
+        numbers = row.predicted.model_dump()
+        low, high = numbers.pop("step_time_interval_s")
+        assert np.isfinite([low, high, *numbers.values()]).all(), row.id
+        assert 0.0 < low < row.predicted.step_time_s < high, row.id
 
 
 def test_every_published_run_passes_the_arithmetic_rules() -> None:

@@ -13,6 +13,7 @@ from cost_models.compute import (
     attention_flops,
     attention_s,
     attention_saturation,
+    cast_s,
     exposed_depth,
     gemm_efficiency,
     gemm_s,
@@ -207,3 +208,42 @@ def test_waves_count_only_where_the_profile_has_units() -> None:
     waves = replace(RATES, gemm_units=108.0)
     assert float(gemm_s(4096, 3072, 8192, waves)) > float(gemm_s(4096, 3072, 8192, RATES))
     assert float(gemm_s(49_152, 8192, 8192, waves)) < 1.05 * float(gemm_s(49_152, 8192, 8192, RATES))
+
+
+# -- 8 bits ----------------------------------------------------------------------------------------------------------
+
+NARROW = replace(RATES, peak_flops=2.0 * float(RATES.peak_flops), wide_peak_flops=RATES.peak_flops)
+
+
+def test_a_deep_product_in_8_bits_takes_half_as_long_and_a_shallow_one_more_than_half() -> None:
+    ratios = [
+        float((gemm_s(8192, 8192, k, NARROW) - RATES.cube_op_s) / (gemm_s(8192, 8192, k, RATES) - RATES.cube_op_s))
+        for k in (10**7, 65536, 8192, 1024)
+    ]
+    assert ratios[0] == pytest.approx(0.5, rel=1e-3)
+    assert ratios == sorted(ratios)
+    # The wait of a tile is a time: what lies between is k_half's share, which does not shrink.
+    lost = float(RATES.gemm_k_half) / 1024
+    rest = 1.0 + 2.0 * float(RATES.gemm_mn_half) / 8192
+    assert ratios[3] == pytest.approx((rest + 2.0 * lost) / (rest + lost) / 2.0, rel=1e-9)
+
+
+def test_weights_of_8_bits_are_half_the_bytes_where_memory_bounds() -> None:
+    few, many = 4, 8192
+    wide, narrow = (grouped_gemm_s(16, few, many, many, rates) - RATES.cube_op_s for rates in (RATES, NARROW))
+    weights, results = many * many + few * many, few * many
+    assert narrow / wide == pytest.approx((weights + 2 * results) / (2 * weights + 2 * results), rel=1e-9)
+
+
+def test_only_operands_of_8_bits_are_cast() -> None:
+    assert float(cast_s(1e6, RATES)[0]) == 0.0
+    streamed = 4.0 * 1e6 / (float(RATES.hbm_bytes_per_s) * float(RATES.hbm_fraction))
+    assert float(cast_s(1e6, NARROW)) == pytest.approx(streamed + float(RATES.cube_op_s), rel=1e-12)
+
+
+def test_what_stays_in_16_bits_has_their_rates() -> None:
+    assert NARROW.wide() == RATES
+    assert RATES.wide() is RATES
+    assert attention_s(1e12, 128, 4096, NARROW.wide(), backward=False) == attention_s(
+        1e12, 128, 4096, RATES, backward=False
+    )

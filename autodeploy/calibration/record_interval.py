@@ -1,0 +1,38 @@
+"""The 80 % interval of a record's predicted step time: as plans have it, widened for what its diagnoses leave open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.coverage import Spread, spread_of
+from autodeploy.calibration.release_defaults import features_of
+from autodeploy.calibration.spreads import shares_node
+from autodeploy.evaluation.sensitivity import sensitivities
+
+if TYPE_CHECKING:
+    from autodeploy.calibration.predict import Prediction
+
+
+def record_spread(predicted: Prediction) -> Spread:
+    """Spread of a record's prediction. Each thing that the nearest known one stands in for counts as a feature that no
+    record vouches for.
+    """
+    record, axes = predicted.record, predicted.candidate.axes_at(0)
+    open_questions = {f"{d.path.removeprefix('/')}: {d.text}" for d in record.diagnoses if d.widens}
+    run: dict[str, Any] = {
+        "moe": record.model.is_moe,
+        "ranks": predicted.context.world,
+        "shares_node": shares_node(predicted.context.world, int(axes["tp"]), predicted.context.node_ranks),
+        "seq_length": record.training.seq_length,
+        "features": sorted(features_of(record) | open_questions),
+        **{axis: axes[axis] for axis in ("tp", "pp", "cp", "ep")},
+    }
+    return spread_of(predicted.context.family, run, _parameter_variance(predicted))
+
+
+def _parameter_variance(predicted: Prediction) -> float:
+    """Variance of a record's log prediction from the uncertainty of the fitted numbers."""
+    covariance = covariance_of(predicted.profile)
+    slopes = sensitivities(predicted.candidate, predicted.context, [predicted.layout], covariance.factors)
+    return covariance.variance_of(slopes[0])

@@ -1,0 +1,120 @@
+"""A record as a run that can be priced: what contradicts the cluster, the model or the chip gives way, and is said.
+
+It ran, so no rule refuses it. Where two fields of a record can't both be true, the one that the speed hangs on more
+stands: degrees over the number of cards, cards over dp, the model's layers over a list of stages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.calibration.release_defaults import release_of
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.strategy_layout import chunks_of, layout_of
+from autodeploy.specs.record_reading import Diagnosis
+from cost_models.schedule import schedule_problem
+
+if TYPE_CHECKING:
+    from autodeploy.specs.record import Record
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
+
+
+def runnable(record: Record, profile: Profile) -> Record:
+    """The record without contradictions, each a diagnosis more; the record itself where there is none.
+
+    Raises
+    ------
+    SpecError
+        if most of its stages would hold nothing: such a run has not been.
+    """
+    _refuse_empty_stages(record)
+    found: list[Diagnosis] = []
+    update: dict[str, Any] = {}
+    if training := _precision(record, profile, found):
+        update["training"] = training
+    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
+    strategy = record.strategy
+    needed = strategy.tp * strategy.pp * strategy.cp
+    if record.cluster.num_npus is not None and ranks < needed:
+        cards = -(-needed // profile.devices_per_npu)
+        update["cluster"] = record.cluster.model_copy(update={"num_npus": cards})
+        found.append(_note("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards"))
+        ranks = cards * profile.devices_per_npu
+    unsaid = {name: value for name, value in release_of(record).fields if name not in strategy.model_fields_set}
+    changes = unsaid | _strategy(record, ranks, found)
+    if changes:
+        update["strategy"] = strategy.model_copy(update=changes)
+    if not update and not found:
+        return record
+    return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *found)})
+
+
+def _refuse_empty_stages(record: Record) -> None:
+    """Embedding, head and prediction modules may have stages of their own; nothing else but layers can."""
+    model = record.model
+    parts = model.num_hidden_layers + model.num_nextn_predict_layers + 2
+    for name in ("pp", "vpp"):
+        if getattr(record.strategy, name) > parts:
+            count = getattr(record.strategy, name)
+            raise SpecError(f"{name} {count} for {model.num_hidden_layers} layers", path=f"/strategy/{name}")
+
+
+def _note(path: str, text: str, *, widens: bool = True) -> Diagnosis:
+    return Diagnosis(path=path, text=text, widens=widens)
+
+
+def _precision(record: Record, profile: Profile, found: list[Diagnosis]) -> Any:
+    """The run's training in 16 bits where the chip has no peak for its number format."""
+    peaks = profile.device(record.cluster.device).peak_flops
+    precision = record.training.precision
+    if precision in peaks or "bf16" not in peaks:
+        return None
+    found.append(_note("/training/precision", f"the chip has no {precision} peak; read as bf16"))
+    return record.training.model_copy(update={"precision": "bf16"})
+
+
+def _strategy(record: Record, ranks: int, found: list[Diagnosis]) -> dict[str, Any]:
+    """Fields of the strategy that give way."""
+    strategy = record.strategy
+    changes: dict[str, Any] = {}
+    cut = strategy.tp * strategy.pp * strategy.cp
+    replicas = max(1, ranks // cut)
+    if strategy.dp is not None and strategy.dp != replicas:
+        found.append(_note("/strategy/dp", f"{strategy.dp} is not {ranks} ranks over tp x pp x cp; {replicas} follows"))
+        changes["dp"] = None
+    if ranks % cut:
+        found.append(_note("/cluster/num_npus", f"{ranks % cut} of {ranks} ranks are left over by tp x pp x cp {cut}"))
+    share = strategy.micro_batch_size * replicas
+    batch = record.training.global_batch_size.value
+    if batch % share:
+        text = f"{batch} sequences are no multiple of micro batch x dp {share}; the fullest replica sets the time"
+        found.append(_note("/training/global_batch_size", text))
+    changes |= _schedule(strategy, -(-batch // share), found)
+    if strategy.layers_per_stage is not None and (problem := _placement_problem(record, changes)):
+        found.append(_note("/strategy/layers_per_stage", f"{problem}; spread evenly"))
+        changes["layers_per_stage"] = None
+    return changes
+
+
+def _schedule(strategy: Strategy, micro_batches: int, found: list[Diagnosis]) -> dict[str, Any]:
+    """The interleaved schedule, of as many chunks, where the named one can't have this shape."""
+    kind = strategy.schedule
+    if kind not in {"dualpipev", "dualpipe"}:
+        return {}
+    vpp = 2 if strategy.vpp > 2 else chunks_of(strategy)
+    problem = schedule_problem(kind, strategy.pp, vpp, micro_batches)
+    if problem is None and strategy.vpp <= 2:
+        return {}
+    found.append(_note("/strategy/schedule", f"{problem or f'{kind} has two chunks a stage'}; read as interleaved"))
+    return {"schedule": "interleaved", "vpp": max(strategy.vpp, vpp) if strategy.pp > 1 else 1}
+
+
+def _placement_problem(record: Record, changes: dict[str, Any]) -> str:
+    """Why the listed layers can't be the model's; "" if they can."""
+    strategy = record.strategy.model_copy(update=changes)
+    try:
+        layout_of(strategy, (record.model.num_hidden_layers,))
+    except SpecError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,265 @@
+"""Reading a published run: other spellings and units, fields that are absent or unknown, hardware without a profile.
+
+A run that somebody measured is predicted even where it says something that AutoDeploy has no word for: the nearest
+known thing stands in, and a diagnosis says which. What has no near thing, or no size, stays as it is and is refused
+with its path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.specs import record_words as words
+from autodeploy.specs.base import Document
+from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.model import PATTERNS, ModelSpec
+from autodeploy.specs.record_hardware import device_named, profile_named, profile_of_device
+from autodeploy.specs.record_strategy import read_strategy
+from autodeploy.specs.training import TrainingSpec
+from hardware_profiles.loader import list_profiles, load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ASSUMED_MICRO_BATCHES = 32  # a replica, where a run does not say its batch: what its pipeline fills and drains is small
+
+
+class Diagnosis(Document):
+    """What was read otherwise than it was written.
+
+    widens : whether the prediction may be further off for it.
+    """
+
+    path: str
+    text: str
+    widens: bool = True
+
+
+class Diagnoses:
+    """The diagnoses of one record, in the order they were found."""
+
+    def __init__(self) -> None:
+        self.found: list[Diagnosis] = []
+
+    def say(self, path: str, text: str, *, widens: bool = True) -> None:
+        """Adds one."""
+        self.found.append(Diagnosis(path=path, text=text, widens=widens))
+
+    def word(self, path: str, given: Any, same: Mapping[str, str], nearest: Mapping[str, str] | None = None) -> Any:
+        """The vocabulary's word for what is given; what no table has stays as it is."""
+        if not isinstance(given, str | bool):
+            return given
+        name = words.key(given)
+        if name in same:
+            return same[name]
+        if nearest and name in nearest:
+            self.say(path, f"{given!r} is not modelled; read as the nearest, {nearest[name]}")
+            return nearest[name]
+        return given
+
+    def without_unknown(self, path: str, section: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+        """The section without keys that no document has."""
+        kept = {}
+        for name, value in section.items():
+            if name in known:
+                kept[name] = value
+            elif name not in words.IDLE:
+                self.say(f"{path}/{name}", f"unknown key {name!r} is not read", widens=value not in (None, False))
+        return kept
+
+
+def read_record(value: Any, fields: Iterable[str], measured: Iterable[str]) -> Any:
+    """A record's mapping in the words of the documents, with its diagnoses; anything but a mapping as it is.
+
+    Parameters
+    ----------
+    fields : of a record. measured : of what it measured.
+    """
+    if not isinstance(value, Mapping) or "diagnoses" in value:
+        return value
+    log = Diagnoses()
+    record = {str(k): v for k, v in value.items() if v is not None or k in {"strategy"}}
+    record = {k: v for k, v in record.items() if k in fields} | {"id": str(record.get("id", "unnamed"))}
+    record.setdefault("source", "not stated")
+    for name in ("source", "date", "confidence", "framework", "notes"):
+        if name in record and not isinstance(record[name], str):
+            record[name] = str(record[name])
+    if record.get("memory_regime") not in {None, "steady", "first_step"}:
+        log.say("/memory_regime", f"{record.pop('memory_regime')!r} is not known; read as steady")
+    if record.get("strategy") is None:
+        log.say("/strategy", "absent; read as data parallel only")
+        record["strategy"] = {}
+    readers = {"model": _model, "cluster": _cluster, "training": _training, "strategy": read_strategy}
+    for name, reader in readers.items():
+        if isinstance(record.get(name), Mapping):
+            record[name] = reader(dict(record[name]), log)
+    if isinstance(record.get("measured"), Mapping):
+        record["measured"] = _measured(dict(record["measured"]), record, measured, log)
+    _cards(record, log)
+    _batch(record, log)
+    record["diagnoses"] = tuple(log.found)
+    return record
+
+
+def _model(model: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
+    """The model under its own fields' names."""
+    named: dict[str, Any] = {}
+    for name, value in model.items():
+        own = words.MODEL_FIELDS.get(name, name) if name not in ModelSpec.model_fields else name
+        if value is not None and (own == name or own not in model):
+            named[own] = value
+    named.setdefault("name", "unnamed")
+    named = log.without_unknown("/model", named, ModelSpec.model_fields)
+    if "hidden_act" in named:
+        named["hidden_act"] = log.word("/model/hidden_act", named["hidden_act"], words.ACTIVATIONS)
+    if "layer_types" in named and (problem := _types_problem(named)):
+        log.say("/model/layer_types", f"{problem}; every layer is read alike")
+        del named["layer_types"]
+    return named
+
+
+def _types_problem(model: Mapping[str, Any]) -> str:
+    """Why the layers' attention can't be told from the model's list or pattern; "" if it can."""
+    types, layers = model["layer_types"], model.get("num_hidden_layers")
+    if isinstance(types, str) and types.strip().lower().replace("_", " ") not in PATTERNS:
+        return f"unknown pattern {types[:60]!r}"
+    if isinstance(types, list | tuple) and len(types) != layers:
+        return f"{len(types)} entries for {layers} layers"
+    if model.get("sliding_window") is None and "sliding" in str(types):
+        return "there is no sliding_window"
+    return ""
+
+
+def _cluster(cluster: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
+    """The cluster on a shipped profile and one of its devices."""
+    found = {k: v for k, v in cluster.items() if v is not None}
+    for name in ("num_gpus", "num_devices", "num_cards"):
+        if name in found:
+            found.setdefault("num_npus", found[name])
+            del found[name]
+    found = log.without_unknown("/cluster", found, ClusterSpec.model_fields)
+    if "num_npus" in found:
+        found["num_npus"] = words.whole(found["num_npus"])
+    given, device = found.get("profile"), found.get("device")
+    if given is None and isinstance(device, str) and (of_device := profile_of_device(device)):
+        found["profile"] = of_device
+    elif isinstance(given, str):
+        profile, same = profile_named(given)
+        if profile is not None:
+            found["profile"] = profile
+        if profile is not None and not same:
+            log.say("/cluster/profile", f"there is no profile of {given}; {profile} is the nearest")
+    if isinstance(device, str) and isinstance(found.get("profile"), str):
+        _device(found, device, log)
+    return found
+
+
+def _device(cluster: dict[str, Any], device: str, log: Diagnoses) -> None:
+    """The named device, the profile that has it, or the nearest device."""
+    known, same = device_named(cluster["profile"], device)
+    if not same and (other := profile_of_device(device)):
+        known, same = device_named(other, device)
+        log.say("/cluster/profile", f"{cluster['profile']} has no {device}; {other} has it", widens=False)
+        cluster["profile"] = other
+    if known is None:
+        del cluster["device"]
+    else:
+        cluster["device"] = known
+    if not same:
+        text = f"there is no device {device!r}; {known or 'the default of ' + cluster['profile']} is the nearest"
+        log.say("/cluster/device", text)
+
+
+def _training(training: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
+    """The run's sizes; published runs state no imbalance: one without means balanced experts."""
+    found = {k: v for k, v in training.items() if v is not None}
+    for other, name in (("sequence_length", "seq_length"), ("seq_len", "seq_length"), ("gbs", "global_batch_size")):
+        if other in found:
+            found.setdefault(name, found[other])
+            del found[other]
+    found = log.without_unknown("/training", found, TrainingSpec.model_fields)
+    found |= {name: words.whole(found[name]) for name in ("seq_length", "global_batch_size") if name in found}
+    if "precision" in found:
+        found["precision"] = log.word(
+            "/training/precision", found["precision"], words.PRECISIONS, words.NEAREST_PRECISIONS
+        )
+    if "routing_imbalance" not in found:
+        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+    return found
+
+
+def _cards(record: dict[str, Any], log: Diagnoses) -> None:
+    """Cards of a run that states all its degrees and no number of cards."""
+    cluster, strategy = record.get("cluster"), record.get("strategy")
+    if not isinstance(cluster, dict) or not isinstance(strategy, dict) or {"num_npus", "blocks"} & cluster.keys():
+        return
+    sizes = [strategy.get(name, 1) for name in ("tp", "pp", "cp", "dp")]
+    if "dp" in strategy and all(isinstance(size, int) and size > 0 for size in sizes):
+        ranks = math.prod(sizes)
+        profile = cluster.get("profile")
+        dies = load_profile(profile, calibrated=False).devices_per_npu if profile in list_profiles() else 1
+        cluster["num_npus"] = -(-ranks // dies)
+        log.say("/cluster/num_npus", f"absent; {cluster['num_npus']} hold tp x pp x cp x dp", widens=False)
+
+
+def _batch(record: dict[str, Any], log: Diagnoses) -> None:
+    """A batch for a run that states a speed and no batch: one whose pipelines are mostly full."""
+    training, cluster, strategy = (record.get(name) for name in ("training", "cluster", "strategy"))
+    if not all(isinstance(s, Mapping) for s in (training, cluster, strategy)):
+        return
+    assert isinstance(training, dict)
+    assert isinstance(cluster, dict)
+    assert isinstance(strategy, dict)
+    sizes = [strategy.get(name) or 1 for name in ("tp", "pp", "cp", "micro_batch_size")]
+    cards = cluster.get("num_npus")
+    if "global_batch_size" in training or not all(isinstance(n, int) and n > 0 for n in (*sizes, cards)):
+        return
+    tp, pp, cp, micro = sizes
+    assert isinstance(cards, int)
+    training["global_batch_size"] = max(1, cards // (tp * pp * cp)) * micro * max(ASSUMED_MICRO_BATCHES, 4 * pp)
+    log.say("/training/global_batch_size", f"absent; {training['global_batch_size']} sequences are assumed")
+
+
+def _measured(
+    measured: dict[str, Any], record: Mapping[str, Any], fields: Iterable[str], log: Diagnoses
+) -> dict[str, Any]:
+    """What was measured, in the units of the document."""
+    found = {k: v for k, v in measured.items() if v is not None}
+    training, cluster = record.get("training"), record.get("cluster")
+    cards = cluster.get("num_npus") if isinstance(cluster, Mapping) else None
+    seq = training.get("seq_length") if isinstance(training, Mapping) else None
+    if not all(isinstance(size, int) and size > 0 for size in (cards, seq)):
+        cards = seq = None
+    if isinstance(peaks := found.get("peak_memory_gib"), list) and all(isinstance(p, int | float) for p in peaks):
+        found["peak_memory_gib"] = max(peaks, default=None)  # one a rank: the fullest decides
+    for name, (own, factor) in _UNITS.items():
+        if isinstance(value := found.get(name), int | float) and not isinstance(value, bool):
+            found.setdefault(own, value * factor)
+            found.pop(name)
+    for name, own, size in (
+        ("tokens_per_s", "tokens_per_s_per_npu", cards and 1.0 / cards),
+        ("samples_per_s", "tokens_per_s_per_npu", cards and seq and seq / cards),
+        ("samples_per_s_per_npu", "tokens_per_s_per_npu", seq),
+    ):
+        if isinstance(value := found.get(name), int | float) and isinstance(size, int | float) and size:
+            found.setdefault(own, value * size)
+            found.pop(name)
+    for name in [name for name in found if name not in fields]:
+        log.say(f"/measured/{name}", f"unknown key {name!r} is not read", widens=False)
+        del found[name]
+    return found
+
+
+_UNITS = {
+    **dict.fromkeys(("tokens_per_s_per_gpu", "tokens_per_s_per_device"), ("tokens_per_s_per_npu", 1.0)),
+    "tokens_per_day": ("tokens_per_s", 1.0 / 86_400.0),
+    **dict.fromkeys(("step_time_ms", "iteration_ms"), ("step_time_s", 1e-3)),
+    **dict.fromkeys(("iteration_time_s", "iter_time_s"), ("step_time_s", 1.0)),
+    **dict.fromkeys(("peak_memory_mib", "peak_memory_mb"), ("peak_memory_gib", 1.0 / 1024.0)),
+    "peak_memory_gb": ("peak_memory_gib", 1e9 / 2**30),
+    **dict.fromkeys(("tflops_per_gpu", "tflops_per_device", "tflops"), ("tflops_per_npu", 1.0)),
+    "mfu_pct": ("mfu", 0.01),
+    "samples_per_s_per_gpu": ("samples_per_s_per_npu", 1.0),
+}
