@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 EACH: Final = 0.6
 """CP-SAT's deterministic time for one master problem, at most."""
+ROUND: Final = 0.01
+"""What a round counts at least: its paths and its model take time, too."""
 
 
 def count_bound_s(
@@ -48,7 +50,7 @@ def count_bound_s(
             should_cancel=should_cancel,
             memory=memory,
         )
-        bound, work = max(bound, low + problem.tail_s), work + spent
+        bound, work = max(bound, low + problem.tail_s), work + max(spent, ROUND)
         if found is None:
             break
         layout = found
