@@ -94,7 +94,7 @@ def run(
 def test_cancelling_returns_the_plan_and_a_valid_bound(
     space: tuple[Searched, Budget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(space, Polls(1), monkeypatch)  # loads what is loaded at its first use
+    run(space, Polls(None), monkeypatch)  # loads what is loaded at its first use
     whole = Polls(None)
     proven = run(space, whole, monkeypatch)
     assert whole.count > 20
