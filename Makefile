@@ -46,8 +46,9 @@ serve: $(READY) ## Serve the API and the pages
 	@$(BIN)/autodeploy db upgrade
 	@$(BIN)/autodeploy serve
 
+# In the order of the files the small ones come last, and the workers end together.
 test: $(STAMP) ## Run the tests; AUTODEPLOY_REQUIRE_ALL=1 turns skips into failures
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
 	@$(BIN)/python -m tests.benchmarks

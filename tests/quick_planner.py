@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
-from autodeploy.planner import LaunchRules
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
@@ -23,6 +22,7 @@ from tests import factories
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.planner import LaunchRules
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -97,6 +97,8 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
 
 def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
     """No rule, every feature."""
+    from autodeploy.planner import LaunchRules  # late: hundreds of processes start with this planner, few need it
+
     return LaunchRules((), frozenset({"full", "norm"}), frozenset(FEATURES))
 
 

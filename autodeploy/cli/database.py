@@ -59,22 +59,14 @@ def prune(
 @app.command("export", epilog="Example: autodeploy db export backup.jsonl")
 def export_file(file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")]) -> None:
     """Write everything that is stored to a file, while the service may go on."""
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import replacing, talk
     from autodeploy.store.dump import export_lines
 
-    part = file.with_name(f".{file.name}.part")
     rows = 0
-    with current_database() as database:
-        try:
-            with part.open("w", encoding="utf-8") as stream:
-                for line in export_lines(database):
-                    rows += "table" in line
-                    stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
-            part.replace(file)
-        except OSError as error:
-            raise SpecError(f"{file} can't be written: {error.strerror or error}") from error
-        finally:
-            part.unlink(missing_ok=True)
+    with current_database() as database, replacing(file) as stream:
+        for line in export_lines(database):
+            rows += "table" in line
+            stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
     talk(f"{rows} rows written to {file}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from autodeploy.errors import SpecError
 
@@ -17,7 +17,7 @@ WIDTH = 100
 
 
 def write_report(text: str, output: Path | None) -> None:
-    """Writes the report, ended by a line break; a file is replaced whole or not at all.
+    """Writes the report, ended by a line break, to stdout or as `replacing` does.
 
     Raises
     ------
@@ -29,14 +29,35 @@ def write_report(text: str, output: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    part = output.with_name(f".{output.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(output)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise SpecError(f"{output} can't be written: {error.strerror or error}", hint="choose another -o") from error
+    with replacing(output) as stream:
+        stream.write(text)
     talk(f"written to {output}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A stream to a file that is replaced whole or not at all, at the end of the block.
+
+    Devices, pipes and links (`/dev/null`, `/dev/stdout`) are written to as they are: a renamed file would take their
+    place.
+
+    Raises
+    ------
+    SpecError
+        when the file can't be written.
+    """
+    whole = not path.is_symlink() and (path.is_file() or not path.exists())
+    part = path.with_name(f".{path.name}.{os.getpid()}.part") if whole else path
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            yield stream
+        if whole:
+            part.replace(path)
+    except OSError as error:
+        raise SpecError(f"{path} can't be written: {error.strerror or error}", hint="choose another file") from error
+    finally:
+        if whole:
+            part.unlink(missing_ok=True)
 
 
 def write_text_report(text: str, output: Path | None) -> None:

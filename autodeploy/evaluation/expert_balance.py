@@ -120,7 +120,9 @@ def prediction_error(context: Context, ep: int) -> float:
 def _each(first: Floats, second: Floats, values: Callable[..., Sequence[tuple[float, ...]]]) -> tuple[Floats, ...]:
     """`values` of the distinct pairs of whole numbers, one array a result."""
     pairs, inverse = np.unique(first.astype(np.int64) << 32 | second.astype(np.int64), return_inverse=True)
-    rows = np.array(values(*((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())))
+    # Without candidates one pair is asked all the same: it says how many results there are.
+    asked = pairs.tolist() or [1 << 32 | 1]
+    rows = np.array(values(*((pair >> 32, pair & 0xFFFFFFFF) for pair in asked)))
     return tuple(np.ascontiguousarray(rows[inverse, column]) for column in range(rows.shape[1]))
 
 

@@ -110,6 +110,8 @@ class SearchProcess:
                 self._end()
 
     def _end(self) -> None:
-        if self._pid is not None:
+        # A process that is still starting has told no number yet; its executor knows it.
+        pids = {self._pid} if self._pid is not None else set(getattr(self._pool, "_processes", None) or ())
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)

@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.errors import OverloadError
 from autodeploy.jobs.call_pool import CallPool
-from autodeploy.services import open_services
+from autodeploy.services import open_services, session
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec
 from tests import factories
@@ -25,6 +25,23 @@ pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
 WAIT = {"Prefer": "wait=60"}
 TEXT = {"Content-Type": "text/plain"}
+
+
+class KeptCalls(CallPool):
+    """Its processes outlive the app."""
+
+    def close(self) -> None:
+        """Not yet."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_calls() -> Iterator[None]:
+    """Every app of this module asks the same processes: they know no database."""
+    calls = KeptCalls(quick_settings("sqlite:///unused.db"), QUICK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "CallPool", lambda settings, planner: calls)
+        yield
+    CallPool.close(calls)
 
 
 @pytest.fixture

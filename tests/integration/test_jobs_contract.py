@@ -222,13 +222,14 @@ def answers(call: Callable[[], Any]) -> Any:
         return None
 
 
+# It imports no more than a runner does: the processes that it starts import it, too.
 RUNNER = """
 import sys, time
 from autodeploy.services import open_services
-from tests.integration.conftest import QUICK, quick_settings
+from autodeploy.settings import Settings
 if __name__ == "__main__":
-    settings = quick_settings(sys.argv[1], jobs=sys.argv[2])
-    with open_services(settings, with_runner=True, as_worker=settings.jobs == "procrastinate", planner=QUICK):
+    settings = Settings.model_validate_json(sys.argv[1])
+    with open_services(settings, with_runner=True, as_worker=settings.jobs == "procrastinate", planner=sys.argv[2]):
         print("ready", flush=True)
         time.sleep(120)
 """
@@ -238,7 +239,7 @@ if __name__ == "__main__":
 def test_a_killed_runner_leaves_no_process_and_its_search_is_taken_over_at_once(runners, tmp_path):
     script = tmp_path / "runner.py"
     script.write_text(RUNNER)
-    command = [sys.executable, str(script), runners.database_url, runners.jobs]
+    command = [sys.executable, str(script), runners.settings().model_dump_json(exclude_unset=True), QUICK]
     with (
         runners.submitting() as services,
         subprocess.Popen(

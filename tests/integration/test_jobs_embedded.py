@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,6 +19,7 @@ from autodeploy.store.migrate import upgrade
 from autodeploy.store.queue import Queue
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.quick_planner import SLOW
+from tests.support.programs import children_of
 
 pytestmark = pytest.mark.integration
 
@@ -59,4 +61,21 @@ def test_a_runner_whose_processes_do_not_start_is_not_ready(sqlite_url):
     runner.start()
     eventually(lambda: not runner.is_alive())
     runner.stop()
+    database.close()
+
+
+def test_stopping_does_not_wait_for_a_process_that_is_still_starting(sqlite_url, tmp_path, monkeypatch):
+    begun = tmp_path / "begun"
+    planner = tmp_path / "planner_that_takes_its_time.py"
+    planner.write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(60)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    database = Database(sqlite_url)
+    upgrade(database)
+    runner = EmbeddedRunner(database, quick_settings(sqlite_url), planner=planner.stem)
+    runner.start()
+    eventually(begun.exists)
+    asked_s = time.monotonic()
+    runner.stop()
+    assert time.monotonic() - asked_s < 20
+    assert children_of(os.getpid()) == []
     database.close()

@@ -65,7 +65,7 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
         assert stage_bound_s(problem, relaxed, truth * (1 + 1e-9)) <= truth * (1 + 1e-9), seed
         paths = path_bound_s(problem, library, rounds=20).bound_s
         assert paths <= truth * (1 + 1e-9), seed
-        whole, _ = count_bound_s(problem, library, 2.0 * truth, deterministic_time=0.05)
+        whole, _ = count_bound_s(problem, library, 2.0 * truth, deterministic_time=0.005)
         assert whole <= truth * (1 + 1e-9), seed
         assert solve(problem, effort=FAST).bound_s <= truth * (1 + 1e-9), seed
         without = path_bound_s(replace(problem, limit_bytes=1e9), library, rounds=20).bound_s

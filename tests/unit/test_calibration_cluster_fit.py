@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.benchmarks import adjacent_group, collective_overlay, collective_s, gemm_overlay
-from autodeploy.calibration.cluster_fit import ClusterRun, Overlay, cluster_parameters, factors_of, fit_cluster
+from autodeploy.calibration.cluster_fit import (
+    ClusterFit,
+    ClusterRun,
+    Overlay,
+    cluster_parameters,
+    factors_of,
+    fit_cluster,
+)
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.planner import estimate, profile_hash
@@ -46,6 +53,12 @@ def run(of: Spec, factor: float, name: str = "a", truth: Overlay | None = None) 
     return ClusterRun(name, name, factor * step_s(of, truth or plain), 0.0, lambda overlay: step_s(of, overlay))
 
 
+@cache
+def fitted_to_one_run(factor: float) -> ClusterFit:
+    """The shipped profile fitted to one run that took so much longer than predicted."""
+    return fit_cluster(load_profile(NAME), [run(spec(), factor)], {"profile": NAME}, "one run")
+
+
 def machine() -> Machine:
     profile = load_profile(NAME)
     return machine_of(profile, profile.device(), cluster_topology(profile, num_npus=8), precision="bf16")
@@ -53,7 +66,7 @@ def machine() -> Machine:
 
 @pytest.mark.parametrize("factor", [0.85, 1.0, 1.2])
 def test_one_run_moves_the_prediction_most_of_the_way(factor: float) -> None:
-    found = fit_cluster(load_profile(NAME), [run(spec(), factor)], {"profile": NAME}, "one run")
+    found = fitted_to_one_run(factor)
     assert found.before[0] == pytest.approx(-math.log(factor), abs=1e-9)
     assert abs(found.after[0]) <= 0.27 * abs(found.before[0]) + 1e-6
     assert step_s(spec(), found.overlay) == pytest.approx(math.exp(found.after[0]) * run(spec(), factor).measured_s)
@@ -61,8 +74,7 @@ def test_one_run_moves_the_prediction_most_of_the_way(factor: float) -> None:
 
 
 def test_what_a_run_does_not_use_stays_as_shipped() -> None:
-    found = fit_cluster(load_profile(NAME), [run(spec(), 1.2)], {"profile": NAME}, "one run")
-    factors = factors_of(found)
+    factors = factors_of(fitted_to_one_run(1.2))
     assert factors["grouped"] == factors["permute"] == 1.0
     assert factors["software"] > 1.0
     assert factors["gemm"] < 1.0
@@ -152,10 +164,12 @@ def test_benchmarks_alone_make_an_overlay() -> None:
 
 def test_an_overlay_says_how_well_its_runs_know_the_factors() -> None:
     shipped = load_profile(NAME)
-    covariances = []
-    for runs in ([], [run(spec(), 1.2)], [run(spec(tp), 1.2, str(tp)) for tp in (8, 1)]):
-        overlay = fit_cluster(shipped, runs, {"profile": NAME}, "its runs").overlay
-        covariances.append(covariance_of(apply_overlay(shipped, overlay)))
+    none, two_runs = (
+        fit_cluster(shipped, runs, {"profile": NAME}, "its runs")
+        for runs in ([], [run(spec(tp), 1.2, str(tp)) for tp in (8, 1)])
+    )
+    fits = (none, fitted_to_one_run(1.2), two_runs)
+    covariances = [covariance_of(apply_overlay(shipped, fit.overlay)) for fit in fits]
     names = [factor.name for factor in covariances[0].factors]
     assert names == [p.name for p in cluster_parameters(shipped, {"profile": NAME})]
     assert covariances[0].in_residuals == pytest.approx(0.10**2)

@@ -291,6 +291,22 @@ def test_output_that_can_not_be_written(command, planned, spec_path):
     assert "can't be written" in err
 
 
+def test_what_is_no_file_is_written_to_and_stays(command, planned, spec_path, tmp_path):
+    """As root, a file renamed over /dev/null would take its place."""
+    planned(factories.plan_set())
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for output in (pipe, link):
+        assert command("plan", spec_path, "-o", str(output))[0] == 0
+    assert os.read(reader, 5) == target.read_bytes()[:5]
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "spec.yaml", "target"]
+
+
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     program = f"{sys.executable} -c 'from autodeploy.cli.main import run; run()' models ls | head -1"
     done = subprocess.run(

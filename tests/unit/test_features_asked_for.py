@@ -11,6 +11,7 @@ from autodeploy.planner import plan
 from autodeploy.strategies.rules import load_rules
 
 ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
+FEW = {"tp": [2, 4], "pp": [2, 4], "vpp": [1, 2], "micro_batch_size": [1]}
 
 
 def answered(features: dict[str, str], *, target: str = "any", **training: Any):
@@ -21,7 +22,7 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
                 "model": "llama2-7b" if dense else "mixtral-8x7b",
                 "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
                 "training": {"seq_length": 4096, "global_batch_size": 128, "routing_imbalance": 1.3, **training},
-                "search": {"target": target, "effort": "fast", "features": features, "top_k": 3},
+                "search": {"target": target, "effort": "fast", "features": features, "top_k": 3, "allow": FEW},
             }
         )
     )
