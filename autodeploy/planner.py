@@ -156,8 +156,14 @@ def plan(
     created_at: str = "",
     progress: Callable[[Progress], None] | None = None,
     should_cancel: Callable[[], bool] | None = None,
+    alone: bool = False,
 ) -> PlanSet:
     """Search the strategies of a spec and return the best, ranked and explained.
+
+    Parameters
+    ----------
+    alone : only the ranked plans, for a caller that reads nothing else: no usual starting point beside them, no
+        other batches or cards that would divide better, no reason why nothing fits.
 
     Raises
     ------
@@ -212,6 +218,7 @@ def plan(
         out_of_time=stop.out_of_time,
         unrestricted=price,
         should_cancel=stop,
+        alone=alone,
     )
     result = _with_runs(prepared, result, should_cancel=stop)
     report.finished(result)
@@ -227,7 +234,9 @@ def _with_runs(prepared: Prepared, result: PlanSet, *, should_cancel: Callable[[
         if key not in searched:
             spec = _at(prepared.spec, seq_length, global_batch)
             search = spec.search.model_copy(update={"top_k": 1, "effort": "fast"})
-            searched[key] = plan(spec.model_copy(update={"search": search}), should_cancel=should_cancel).plans
+            searched[key] = plan(
+                spec.model_copy(update={"search": search}), should_cancel=should_cancel, alone=True
+            ).plans
         return searched[key]
 
     plans = tuple(_with_run(prepared, each, layouts_for) for each in result.plans)
