@@ -40,9 +40,11 @@ def explanation(plan: Plan, other: Plan | None) -> str:
     total = other.step_time_s - plan.step_time_s
     better = [p for p in sorted(gains, key=lambda p: -gains[p]) if gains[p] > 0.002 * plan.step_time_s][:3]
     worse = [p for p in sorted(gains, key=lambda p: gains[p]) if gains[p] < -0.002 * plan.step_time_s][:2]
-    text = f"{total / plan.step_time_s:+.1%} step time for {degrees(other)}"
+    share = f"{abs(total) / plan.step_time_s:.1%}"
+    than = "as long" if share == "0.0%" else f"{share} longer" if total > 0.0 else f"{share} less time"
+    text = f"{degrees(other)} takes {than}"
     if better:
-        text += ": it saves " + ", ".join(f"{gains[p]:.2f} s of {PART_NAMES[p]}" for p in better)
+        text += ": this plan saves " + ", ".join(f"{gains[p]:.2f} s of {PART_NAMES[p]}" for p in better)
     if worse:
         text += "; it pays " + ", ".join(f"{-gains[p]:.2f} s of {PART_NAMES[p]}" for p in worse)
     return text
