@@ -12,14 +12,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 from runtime_lock import part_of, runtime_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 MINIMUM = (3, 11)
 LOG_TAIL_LINES = 25
+BEAT_S = 10.0
 # Every module of the rooms; those that need what only developing installs are left.
 IMPORT_ALL = """
 import contextlib, importlib, pkgutil
@@ -60,6 +67,24 @@ def pip(*arguments: str, total: int = 0) -> list[str]:
     return log
 
 
+@contextmanager
+def heartbeat(doing: str, started_s: float) -> Iterator[None]:
+    """Says every ten seconds that something long goes on."""
+    over = Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_S):
+            show(f"  still {doing}, {time.monotonic() - started_s:.0f} s", step=0)
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def compile_imported() -> None:
     """Bytecode for all that this project imports, by importing it once; pip would compile ten times as many files.
 
@@ -89,10 +114,12 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as wanted:
         wanted.write(lock)
         wanted.flush()
-        pip("--require-hashes", "--requirement", wanted.name, total=total)
+        with heartbeat("at the packages", started_s):
+            pip("--require-hashes", "--requirement", wanted.name, total=total)
     show(f"  packages are in; now this project, {time.monotonic() - started_s:.0f} s", step=0)
-    pip("--no-deps", "--no-build-isolation", "--editable", ".")
-    compile_imported()
+    with heartbeat("at this project", started_s):
+        pip("--no-deps", "--no-build-isolation", "--editable", ".")
+        compile_imported()
     end = "\n" if sys.stderr.isatty() else ""
     print(f"{end}Installed in {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)
 
