@@ -27,14 +27,26 @@ LOCK = ROOT / "requirements.lock"
 MINIMUM = (3, 11)
 LOG_TAIL_LINES = 25
 BEAT_S = 10.0
-# Every module of the rooms; those that need what only developing installs are left.
-IMPORT_ALL = """
+# Every module of the rooms, but for those that need what only developing installs, and what a search imports late.
+WARM_UP = """
 import contextlib, importlib, pkgutil
 for room in ("cost_models", "hardware_profiles", "autodeploy", "api"):
     for found in pkgutil.walk_packages(importlib.import_module(room).__path__, room + "."):
         if not found.name.endswith("__main__"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(found.name)
+
+from autodeploy import planner
+from autodeploy.importers.spec_file import read_spec_document
+
+for allowed in ({"pp": [4], "schedule": ["interleaved"]}, {"pp": [2], "schedule": ["1f1b"]}):
+    spec = {
+        "model": "llama2-7b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+        "training": {"seq_length": 4096, "global_batch_size": 64},
+        "search": {"effort": 0.2, "allow": allowed},
+    }
+    planner.plan(read_spec_document(spec))
 """
 # What an editable install is made with.
 BUILD = frozenset({"hatchling", "editables"})
@@ -85,13 +97,14 @@ def heartbeat(doing: str, started_s: float) -> Iterator[None]:
         thread.join()
 
 
-def compile_imported() -> None:
-    """Bytecode for all that this project imports, by importing it once; pip would compile ten times as many files.
+def warm_up() -> None:
+    """Bytecode for all that this project imports, and its compiled loops, by using it once.
 
-    Without it every start compiles a thousand files where PYTHONDONTWRITEBYTECODE is set, as in many containers.
+    pip would compile ten times as many files. Without bytecode every start compiles a thousand files where
+    PYTHONDONTWRITEBYTECODE is set, as in many containers.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([sys.executable, "-c", IMPORT_ALL], cwd=ROOT, env=environment, check=True)
+    subprocess.run([sys.executable, "-c", WARM_UP], cwd=ROOT, env=environment, check=True)
 
 
 def show(text: str, step: int) -> None:
@@ -119,7 +132,7 @@ def main() -> None:
     show(f"  packages are in; now this project, {time.monotonic() - started_s:.0f} s", step=0)
     with heartbeat("at this project", started_s):
         pip("--no-deps", "--no-build-isolation", "--editable", ".")
-        compile_imported()
+        warm_up()
     end = "\n" if sys.stderr.isatty() else ""
     print(f"{end}Installed in {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)
 
