@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WIDTH = 100
+WHOLE = 34  # columns of a cell that is not folded, at most
 
 
 def write_report(text: str, output: Path | None) -> None:
@@ -59,8 +60,13 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
-def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> str:
-    """Rows under their titles in at most 100 columns; long cells are folded."""
+def table_text(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: frozenset[int] = frozenset(),
+    whole: frozenset[int] = frozenset(),
+) -> str:
+    """Rows under their titles in at most 100 columns; long cells are folded, those of `whole` columns last."""
     import io
 
     from rich.box import SIMPLE_HEAD
@@ -70,7 +76,8 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]], right: fro
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     for index, title in enumerate(columns):
-        table.add_column(title, justify="right" if index in right else "left", overflow="fold")
+        least = min(WHOLE, max(len(row[index]) for row in rows)) if index in whole and rows else None
+        table.add_column(title, justify="right" if index in right else "left", overflow="fold", min_width=least)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     stream = io.StringIO()
