@@ -108,7 +108,12 @@ def diagnostics_text(diagnostics: Diagnostics) -> str:
     titles = ("line", "in the file", "in the spec", "value", "why")
     blocks = []
     for fate in ("taken", "defaulted", "ignored", "contradicted"):
-        rows = [(*_place(n.source), n.field, n.value, n.reason) for n in getattr(diagnostics, fate)]
+        notes = getattr(diagnostics, fate)
+        beside = fate == "taken"  # few of these have a reason, and a column for it would fold all others
+        rows = [
+            (*_place(n.source), n.field, _both(n.value, n.reason) if beside else n.value, "" if beside else n.reason)
+            for n in notes
+        ]
         used = [column for column in range(len(titles)) if any(row[column] for row in rows)]
         if rows:
             unfolded = frozenset(range(2 if "why" in [titles[i] for i in used] else 3))
@@ -121,3 +126,7 @@ def _place(source: str) -> tuple[str, str]:
     """`line 60: --flag` as its number and its name."""
     place, colon, name = source.partition(": ")
     return (place.removeprefix("line "), name) if colon and place.startswith("line ") else ("", source)
+
+
+def _both(value: str, reason: str) -> str:
+    return f"{value} ({reason})" if reason else value

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from rich.console import JustifyMethod
+
 WIDTH = 100
 WHOLE = 34  # columns of a cell that is not folded, at most
 
@@ -75,9 +77,13 @@ def table_text(
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    least = {index: min(WHOLE, max(len(row[index]) for row in rows)) for index in whole if rows}
+    room = WIDTH - sum(least.values()) - 3 * (len(columns) - 1)
+    others = max(1, len(columns) - len(least))
     for index, title in enumerate(columns):
-        least = min(WHOLE, max(len(row[index]) for row in rows)) if index in whole and rows else None
-        table.add_column(title, justify="right" if index in right else "left", overflow="fold", min_width=least)
+        side: JustifyMethod = "right" if index in right else "left"
+        most = max(room // others, len(title)) if least and index not in least else None
+        table.add_column(title, justify=side, overflow="fold", min_width=least.get(index), max_width=most)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     stream = io.StringIO()
