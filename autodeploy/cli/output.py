@@ -78,7 +78,7 @@ def table_text(
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     least = {index: min(WHOLE, max(len(row[index]) for row in rows)) for index in whole if rows}
-    room = WIDTH - sum(least.values()) - 3 * (len(columns) - 1)
+    room = WIDTH - sum(least.values()) - 3 * len(columns)
     others = max(1, len(columns) - len(least))
     for index, title in enumerate(columns):
         side: JustifyMethod = "right" if index in right else "left"
