@@ -77,18 +77,31 @@ def table_text(
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    least = {index: min(WHOLE, max(len(row[index]) for row in rows)) for index in whole if rows}
-    room = WIDTH - sum(least.values()) - 3 * len(columns)
-    others = max(1, len(columns) - len(least))
+    least, most = _widths(columns, rows, whole)
     for index, title in enumerate(columns):
         side: JustifyMethod = "right" if index in right else "left"
-        most = max(room // others, len(title)) if least and index not in least else None
-        table.add_column(title, justify=side, overflow="fold", min_width=least.get(index), max_width=most)
+        table.add_column(title, justify=side, overflow="fold", min_width=least.get(index), max_width=most.get(index))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     stream = io.StringIO()
     Console(file=stream, width=WIDTH, color_system=None).print(table)
     return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+
+
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], whole: frozenset[int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """What `whole` columns need at least, and what each other has at most: narrow ones leave their room to wide ones."""
+    if not whole or not rows:
+        return {}, {}
+    needed = {index: max(len(title), *(len(row[index]) for row in rows)) for index, title in enumerate(columns)}
+    least = {index: min(WHOLE, needed[index]) for index in whole}
+    room, most = WIDTH - sum(least.values()) - 3 * len(columns), {}
+    others = sorted(needed.keys() - whole, key=lambda index: needed[index])
+    for place, index in enumerate(others):
+        most[index] = min(needed[index], max(room // (len(others) - place), len(columns[index])))
+        room -= most[index]
+    return least, most
 
 
 def yaml_text(document: Any) -> str:
