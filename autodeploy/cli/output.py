@@ -91,7 +91,7 @@ def table_text(
 def _widths(
     columns: Sequence[str], rows: Sequence[Sequence[str]], whole: frozenset[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """What `whole` columns need at least, and what each other has at most: narrow ones leave their room to wide ones."""
+    """What `whole` columns need at least, and what others have at most: narrow ones leave their room to wide ones."""
     if not whole or not rows:
         return {}, {}
     needed = {index: max(len(title), *(len(row[index]) for row in rows)) for index, title in enumerate(columns)}
