@@ -65,6 +65,8 @@ def signed_percent(share: float) -> str:
 
 def signed_seconds(value: float) -> str:
     """A difference of times as `+1.20 s`."""
+    if abs(value) < 5e-5:
+        return "0 s"
     return ("−" if value < 0 else "+") + seconds(abs(value))
 
 
