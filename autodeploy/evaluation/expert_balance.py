@@ -120,7 +120,8 @@ def prediction_error(context: Context, ep: int) -> float:
 def _each(first: Floats, second: Floats, values: Callable[..., Sequence[tuple[float, ...]]]) -> tuple[Floats, ...]:
     """`values` of the distinct pairs of whole numbers, one array a result."""
     pairs, inverse = np.unique(first.astype(np.int64) << 32 | second.astype(np.int64), return_inverse=True)
-    rows = np.array(values(*((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())))
+    known = pairs.tolist() or [1 << 32 | 1]  # without candidates there are as many results, all empty
+    rows = np.array(values(*((pair >> 32, pair & 0xFFFFFFFF) for pair in known)))
     return tuple(np.ascontiguousarray(rows[inverse, column]) for column in range(rows.shape[1]))
 
 
