@@ -162,7 +162,7 @@ def plan(
 
     Parameters
     ----------
-    alone : only the ranked plans, for a caller that reads nothing else: no usual starting point beside them, no
+    alone : only the ranked plans, for a caller that reads nothing else: half the proof, no usual start beside them, no
         other batches or cards that would divide better, no reason why nothing fits.
 
     Raises
@@ -184,7 +184,7 @@ def plan(
         searched.context_of,
         top_k=compared(spec.search),
         gap=spec.search.gap,
-        budget=budget_of(spec),
+        budget=budget_of(spec, alone=alone),
         costs=searched.costs,
         watch=report.solved,
         should_cancel=stop,
@@ -274,8 +274,8 @@ def compared(search: SearchSpec) -> int:
     return search.top_k if search.robust == "off" else max(search.top_k, TOP)
 
 
-def budget_of(spec: Spec) -> Budget:
-    """The deterministic budget of a spec's effort; a number scales the default's."""
+def budget_of(spec: Spec, *, alone: bool = False) -> Budget:
+    """The deterministic budget of a spec's effort; a number scales the default's; `alone` without the proof's half."""
     effort, top_k = spec.search.effort, spec.search.top_k
     if isinstance(effort, str):
         chosen, scale = EFFORTS[effort], SCALES[effort]
@@ -291,7 +291,7 @@ def budget_of(spec: Spec) -> Budget:
         slots=QUICK_SLOTS * scale * quick / usual,
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
-        paths=round(PATHS * scale),
+        paths=round(PATHS * scale * (0.5 if alone else 1.0)),
     )
 
 
