@@ -6,19 +6,48 @@ progress, and the end of the log when it fails.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 from runtime_lock import part_of, runtime_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 MINIMUM = (3, 11)
 LOG_TAIL_LINES = 25
+BEAT_S = 10.0
+# Every module of the rooms, but for those that need what only developing installs, and what a search imports late.
+WARM_UP = """
+import contextlib, importlib, pkgutil
+for room in ("cost_models", "hardware_profiles", "autodeploy", "api"):
+    for found in pkgutil.walk_packages(importlib.import_module(room).__path__, room + "."):
+        if not found.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(found.name)
+
+from autodeploy import planner
+from autodeploy.importers.spec_file import read_spec_document
+
+for allowed in ({"pp": [4], "schedule": ["interleaved"]}, {"pp": [2], "schedule": ["1f1b"]}):
+    spec = {
+        "model": "llama2-7b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+        "training": {"seq_length": 4096, "global_batch_size": 64},
+        "search": {"effort": 0.2, "allow": allowed},
+    }
+    planner.plan(read_spec_document(spec))
+"""
 # What an editable install is made with.
 BUILD = frozenset({"hatchling", "editables"})
 
@@ -50,6 +79,34 @@ def pip(*arguments: str, total: int = 0) -> list[str]:
     return log
 
 
+@contextmanager
+def heartbeat(doing: str, started_s: float) -> Iterator[None]:
+    """Says every ten seconds that something long goes on."""
+    over = Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_S):
+            show(f"  still {doing}, {time.monotonic() - started_s:.0f} s", step=0)
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def warm_up() -> None:
+    """Bytecode for all that this project imports, and its compiled loops, by using it once.
+
+    pip would compile ten times as many files. Without bytecode every start compiles a thousand files where
+    PYTHONDONTWRITEBYTECODE is set, as in many containers.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, "-c", WARM_UP], cwd=ROOT, env=environment, check=True)
+
+
 def show(text: str, step: int) -> None:
     """A line that replaces itself on a terminal; elsewhere a line for every 20 packages."""
     if sys.stderr.isatty():
@@ -70,9 +127,12 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as wanted:
         wanted.write(lock)
         wanted.flush()
-        pip("--require-hashes", "--requirement", wanted.name, total=total)
+        with heartbeat("at the packages", started_s):
+            pip("--require-hashes", "--requirement", wanted.name, total=total)
     show(f"  packages are in; now this project, {time.monotonic() - started_s:.0f} s", step=0)
-    pip("--no-deps", "--no-build-isolation", "--editable", ".")
+    with heartbeat("at this project", started_s):
+        pip("--no-deps", "--no-build-isolation", "--editable", ".")
+        warm_up()
     end = "\n" if sys.stderr.isatty() else ""
     print(f"{end}Installed in {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)
 

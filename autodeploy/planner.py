@@ -156,8 +156,14 @@ def plan(
     created_at: str = "",
     progress: Callable[[Progress], None] | None = None,
     should_cancel: Callable[[], bool] | None = None,
+    alone: bool = False,
 ) -> PlanSet:
     """Search the strategies of a spec and return the best, ranked and explained.
+
+    Parameters
+    ----------
+    alone : only the ranked plans, for a caller that reads nothing else: half the proof, no usual start beside them, no
+        other batches or cards that would divide better, no reason why nothing fits.
 
     Raises
     ------
@@ -178,7 +184,7 @@ def plan(
         searched.context_of,
         top_k=compared(spec.search),
         gap=spec.search.gap,
-        budget=budget_of(spec),
+        budget=budget_of(spec, alone=alone),
         costs=searched.costs,
         watch=report.solved,
         should_cancel=stop,
@@ -212,6 +218,7 @@ def plan(
         out_of_time=stop.out_of_time,
         unrestricted=price,
         should_cancel=stop,
+        alone=alone,
     )
     result = _with_runs(prepared, result, should_cancel=stop)
     report.finished(result)
@@ -227,7 +234,9 @@ def _with_runs(prepared: Prepared, result: PlanSet, *, should_cancel: Callable[[
         if key not in searched:
             spec = _at(prepared.spec, seq_length, global_batch)
             search = spec.search.model_copy(update={"top_k": 1, "effort": "fast"})
-            searched[key] = plan(spec.model_copy(update={"search": search}), should_cancel=should_cancel).plans
+            searched[key] = plan(
+                spec.model_copy(update={"search": search}), should_cancel=should_cancel, alone=True
+            ).plans
         return searched[key]
 
     plans = tuple(_with_run(prepared, each, layouts_for) for each in result.plans)
@@ -265,8 +274,8 @@ def compared(search: SearchSpec) -> int:
     return search.top_k if search.robust == "off" else max(search.top_k, TOP)
 
 
-def budget_of(spec: Spec) -> Budget:
-    """The deterministic budget of a spec's effort; a number scales the default's."""
+def budget_of(spec: Spec, *, alone: bool = False) -> Budget:
+    """The deterministic budget of a spec's effort; a number scales the default's; `alone` without the proof's half."""
     effort, top_k = spec.search.effort, spec.search.top_k
     if isinstance(effort, str):
         chosen, scale = EFFORTS[effort], SCALES[effort]
@@ -282,7 +291,7 @@ def budget_of(spec: Spec) -> Budget:
         slots=QUICK_SLOTS * scale * quick / usual,
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
-        paths=round(PATHS * scale),
+        paths=round(PATHS * scale * (0.5 if alone else 1.0)),
     )
 
 

@@ -23,7 +23,7 @@ SEARCH = {**SHORT_SEARCH, "effort": 0.1, "time_limit_s": 30.0}
 class ScalingPlanner(Protocol):
     """The function of `autodeploy.planner` that scaling calls."""
 
-    def plan(self, spec: Spec) -> PlanSet: ...
+    def plan(self, spec: Spec, *, alone: bool = False) -> PlanSet: ...
 
 
 def scaling(spec: Spec, best: Plan, *, planner: ScalingPlanner) -> ScalingReport:
@@ -66,7 +66,7 @@ def _best_on(spec: Spec, num_npus: int, planner: ScalingPlanner) -> Plan | None:
         }
     )
     try:
-        plans = planner.plan(asked).plans
+        plans = planner.plan(asked, alone=True).plans
     except SpecError:  # so many cards can't be arranged, or the space is enormous
         return None
     return plans[0] if plans else None

@@ -59,6 +59,7 @@ def plan(
     created_at: str = "",
     progress: Callable[[Progress], None] | None = None,
     should_cancel: Callable[[], bool] | None = None,
+    alone: bool = False,
 ) -> PlanSet:
     """The PlanSet of `tests.factories`, after whatever the model's name asks for."""
     report = progress or (lambda item: None)

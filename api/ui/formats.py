@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 ABSENT = "–"
+_CHINESE = re.compile("[\u4e00-\u9fff]")
 _PRODUCTS = {"mindspeed-llm": "MindSpeed-LLM", "megatron": "Megatron-LM", "mindformers": "MindFormers"}
 
 
@@ -50,8 +52,10 @@ def days(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 1 as `62.0 %`."""
-    return ABSENT if share is None else f"{100 * share:.1f} %"
+    """A share of 1 as `62.0 %`; what is not nothing never reads as `0.0 %`."""
+    if share is None:
+        return ABSENT
+    return "< 0.1 %" if 0.0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def signed_percent(share: float) -> str:
@@ -61,6 +65,8 @@ def signed_percent(share: float) -> str:
 
 def signed_seconds(value: float) -> str:
     """A difference of times as `+1.20 s`."""
+    if abs(value) < 5e-5:
+        return "0 s"
     return ("−" if value < 0 else "+") + seconds(abs(value))
 
 
@@ -92,6 +98,11 @@ def quantity(value: float | str | bool | None) -> str:
     return f"{value:,}" if isinstance(value, int) or value != int(value) else f"{value:,.0f}"
 
 
+def sentence(text: str) -> str:
+    """A text that began in the middle of a sentence, as a sentence of its own."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "。")) else "。" if _CHINESE.search(text) else ".")
+
+
 def product_name(name: str) -> str:
     """How a framework writes its own name."""
     return _PRODUCTS.get(name, name)
@@ -118,6 +129,7 @@ FILTERS = {
         gib,
         instant,
         quantity,
+        sentence,
         short_hash,
     )
 }

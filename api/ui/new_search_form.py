@@ -42,22 +42,26 @@ class Field:
 Section = tuple[str, tuple[Field, ...]]
 
 
-def sections(models: Iterable[tuple[str, str]], profiles: Iterable[tuple[str, str]]) -> tuple[Section, ...]:
-    """The fields by section. `models` and `profiles` are pairs of name and title."""
+def sections(
+    models: Iterable[tuple[str, str]],
+    profiles: Iterable[tuple[str, str]],
+    devices: Iterable[tuple[str, str]] = (),
+) -> tuple[Section, ...]:
+    """The fields by section. `models` and `profiles` are pairs of name and title, `devices` of grade and profile."""
     return (
         ("model", (Field("/model", "model", "choice", "deepseek-v3", tuple(models), required=True),)),
-        ("cluster", _cluster(tuple(profiles))),
+        ("cluster", _cluster(tuple(profiles), tuple(devices))),
         ("training", _training()),
         ("search", _search()),
         ("run", _run()),
     )
 
 
-def _cluster(profiles: tuple[tuple[str, str], ...]) -> tuple[Field, ...]:
+def _cluster(profiles: tuple[tuple[str, str], ...], devices: tuple[tuple[str, str], ...]) -> tuple[Field, ...]:
     return (
         Field("/cluster/profile", "profile", "choice", "cloudmatrix-384", profiles, required=True),
         Field("/cluster/num_npus", "num_npus", "integer", "384", required=True, help=True),
-        Field("/cluster/device", "device", "text", help=True),
+        Field("/cluster/device", "device", "text", options=devices, help=True),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from api.ui.languages import texts
+from api.ui.search_page import axes
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
@@ -116,6 +117,24 @@ def devices_per_node(profile: str) -> int | None:
     return int(known.npus_per_node * known.devices_per_npu)
 
 
+LOOK_SLOTS = 24  # slots of a stage at the start or the end of a step, as many as can be told apart
+
+
+def looks(timeline: PipelineTimeline | None) -> tuple[tuple[str, float, float], ...]:
+    """Parts of a step worth looking at: name, from and to in s; none of a step that is short enough as a whole."""
+    if timeline is None:
+        return ()
+    share = LOOK_SLOTS / max(1.0, len(timeline.slots) / timeline.pp)
+    if share > 0.5:
+        return ()
+    whole_s, part_s = timeline.step_time_s, share * timeline.makespan_s
+    return (
+        ("start", 0.0, round(part_s, 4)),
+        ("end", round(whole_s - part_s, 4), round(whole_s, 4)),
+        ("whole", 0.0, round(whole_s, 4)),
+    )
+
+
 def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Language) -> dict[str, Any]:
     """Everything that the template of a plan reads but the answers of its boxes."""
     strategy, spec = view.plan.strategy, view.plan_set.search.spec
@@ -134,6 +153,8 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "layout": figures.labels.layout(strategy),
         "schedule": figures.labels.SCHEDULES[strategy.schedule],
         "timeline": timeline,
+        "looks": looks(timeline),
+        "axes": axes(strategy, lang),
         "part_names": figures.labels.PARTS[lang],
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},

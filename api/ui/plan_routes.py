@@ -16,7 +16,7 @@ from api.ui.routes import ViewsOfApp, not_found, refused, see
 from api.ui.run_page import run_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
-from autodeploy.reports.comparison import cell_texts, row_title
+from autodeploy.reports.comparison import row_title, rows_in_words
 from autodeploy.reports.wording import choices
 from autodeploy.services.comparisons import MOST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
@@ -59,17 +59,16 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
             return not_found(request, error)
     lang = language_of(request)
     names = PARTS[lang] | MEMORY[lang]
+    shown = rows_in_words(comparison, lang) if comparison else []
     return render(
         request,
         "compare.html",
         comparison=comparison,
         problem=problem,
         wanted=wanted,
-        groups=[(group, [r for r in comparison.differences if r.group == group]) for group in GROUPS]
-        if comparison
-        else [],
+        shown=shown,
+        groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),
-        cells=lambda row: cell_texts(row, lang),
     )
 
 
@@ -137,5 +136,6 @@ def _plan_page(
     status = 422 if answers["errors"] else 200
     parts = [(name, PARTS[lang][name]) for name in PART_FIELDS]
     context["run"] = run_page(view.plan, lang, texts(lang))
+    context["launch_format"] = views.launch_format(view.plan, view.plan_set.search.spec["search"]["target"])
     context["bar_colour"] = lambda share: share.key
     return render(request, "plan.html", status=status, box=box, given=given, parts=parts, **context, **answers)

@@ -111,6 +111,7 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         stale=view.stale,
         reranked=views.reranked(search_id),
         export_formats=views.export_formats,
+        launch_format=views.launch_format(context["best"], view.plan_set.search.spec["search"]["target"]),
         profile_title=views.profile_title(view.plan_set.search.spec["cluster"]["profile"]),
     )
 
@@ -196,7 +197,9 @@ def static(request: Request, name: str) -> Response:
 
 
 def _sections(views: Views) -> tuple[new_search_form.Section, ...]:
-    return new_search_form.sections(views.models(), [(p.name, p.title) for p in views.profiles()])
+    profiles = views.profiles()
+    devices = [(device, profile.title) for profile in profiles for device in profile.devices]
+    return new_search_form.sections(views.models(), [(p.name, p.title) for p in profiles], devices)
 
 
 def _form(

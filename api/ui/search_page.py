@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from api.ui import formats
+from api.ui.languages import texts
 from autodeploy import figures
 from autodeploy.figures.labels import MEMORY, PARTS, SCHEDULES, Language, is_reference, layout
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
+from autodeploy.reports.best_plan import axes_in_words
 from autodeploy.strategies.rules import load_rules
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
-    from autodeploy.specs.strategy import Recompute
+    from autodeploy.specs.strategy import Recompute, Strategy
+
+CLEARLY_FASTER = 1.05
+REJECTED = "rejected:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,11 @@ class Share:
     amount: float
     share: float
     start: float
+
+    @property
+    def rule(self) -> bool:
+        """Whether this is what a legality rule rejected."""
+        return self.key.startswith(REJECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,24 @@ def rows(plan_set: PlanSet) -> tuple[Row, ...]:
     )
 
 
+def axes(strategy: Strategy, lang: Language) -> tuple[tuple[str, int, str], ...]:
+    """The parallel degrees above one with what they mean: short name, degree, words."""
+    words, found = texts(lang), []
+    for name in ("tp", "pp", "vpp", "cp", "ep", "dp"):
+        degree = int(getattr(strategy, name) or 1)
+        if degree > 1:
+            found.append((name.upper(), degree, words[f"axis.{name}"]))
+    return tuple(found)
+
+
+def times_faster(plan_set: PlanSet) -> float | None:
+    """How many steps of the best plan the usual starting point takes for one; None where it is not clearly slower."""
+    if not plan_set.plans or plan_set.reference is None:
+        return None
+    times = plan_set.reference.step_time_s / plan_set.plans[0].step_time_s
+    return times if times >= CLEARLY_FASTER else None
+
+
 def shown_plans(plan_set: PlanSet) -> tuple[Plan, ...]:
     """The ranked plans, then the reference if there is one."""
     return plan_set.plans + (() if plan_set.reference is None else (plan_set.reference,))
@@ -94,16 +122,27 @@ def shown_plans(plan_set: PlanSet) -> tuple[Plan, ...]:
 def fates(plan_set: PlanSet) -> tuple[Share, ...]:
     """What became of the candidates; rules are keyed `rejected:<rule>`, the most frequent first."""
     counts = plan_set.counts
-    amounts = [(f"rejected:{rule}", n) for rule, n in sorted(counts.rejected.items(), key=lambda r: (-r[1], r[0]))]
+    amounts = [(REJECTED + rule, n) for rule, n in sorted(counts.rejected.items(), key=lambda r: (-r[1], r[0]))]
     amounts += [("too_big", counts.too_big), ("pruned", counts.pruned), ("solved", counts.solved)]
     total = max(1, counts.enumerated, sum(n for _, n in amounts))
     shares: list[Share] = []
     start = 0.0
     for key, n in amounts:
         if n:
-            shares.append(Share(key, key.removeprefix("rejected:"), n, n / total, start))
+            shares.append(Share(key, key.removeprefix(REJECTED), n, n / total, start))
             start += n / total
     return tuple(shares)
+
+
+def fate_kinds(fates: tuple[Share, ...], lang: Language) -> tuple[Share, ...]:
+    """The fates by kind: what rules rejected is one, named `rejected`."""
+    words = texts(lang)
+    illegal = [fate for fate in fates if fate.rule]
+    kinds = [fate for fate in fates if not fate.rule]
+    if illegal:
+        share = sum(fate.share for fate in illegal)
+        kinds.insert(0, Share("rejected", "", sum(fate.amount for fate in illegal), share, 0.0))
+    return tuple(replace(kind, name=words[f"search.{kind.key}"]) for kind in kinds)
 
 
 def dense_layers(model: dict[str, Any]) -> frozenset[int]:
@@ -137,6 +176,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
     best = plan_set.plans[0] if plan_set.plans else None
     shares = step_shares(best.breakdown, best.step_time_s, lang) if best else ()
     largest, loss = largest_and_worst_loss(shares)
+    became = fates(plan_set)
     return {
         "plan_set": plan_set,
         "spec": spec,
@@ -148,13 +188,17 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "shares": shares,
         "largest": largest,
         "loss": loss,
-        "fates": fates(plan_set),
+        "fates": became,
+        "fate_kinds": fate_kinds(became, lang),
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
         "parts": PARTS[lang],
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
         "memory_names": {name: MEMORY[lang][name] for name in MEMORY_COLOURS},
         "charts": charts(plan_set, lang),
         "layout": layout,
+        "axes": lambda strategy: axes(strategy, lang),
+        "axes_in_words": axes_in_words,
+        "times_faster": times_faster(plan_set),
         "schedules": SCHEDULES,
         "sequences": sequences_per_step(plan_set),
         "bound_words": bound_words(plan_set),

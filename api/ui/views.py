@@ -221,6 +221,14 @@ class Views:
         """What a plan can be exported to."""
         return formats_of(plan.strategy.schedule)
 
+    def launch_format(self, plan: Plan | None, target: str) -> str | None:
+        """The launch file to offer first: of the framework that the search was for, else of one that can launch it."""
+        offered = () if plan is None else self.export_formats(plan)
+        return next((name for name in (target, *LAUNCHERS) if name in offered and name in LAUNCHERS), None)
+
+
+LAUNCHERS = ("mindspeed-llm", "megatron", "mindformers")
+
 
 def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], Imported]:
     """The spec in a pasted file, and what was read.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class CheckPlanner(Protocol):
     """The functions of `autodeploy.planner` that a check calls."""
 
-    def plan(self, spec: Spec) -> PlanSet: ...
+    def plan(self, spec: Spec, *, alone: bool = False) -> PlanSet: ...
 
     def estimate(self, spec: Spec, *, features: frozenset[str] | None = None) -> Plan: ...
 
@@ -33,4 +33,4 @@ def best_of_short_search(spec: Spec, planner: CheckPlanner, *, time_limit_s: flo
         "training": spec.training.model_copy(update={"tokens": None}),
         "search": spec.search.model_copy(update={**SHORT_SEARCH, "time_limit_s": time_limit_s}),
     }
-    return planner.plan(spec.model_copy(update=asked))
+    return planner.plan(spec.model_copy(update=asked), alone=True)

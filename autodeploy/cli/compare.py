@@ -77,16 +77,17 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
     """A table for each group of fields; the best value has a star."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.check_texts import tell
-    from autodeploy.reports.comparison import cell_texts, row_title
+    from autodeploy.reports.comparison import row_title, rows_in_words
 
     blocks = [f"{plan.plan_id}  {plan.model}  {plan.layout}" for plan in comparison.plans]
     blocks.append("")
+    shown = rows_in_words(comparison, lang)
     right = frozenset(range(1, len(comparison.plans) + 1))
     for group in GROUPS:
         rows = []
-        for row in comparison.differences:
+        for row, texts, best in shown:
             if row.group == group:
-                cells = [f"{text} *" if index == row.best else text for index, text in enumerate(cell_texts(row, lang))]
+                cells = [f"{text} *" if index == best else text for index, text in enumerate(texts)]
                 rows.append([row_title(row, lang), *cells])
         if rows:
             titles = [tell(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]

@@ -102,12 +102,31 @@ def _document(imported: Imported, cluster: str | None, device: str | None, num_n
 
 
 def diagnostics_text(diagnostics: Diagnostics) -> str:
-    """All notes of an import as a table."""
+    """All notes of an import: a table for each fate, without the columns that say nothing there."""
     from autodeploy.cli.output import table_text
 
-    rows = [
-        [fate, note.source, note.field, note.value, note.reason]
-        for fate in ("taken", "defaulted", "ignored", "contradicted")
-        for note in getattr(diagnostics, fate)
-    ]
-    return table_text(["fate", "in the file", "in the spec", "value", "why"], rows)
+    titles = ("line", "in the file", "in the spec", "value", "why")
+    blocks = []
+    for fate in ("taken", "defaulted", "ignored", "contradicted"):
+        notes = getattr(diagnostics, fate)
+        beside = fate == "taken"  # few of these have a reason, and a column for it would fold all others
+        rows = [
+            (*_place(n.source), n.field, _both(n.value, n.reason) if beside else n.value, "" if beside else n.reason)
+            for n in notes
+        ]
+        used = [column for column in range(len(titles)) if any(row[column] for row in rows)]
+        if rows:
+            unfolded = frozenset(range(2 if "why" in [titles[i] for i in used] else 3))
+            table = table_text([titles[i] for i in used], [[row[i] for i in used] for row in rows], whole=unfolded)
+            blocks.append(f"{fate} ({len(rows)})\n{table}")
+    return "\n".join(blocks)
+
+
+def _place(source: str) -> tuple[str, str]:
+    """`line 60: --flag` as its number and its name."""
+    place, colon, name = source.partition(": ")
+    return (place.removeprefix("line "), name) if colon and place.startswith("line ") else ("", source)
+
+
+def _both(value: str, reason: str) -> str:
+    return f"{value} ({reason})" if reason else value

@@ -58,7 +58,8 @@ def improve_text(report: ImproveReport) -> str:
     else:
         lines.append(f"none of {report.tried} single changes gains anything\n")
     if report.best_gain_pct is not None:
-        lines.append(f"the best plan of a short search gains {report.best_gain_pct:+.1f} %: `autodeploy plan`\n")
+        gain = f"the best plan of a short search gains {report.best_gain_pct:+.1f} %: `autodeploy plan`\n"
+        lines.append(gain if report.best_gain_pct > 0.0 else "a short search finds no faster plan\n")
     return "\n".join(lines)
 
 

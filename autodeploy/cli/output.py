@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from rich.console import JustifyMethod
+
 WIDTH = 100
+WHOLE = 34  # columns of a cell that is not folded, at most
 
 
 def write_report(text: str, output: Path | None) -> None:
@@ -80,8 +83,13 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
-def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> str:
-    """Rows under their titles in at most 100 columns; long cells are folded."""
+def table_text(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: frozenset[int] = frozenset(),
+    whole: frozenset[int] = frozenset(),
+) -> str:
+    """Rows under their titles in at most 100 columns; long cells are folded, those of `whole` columns last."""
     import io
 
     from rich.box import SIMPLE_HEAD
@@ -90,13 +98,31 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]], right: fro
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    least, most = _widths(columns, rows, whole)
     for index, title in enumerate(columns):
-        table.add_column(title, justify="right" if index in right else "left", overflow="fold")
+        side: JustifyMethod = "right" if index in right else "left"
+        table.add_column(title, justify=side, overflow="fold", min_width=least.get(index), max_width=most.get(index))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     stream = io.StringIO()
     Console(file=stream, width=WIDTH, color_system=None).print(table)
     return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+
+
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], whole: frozenset[int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """What `whole` columns need at least, and what others have at most: narrow ones leave their room to wide ones."""
+    if not whole or not rows:
+        return {}, {}
+    needed = {index: max(len(title), *(len(row[index]) for row in rows)) for index, title in enumerate(columns)}
+    least = {index: min(WHOLE, needed[index]) for index in whole}
+    room, most = WIDTH - sum(least.values()) - 3 * len(columns), {}
+    others = sorted(needed.keys() - whole, key=lambda index: needed[index])
+    for place, index in enumerate(others):
+        most[index] = min(needed[index], max(room // (len(others) - place), len(columns[index])))
+        room -= most[index]
+    return least, most
 
 
 def yaml_text(document: Any) -> str:

@@ -56,5 +56,8 @@ def show(
         return
     rows = [[path, f"{q.value:g}", q.unit, q.kind, ", ".join(q.source)] for path, q in profile.quantities.items()]
     head = f"{profile.title} ({profile.name}), devices {', '.join(profile.devices)}, default {profile.default_device}\n"
-    head += f"{profile.devices_per_npu} dies a card, {profile.npus_per_node} cards a node\n\n"
-    write_report(head + table_text(["number", "value", "unit", "kind", "source"], rows, right=frozenset({1})), None)
+    dies = "1 die" if profile.devices_per_npu == 1 else f"{profile.devices_per_npu} dies"
+    head += f"{dies} a card, {profile.npus_per_node} cards a node\n\n"
+    table = table_text(["number", "value", "unit", "kind", "source"], rows, right=frozenset({1}), whole=frozenset({0}))
+    sources = [[key, source.title] for key, source in profile.document.sources.items()]
+    write_report(head + table + ("\n" + table_text(["source", "what it is"], sources) if sources else ""), None)

@@ -82,17 +82,23 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
     ranks = range(min(world, MOST_NODES * devices_per_node))
     places = [place_of(rank, strategy) for rank in ranks]
     nodes = -(-len(ranks) // devices_per_node)
-    cells = go.Bar(
-        orientation="h",
-        base=[rank % devices_per_node for rank in ranks],
-        x=[CELL] * len(ranks),
-        y=[rank // devices_per_node for rank in ranks],
-        customdata=[_words(rank, place, strategy) for rank, place in zip(ranks, places, strict=True)],
-        marker={"color": [_colour(place.pp, strategy.pp) for place in places]},
-        hovertemplate="%{customdata}<extra></extra>",
-    )
+    stages = []
+    for stage in range(places[-1].pp + 1):
+        held = [rank for rank in ranks if places[rank].pp == stage]
+        cells = go.Bar(
+            name=f"{words['stage']} {stage}",
+            meta=f"stage {stage}",
+            orientation="h",
+            base=[rank % devices_per_node for rank in held],
+            x=[CELL] * len(held),
+            y=[rank // devices_per_node for rank in held],
+            customdata=[_words(rank, places[rank], strategy) for rank in held],
+            marker={"color": _colour(stage, strategy.pp), "line": {"width": 0}},
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+        stages.append(cells)
     return quiet_figure(
-        [cells],
+        stages,
         x_title=words["device"],
         y_title=words["node"],
         height_px=120 + (18 if nodes <= 16 else 9) * max(4, nodes),
@@ -104,7 +110,7 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
             "ticktext": [str(device) for device in range(devices_per_node)],
             "range": [0, devices_per_node],
         },
-        showlegend=False,
+        showlegend=strategy.pp > 1,
     )
 
 

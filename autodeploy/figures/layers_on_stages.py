@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from autodeploy.figures.labels import WORDS, Language
 from autodeploy.figures.layout import quiet_figure
-from autodeploy.figures.palette import INK, LAYER_COLOURS
+from autodeploy.figures.palette import LAYER_COLOURS, LAYER_INK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -88,7 +88,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
                     textposition="inside",
                     insidetextanchor="middle",
                     textangle=0,
-                    insidetextfont={"color": INK},
+                    insidetextfont={"color": LAYER_INK[kind]},
                     marker={"color": colour, "line": {"width": 1, "color": "rgba(255, 255, 255, 0.7)"}},
                     hovertemplate="%{customdata}<extra></extra>",
                 )
@@ -102,6 +102,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
         bargap=0.18,
         yaxis={"type": "category", "categoryorder": "array", "categoryarray": names, "autorange": "reversed"},
         showlegend=True,
+        meta={"narrow": {"yaxis.tickvals": names, "yaxis.ticktext": [str(index) for index in range(len(names))]}},
     )
 
 

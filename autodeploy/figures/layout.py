@@ -16,7 +16,10 @@ FONT = "Inter, 'Segoe UI', system-ui, 'PingFang SC', 'Noto Sans SC', 'Microsoft 
 
 
 def quiet_figure(traces: list[Any], *, x_title: str, y_title: str, height_px: int, **layout: Any) -> go.Figure:
-    """A figure of the given traces in the house style; `layout` overrides any of its settings."""
+    """A figure of the given traces in the house style; `layout` overrides any of its settings.
+
+    A page draws the legend itself, and on a narrow screen changes what `meta["narrow"]` says.
+    """
     axis = {"gridcolor": GRID, "zeroline": False, "automargin": True, "linecolor": GRID, "ticks": ""}
     settings: dict[str, Any] = {
         "template": go.layout.Template(),

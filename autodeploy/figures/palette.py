@@ -33,9 +33,13 @@ MEMORY_COLOURS: dict[str, str] = {
 }
 """Memory field to colour, in the order in which the parts are stacked."""
 
-LAYER_COLOURS: dict[str, str] = {"dense": "#93b8e4", "moe": "#dd7a3c"}
+LAYER_COLOURS: dict[str, str] = {"dense": "#93b8e4", "moe": "#3f74b8"}
+LAYER_INK: dict[str, str] = {"dense": "#1b2430", "moe": "#ffffff"}
 
 SLOT_COLOURS: dict[str, str] = {"forward": "#93b8e4", "backward": "#3f74b8", "pair": "#7c62b3", "after": "#84b676"}
+
+REST = "rgba(128, 134, 144, 0.22)"
+"""Slots of a long step that are not drawn one by one."""
 
 FATE_COLOURS: dict[str, str] = {
     "rejected": "#a3a9b3",
@@ -50,4 +54,3 @@ REFERENCE = "#a3a9b3"
 LIMIT = "#c4574d"
 GRID = "rgba(128, 134, 144, 0.28)"
 TEXT = "#6b7280"
-INK = "#1b2430"

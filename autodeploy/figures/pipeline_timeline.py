@@ -8,34 +8,40 @@ import plotly.graph_objects as go
 
 from autodeploy.figures.labels import WORDS, Language
 from autodeploy.figures.layout import quiet_figure
-from autodeploy.figures.palette import SLOT_COLOURS
+from autodeploy.figures.palette import REST, SLOT_COLOURS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from autodeploy.specs.timeline import PipelineTimeline, Slot
 
 MOST_BARS = 4000
+DRAWN = 0.97  # of a slot's time: neighbours stay apart however far one looks into the picture
 
 
 def shown_slots(timeline: PipelineTimeline, most: int = MOST_BARS) -> tuple[Slot, ...]:
     """At most `most` slots: of a longer step the first and the last ones of every stage."""
-    share = max(2, most // timeline.pp)
+    half = max(2, most // timeline.pp) // 2
+    kept = [
+        slots if len(slots) <= 2 * half + 1 else slots[:half] + slots[len(slots) - half :]
+        for slots in _of_stages(timeline).values()
+    ]
+    return tuple(slot for slots in kept for slot in slots)
+
+
+def _of_stages(timeline: PipelineTimeline) -> dict[int, list[Slot]]:
     stages: dict[int, list[Slot]] = {}
     for slot in timeline.slots:
         stages.setdefault(slot.stage, []).append(slot)
-    kept = [
-        slots if len(slots) <= share else slots[: share // 2] + slots[len(slots) - share // 2 :]
-        for slots in stages.values()
-    ]
-    return tuple(slot for slots in kept for slot in slots)
+    return stages
 
 
 def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most: int = MOST_BARS) -> go.Figure:
     """Seconds from the step's first forward; what follows the pipeline is the last bar of every stage."""
     words = WORDS[lang]
     slots = shown_slots(timeline, most)
-    traces = [
+    traces: list[go.Bar] = [*_rests(timeline, most, words["rest"])]
+    traces += [
         _bars([s for s in slots if s.kind == kind], kind, words[kind], colour)
         for kind, colour in SLOT_COLOURS.items()
         if any(slot.kind == kind for slot in slots)
@@ -58,7 +64,7 @@ def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most
         traces,
         x_title=words["seconds"],
         y_title=words["stage"],
-        height_px=140 + 22 * max(3, timeline.pp),
+        height_px=140 + timeline.pp * max(22, min(40, 200 // timeline.pp)),
         barmode="overlay",
         bargap=0.12,
         dragmode="zoom",
@@ -68,17 +74,40 @@ def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most
     )
 
 
+def _rests(timeline: PipelineTimeline, most: int, name: str) -> Iterator[go.Bar]:
+    """One bar a stage over the slots of a long step that are not drawn one by one."""
+    half = max(2, most // timeline.pp) // 2
+    spans = [
+        (stage, slots[half].start_s, slots[-half - 1].end_s, len(slots) - 2 * half)
+        for stage, slots in _of_stages(timeline).items()
+        if len(slots) > 2 * half + 1
+    ]
+    if not spans:
+        return
+    yield go.Bar(
+        name=name,
+        meta="rest",
+        orientation="h",
+        base=[round(start_s, 5) for _, start_s, _, _ in spans],
+        x=[round(end_s - start_s, 5) for _, start_s, end_s, _ in spans],
+        y=[stage for stage, _, _, _ in spans],
+        customdata=[f"{count:,}" for _, _, _, count in spans],
+        marker={"color": REST, "line": {"width": 0}},
+        hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
+    )
+
+
 def _bars(slots: Sequence[Slot], kind: str, name: str, colour: str) -> go.Bar:
     return go.Bar(
         name=name,
         meta=kind,
         orientation="h",
         base=[round(slot.start_s, 5) for slot in slots],
-        x=[round(slot.end_s - slot.start_s, 5) for slot in slots],
+        x=[round(DRAWN * (slot.end_s - slot.start_s), 5) for slot in slots],
         y=[slot.stage for slot in slots],
-        customdata=[_name(slot) for slot in slots],
-        marker={"color": colour, "line": {"width": 0.4, "color": "rgba(255, 255, 255, 0.7)"}},
-        hovertemplate="%{customdata}: %{base:.3f} s + %{x:.3f} s<extra></extra>",
+        customdata=[f"{_name(slot)}: {slot.start_s:.3f} s + {slot.end_s - slot.start_s:.3f} s" for slot in slots],
+        marker={"color": colour, "line": {"width": 0}},
+        hovertemplate="%{customdata}<extra></extra>",
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from autodeploy.figures.labels import PARTS, WORDS, Language, plan_label
+from autodeploy.figures.labels import PARTS, WORDS, Language, is_reference, plan_label
 from autodeploy.figures.layout import quiet_figure
 from autodeploy.figures.palette import PART_COLOURS
 
@@ -43,6 +43,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> go.Figu
                 hovertemplate="%{x:.3f} s (%{customdata:.1f} %)",
             )
         )
+    short = [WORDS[lang]["reference"] if is_reference(plan) else str(plan.rank) for plan in plans]
     return quiet_figure(
         traces,
         x_title=WORDS[lang]["step_time"],
@@ -53,6 +54,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> go.Figu
         yaxis_autorange="reversed",
         yaxis_type="category",
         hovermode="closest",
+        meta={"narrow": {"yaxis.tickvals": rows, "yaxis.ticktext": short, "xaxis.nticks": 4}},
     )
 
 

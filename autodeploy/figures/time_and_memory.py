@@ -29,9 +29,13 @@ def pareto_front(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
-    """A point a plan with the interval of its step time, the Pareto front and the usable memory."""
+    """A point a plan with the interval of its step time, the Pareto front and the usable memory.
+
+    The usual starting point is left out: it is so far away that the plans would lie on each other.
+    """
     words = WORDS[lang]
     traces: list[Any] = []
+    plans = [plan for plan in plans if not is_reference(plan)]
     front = pareto_front(plans)
     if len(front) > 1:
         traces.append(
@@ -44,38 +48,30 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
                 hoverinfo="skip",
             )
         )
-    ranked = [plan for plan in plans if not is_reference(plan)]
-    references = [plan for plan in plans if is_reference(plan)]
-    traces += [_points(ranked, plans, words["plan"], words)] if ranked else []
-    traces += [_points(references, plans, words["reference"], words)] if references else []
+    traces += [_points(plans, words["plan"], words)] if plans else []
     figure = quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380)
     if plans:
         limit_gib = plans[0].memory_limit_gib
         left = min(limit_gib, *(plan.peak_memory_gib for plan in plans))
         right = max(limit_gib, *(plan.peak_memory_gib for plan in plans))
-        margin = 0.06 * (right - left) or 1.0
+        margin = 0.09 * (right - left) or 1.0
         figure.update_xaxes(range=[left - margin, right + margin])
         figure.add_vline(
             x=limit_gib,
             line={"color": LIMIT, "width": 1.5, "dash": "dash"},
-            annotation={"text": f"{words['limit']} {limit_gib:.1f} GiB", "font": {"color": LIMIT}},
+            annotation={"text": f"{words['limit']} {limit_gib:.1f} GiB", "font": {"color": LIMIT}, "xshift": -4},
             annotation_position="top left",
         )
     return figure
 
 
-def _ranks(plans: list[Plan], shown: Sequence[Plan]) -> list[str]:
-    """The rank beside each point; points that would write over each other share one text, such as `1, 3, 4`.
-
-    shown : all plans of the picture, which decide how far apart two of them are on it.
-    """
-    memory = [*(plan.peak_memory_gib for plan in shown), shown[0].memory_limit_gib]
+def _ranks(plans: Sequence[Plan]) -> list[str]:
+    """The rank beside each point; points that would write over each other share one text, such as `1, 3, 4`."""
+    memory = [*(plan.peak_memory_gib for plan in plans), plans[0].memory_limit_gib]
     wide = NEAR_SHARE * (max(memory) - min(memory))
-    high = NEAR_SHARE * (max(p.uncertainty.high_s for p in shown) - min(p.uncertainty.low_s for p in shown))
+    high = NEAR_SHARE * (max(p.uncertainty.high_s for p in plans) - min(p.uncertainty.low_s for p in plans))
     names: dict[int, list[str]] = {}
     for index, plan in enumerate(plans):
-        if is_reference(plan):
-            continue
         near = (
             n
             for n in names
@@ -86,14 +82,14 @@ def _ranks(plans: list[Plan], shown: Sequence[Plan]) -> list[str]:
     return [", ".join(names.get(index, ())) for index in range(len(plans))]
 
 
-def _points(plans: list[Plan], shown: Sequence[Plan], name: str, words: dict[str, str]) -> go.Scatter:
-    colours = [REFERENCE if is_reference(plan) else BEST if plan.rank == 1 else OTHER for plan in plans]
+def _points(plans: Sequence[Plan], name: str, words: dict[str, str]) -> go.Scatter:
+    colours = [BEST if plan.rank == 1 else OTHER for plan in plans]
     return go.Scatter(
         name=name,
         x=[plan.peak_memory_gib for plan in plans],
         y=[plan.step_time_s for plan in plans],
         mode="markers+text",
-        text=_ranks(plans, shown),
+        text=_ranks(plans),
         textposition="top left",  # the limit is on the right
         marker={"size": 13, "color": colours, "line": {"width": 1.5, "color": "#ffffff"}},
         error_y={

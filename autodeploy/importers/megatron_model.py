@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.specs.model import MAX_LAYERS
-from autodeploy.specs.presets import preset_names, read_preset
+from autodeploy.specs.presets import presets_of_width
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -236,7 +236,7 @@ def _preset_name(model: dict[str, Any], field: str = "name") -> Any:
     same = ("hidden_size", "num_hidden_layers", "num_attention_heads")
     found = {
         getattr(shape, field)
-        for shape in (read_preset(name).model for name in preset_names())
+        for shape in (preset.model for preset in presets_of_width(model["hidden_size"]))
         if all(getattr(shape, key) == model[key] for key in same)
     }
     return found.pop() if len(found) == 1 else None

@@ -30,6 +30,7 @@ class Planner(Protocol):
         created_at: str = "",
         progress: Callable[[Progress], None] | None = None,
         should_cancel: Callable[[], bool] | None = None,
+        alone: bool = False,
     ) -> PlanSet: ...
 
     def estimate(self, spec: Spec, *, features: frozenset[str] | None = None) -> Plan: ...

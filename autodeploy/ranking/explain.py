@@ -31,7 +31,7 @@ def degrees(plan: Plan) -> str:
 
 
 def explanation(plan: Plan, other: Plan | None) -> str:
-    """What the plan gains over another, part by part, largest first."""
+    """How much longer another plan takes and with which parts of the step, the largest first."""
     if other is None:
         largest = sorted(PARTS, key=lambda p: -getattr(plan.breakdown, p))[:3]
         shares = [f"{PART_NAMES[p]} {getattr(plan.breakdown, p) / plan.step_time_s:.0%}" for p in largest]
@@ -40,11 +40,15 @@ def explanation(plan: Plan, other: Plan | None) -> str:
     total = other.step_time_s - plan.step_time_s
     better = [p for p in sorted(gains, key=lambda p: -gains[p]) if gains[p] > 0.002 * plan.step_time_s][:3]
     worse = [p for p in sorted(gains, key=lambda p: gains[p]) if gains[p] < -0.002 * plan.step_time_s][:2]
-    text = f"{total / plan.step_time_s:+.1%} step time for {degrees(other)}"
+    share = f"{100.0 * abs(total) / plan.step_time_s:.1f}"
+    than = "as long" if share == "0.0" else f"{share} % longer" if total > 0.0 else f"{share} % less time"
+    text = f"{degrees(other)} takes {than}"
     if better:
-        text += ": it saves " + ", ".join(f"{gains[p]:.2f} s of {PART_NAMES[p]}" for p in better)
+        text += ": it adds " + ", ".join(f"{gains[p]:.2f} s of {PART_NAMES[p]}" for p in better)
     if worse:
-        text += "; it pays " + ", ".join(f"{-gains[p]:.2f} s of {PART_NAMES[p]}" for p in worse)
+        text += (
+            ("; " if better else ": ") + "it saves " + ", ".join(f"{-gains[p]:.2f} s of {PART_NAMES[p]}" for p in worse)
+        )
     return text
 
 

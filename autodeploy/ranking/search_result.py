@@ -73,8 +73,9 @@ def finish(
     out_of_time: bool,
     unrestricted: Unrestricted,
     should_cancel: Callable[[], bool] | None = None,
+    alone: bool = False,
 ) -> PlanSet:
-    """Rank, explain and certify what the search found."""
+    """Rank, explain and certify what the search found; `alone` without what stands beside the plans."""
     plans = list(plans_of_solved(frontier.best, spec, identity))
     robust = None
     if spec.search.robust != "off" and plans:
@@ -89,7 +90,7 @@ def finish(
     gap = ranked[0].gap if ranked else None
     proved = gap is not None and gap <= 1e-9
     infeasible: Infeasible | None = None
-    if not ranked and not frontier.cancelled:
+    if not ranked and not frontier.cancelled and not alone:
         infeasible = why_infeasible(spec, profile, context, searched)
     enumerate_s, solve_s, started = timing
     counts = searched.counts
@@ -121,14 +122,14 @@ def finish(
         ),
         timing=Timing(enumerate_s=enumerate_s, solve_s=solve_s, total_s=time.monotonic() - started),
         plans=tuple(ranked),
-        reference=usual_start(spec, profile, context, identity) if ranked else None,
+        reference=usual_start(spec, profile, context, identity) if ranked and not alone else None,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
         robust=None if robust is None else robust.search,
         warnings=(
             *_batch_note(spec, context),
             *_mode_note(spec),
-            *(divisibility_warnings(spec, profile, context, searched) if ranked else ()),
+            *(divisibility_warnings(spec, profile, context, searched) if ranked and not alone else ()),
         ),
         infeasible=infeasible,
     )

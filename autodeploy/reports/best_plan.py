@@ -12,6 +12,8 @@ from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import SYSTEMS, TARGETS, choices, degrees, percent, quantity, seconds, width, wrap
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
@@ -113,12 +115,16 @@ def _interval(plan: Plan, lang: Language) -> str:
     given = plan.uncertainty
     text = say(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
     if given.extrapolated:
-        axes = [translated(axis, lang) for axis in given.extrapolated]
-        names = [axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in axes]
-        text += say(lang, "comma") + say(lang, "extrapolated", axes=_listed(names, lang))
+        text += say(lang, "comma") + say(lang, "extrapolated", axes=axes_in_words(given.extrapolated, lang))
     if given.nearest_record is not None:
         text += say(lang, "semicolon") + say(lang, "nearest", record=given.nearest_record)
     return text
+
+
+def axes_in_words(axes: Iterable[str], lang: Language) -> str:
+    """Axes and features in which no measured run is near: `device family, EP and adaptive pipe`."""
+    known = [translated(axis, lang) for axis in axes]
+    return _listed([axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in known], lang)
 
 
 def _listed(names: list[str], lang: Language) -> str:

@@ -88,8 +88,8 @@ def render_comparison_markdown(comparison: Comparison, lang: Language = "en") ->
     titles = [tell(lang, "field"), *(f"`{plan.plan_id}` {escape(plan.layout)}" for plan in comparison.plans)]
     lines = [f"## {tell(lang, 'compare_title')}", "", "| " + " | ".join(titles) + " |"]
     lines.append("|---|" + "--:|" * len(comparison.plans))
-    for row in comparison.differences:
-        cells = [f"**{text}**" if i == row.best else text for i, text in enumerate(map(escape, cell_texts(row, lang)))]
+    for row, texts, best in rows_in_words(comparison, lang):
+        cells = [f"**{text}**" if index == best else text for index, text in enumerate(map(escape, texts))]
         lines.append("| " + " | ".join([escape(row_title(row, lang)), *cells]) + " |")
     if not comparison.differences:
         lines += ["", tell(lang, "all_equal")]
@@ -103,12 +103,25 @@ def row_title(row: Difference, lang: Language = "en") -> str:
     return tell(lang, f"part_{row.field}") if row.group == "stages" else field_name(lang, row.field)
 
 
+def rows_in_words(comparison: Comparison, lang: Language = "en") -> list[tuple[Difference, list[str], int | None]]:
+    """The rows that differ as they are written, their texts, and the column that is best; equal texts have no best."""
+    shown = []
+    for row in comparison.differences:
+        texts = cell_texts(row, lang)
+        if len(set(texts)) > 1:
+            best = row.best if row.best is not None and texts.count(texts[row.best]) == 1 else None
+            shown.append((row, texts, best))
+    return shown
+
+
 def cell_texts(row: Difference, lang: Language = "en") -> list[str]:
-    """The values of a row as text; figures with four significant digits."""
-    return [_text(row.field, value, lang) for value in row.values]
+    """The values of a row as text; the largest has four significant digits, and all have as many decimals."""
+    largest = max((abs(value) for value in row.values if isinstance(value, float)), default=0.0)
+    decimals = 0 if largest >= 1000 else 1 if largest >= 100 else 2 if largest >= 10 else 3
+    return [_text(row.field, value, lang, decimals) for value in row.values]
 
 
-def _text(field: str, value: Cell, lang: Language) -> str:
+def _text(field: str, value: Cell, lang: Language, decimals: int) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -116,7 +129,7 @@ def _text(field: str, value: Cell, lang: Language) -> str:
     if isinstance(value, float):
         if field in {"mfu", "run.goodput"}:
             return f"{100 * value:.1f} %"
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{value:,.{decimals}f}"
     return f"{value:,}" if isinstance(value, int) else value
 
 

@@ -113,7 +113,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "pareto": (
         "{count} plans that none beats in time, memory and cards at once: {points}",
-        "{count} 个在时间、显存、卡数上均不被超越的方案：{points}",
+        "{count} 个在时间、内存、卡数上均不被超越的方案：{points}",
     ),
     "hidden": ("{share} % hidden", "隐藏 {share} %"),
     "tie": ("tie", "持平"),

@@ -3,6 +3,7 @@ assumed where nothing is published, and the published parameter counts that the 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -91,6 +92,16 @@ def _read(key: str) -> Preset:
         return Preset.model_validate(document)
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix=f"/{key}", model=Preset)) from error
+
+
+def presets_of_width(hidden_size: int) -> list[Preset]:
+    """The presets with this hidden size, in alphabetical order of their names.
+
+    Looks at a file's lines first: reading all of them takes longer than everything else that an import does.
+    """
+    line = re.compile(rf"^\s*hidden_size:\s*{hidden_size}\b", re.MULTILINE)
+    near = (name for name in preset_names() if line.search((MODELS_DIR / f"{name}.yaml").read_text(encoding="utf-8")))
+    return [preset for name in near if (preset := read_preset(name)).model.hidden_size == hidden_size]
 
 
 def load_preset(name: str) -> ModelSpec:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.validation import complaint
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -31,7 +32,7 @@ def _as_batch(value: Any) -> Any:
         return {"value": _BATCH.validate_python(value)}
     except ValidationError as error:
         raise ValueError(
-            f"{error.errors()[0]['msg']} | a whole number of sequences, or {{value, tolerance_pct}}"
+            f"{complaint(error.errors()[0])} | a whole number of sequences, or {{value, tolerance_pct}}"
         ) from None
 
 

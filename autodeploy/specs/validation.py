@@ -12,6 +12,8 @@ from autodeploy.errors import FieldError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pydantic_core import ErrorDetails
+
 # Branch labels that pydantic puts into the location of a union; they are no keys of the document.
 _BRANCHES = ("function-", "tuple[", "dict[", "list[", "constrained-", "literal[", "nullable[")
 
@@ -53,6 +55,7 @@ def _nested_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+MOST_QUOTED = 40
 _LIMITS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
 _LENGTHS = (("min_length", "at least"), ("max_length", "at most"))
 
@@ -64,6 +67,28 @@ def _limits(context: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
+# What a value is, by the type of pydantic's complaint; the hint says what it should be.
+_FAULTS: dict[str, str] = {
+    **dict.fromkeys(("greater_than", "greater_than_equal"), "is too small"),
+    **dict.fromkeys(("less_than", "less_than_equal"), "is too big"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is no whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "is no number"),
+    "literal_error": "is not known here",
+}
+
+
+def _shown(value: object) -> str:
+    """A value as a complaint quotes it: whole numbers and short texts as they are, what is long cut off."""
+    text = repr(value)
+    return text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "..."
+
+
+def complaint(item: ErrorDetails) -> str:
+    """What is wrong with a value, in words that quote it."""
+    fault = _FAULTS.get(item["type"])
+    return item["msg"] if fault is None else f"{_shown(item['input'])} {fault}"
+
+
 def field_errors(
     error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None
 ) -> tuple[FieldError, ...]:
@@ -72,7 +97,7 @@ def field_errors(
     for item in error.errors(include_url=False, include_context=True):
         location = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(_BRANCHES)))
         path = prefix + pointer(location)
-        message, hint = item["msg"], ""
+        message, hint = complaint(item), ""
         if item["type"] == "extra_forbidden":
             message = f"unknown key {location[-1]!r}"
             hint = did_you_mean(str(location[-1]), _fields_at(model, location))

@@ -101,7 +101,8 @@ class _Table:
         """Whether a plan that a search finds is fast enough."""
         if num_npus not in self.plans:
             search = self._spec.search.model_copy(update=SEARCH)
-            found = self._planner.plan(_on(self._spec, num_npus).model_copy(update={"search": search})).plans
+            asked = _on(self._spec, num_npus).model_copy(update={"search": search})
+            found = self._planner.plan(asked, alone=True).plans
             self.plans[num_npus] = found[0] if found else None
         plan = self.plans[num_npus]
         return plan is not None and plan.tokens_per_s >= self.needed

@@ -29,6 +29,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHOWN = "deepseek_v3_cloudmatrix_384.yaml"
 OTHERS = ("cannot_fit.yaml", "llama2_70b_32.yaml")
 WIDTH_PX = 1280
+BELOW_PX = 20
 
 
 def plan_examples(services: Services) -> str:
@@ -69,23 +70,26 @@ def main() -> None:
             plans = [plan.plan_id for plan in services.searches.plans(shown)]
         browser = playwright.chromium.launch(executable_path=chromium.chromium_path(), args=chromium.launch_options())
         with serving(create_app(settings)) as url:
+            # Name: address, colours, and the part of the page that the picture ends with.
             pictures = {
-                "searches": ("/?lang=en", "light", 560),
-                "search": (f"/searches/{shown}?lang=en", "light", 1560),
-                "search_zh_dark": (f"/searches/{shown}?lang=zh", "dark", 1180),
-                "plan": (f"/plans/{plans[0]}?lang=en", "light", 1900),
-                "compare": (f"/compare?plans={','.join(plans[:3])}&lang=en", "light", 1000),
-                "new_search": ("/new?lang=en", "light", 940),
-                "hardware": ("/profiles/cloudmatrix-384?lang=en", "light", 900),
-                "accuracy_page": ("/accuracy?lang=en", "light", 1700),
+                "searches": ("/?lang=en", "light", "main"),
+                "search": (f"/searches/{shown}?lang=en", "light", "section:has(#time)"),
+                "search_zh_dark": (f"/searches/{shown}?lang=zh", "dark", "section:has(#run)"),
+                "plan": (f"/plans/{plans[0]}?lang=en", "light", "section:has(#headroom)"),
+                "compare": (f"/compare?plans={','.join(plans[:3])}&lang=en", "light", "main"),
+                "new_search": ("/new?lang=en", "light", "#fields"),
+                "hardware": ("/profiles/cloudmatrix-384?lang=en", "light", "section:has(#g2)"),
+                "accuracy_page": ("/accuracy?lang=en", "light", "section:has(#profiler)"),
             }
-            for name, (path, scheme, height_px) in pictures.items():
+            for name, (path, scheme, last) in pictures.items():
                 if name == "accuracy_page":  # the last: a run makes the other pictures' plans old
                     with open_services(settings, planner=PLANNER) as services:
                         measure_runs(services)
                 with visiting(browser, url, color_scheme=scheme) as visitor:
                     page = visitor.open(path)
-                    clip = {"x": 0, "y": 0, "width": WIDTH_PX, "height": height_px}
+                    box = page.locator(last).first.bounding_box()
+                    assert box is not None
+                    clip = {"x": 0, "y": 0, "width": WIDTH_PX, "height": box["y"] + box["height"] + BELOW_PX}
                     page.screenshot(path=str(directory / f"{name}.png"), full_page=True, clip=clip)  # type: ignore[arg-type]
         browser.close()
 

@@ -49,7 +49,7 @@ def test_a_plan_shows_its_pipeline_and_its_groups(
 ) -> None:
     with visiting(chromium_browser, planned.url, color_scheme=scheme) as visitor:
         page = visitor.open(f"/searches/{planned.stored['search']}?lang={lang}")
-        page.locator("section.best a.button").click()
+        page.locator("#open-plan").click()
         page.wait_for_url(re.compile(rf"/plans/p_\w+\?lang={lang}"))
         visitor.wait_for_charts()
         for name in ("chart-timeline", "chart-groups"):

@@ -50,7 +50,7 @@ def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planne
         page.wait_for_url(re.compile(r"/compare\?"))
         assert page.locator("thead th").count() == 3
         visitor.open(f"/searches/{search_id}?lang={lang}")
-        page.locator("section.best a.button").click()
+        page.locator("#open-plan").click()
         visitor.wait_for_charts()
         _turn_a_knob(page)
         _ask_why_not(page, says, lang)

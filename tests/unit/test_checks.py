@@ -120,12 +120,15 @@ def test_what_fits_at_no_imbalance_says_so(tight: CheckReport) -> None:
 def test_the_search_that_a_launch_is_compared_with_ends_early(launch: Launch) -> None:
     asked = []
 
-    def plan(spec):
+    def plan(spec, *, alone=False):
         asked.append(spec)
-        return planner.plan(spec)
+        return planner.plan(spec, alone=alone)
 
     run = launch.spec.training.model_copy(update={"tokens": 1e12})
-    best_of_short_search(launch.spec.model_copy(update={"training": run}), SimpleNamespace(plan=plan), time_limit_s=9.0)
+    asked_of = SimpleNamespace(plan=plan)
+    found = best_of_short_search(launch.spec.model_copy(update={"training": run}), asked_of, time_limit_s=9.0)
+    assert found.plans == planner.plan(asked[0]).plans
+    assert found.reference is None
     assert asked[0].strategy is None
     assert asked[0].training.tokens is None
     assert asked[0].search.gap == SHORT_SEARCH["gap"] > SearchSpec().gap

@@ -188,10 +188,11 @@ def test_ranks_stand_in_the_frameworks_order():
 
 def test_the_map_has_a_cell_for_each_device_and_darkens_with_the_stage():
     figure = figure_json(groups_on_nodes(factories.plan(1).strategy, 16))
-    cells = figure["data"][0]
-    assert len(cells["y"]) == 768
-    assert len(set(cells["marker"]["color"])) == 16
-    assert "DP 1" in cells["customdata"][2]
+    stages = figure["data"]
+    assert [len(cells["y"]) for cells in stages] == [48] * 16
+    assert [cells["name"] for cells in stages] == [f"stage {stage}" for stage in range(16)]
+    assert len({cells["marker"]["color"] for cells in stages}) == 16
+    assert "DP 1" in stages[0]["customdata"][2]
 
 
 def test_a_timeline_has_every_slot_or_both_ends_of_a_long_step():
@@ -207,6 +208,8 @@ def test_a_timeline_has_every_slot_or_both_ends_of_a_long_step():
     long = PipelineTimeline(pp=1, vpp=1, micro_batches=100, makespan_s=100.0, step_time_s=101.0, slots=slots)
     kept = [slot.forward_micro_batch for slot in shown_slots(long, 10)]
     assert kept == [0, 1, 2, 3, 4, 95, 96, 97, 98, 99]
+    (rest,) = (trace for trace in pipeline_timeline(long, most=10).data if trace.meta == "rest")
+    assert (rest.base[0], rest.base[0] + rest.x[0], rest.customdata[0]) == (5.0, 95.0, "90")
 
 
 def test_points_on_each_other_share_one_text() -> None:

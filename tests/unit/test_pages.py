@@ -16,6 +16,7 @@ from api.ui.rendering import json_island
 from api.ui.search_page import (
     bound_words,
     dense_layers,
+    fate_kinds,
     fates,
     largest_and_worst_loss,
     recompute_words,
@@ -138,6 +139,10 @@ def test_fates_cover_every_candidate_in_order_of_size() -> None:
     assert shares[0].key == "rejected:ranks_divide_by_tp_pp_cp"
     assert sum(share.amount for share in shares) == sum(plan_set.counts.rejected.values()) + 30_111 + 3_401 + 88
     assert shares[-1].start + shares[-1].share <= 1.0 + 1e-12
+    kinds = fate_kinds(shares, "en")
+    assert [kind.key for kind in kinds] == ["rejected", "too_big", "pruned", "solved"]
+    assert sum(kind.amount for kind in kinds) == sum(share.amount for share in shares)
+    assert sum(kind.share for kind in kinds) == pytest.approx(sum(share.share for share in shares))
 
 
 def test_layers_without_experts() -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from autodeploy.errors import SpecError
-from autodeploy.specs.presets import _read, list_presets, load_preset, preset_names, read_preset
+from autodeploy.specs.presets import _read, list_presets, load_preset, preset_names, presets_of_width, read_preset
 
 EXPECTED = [
     "deepseek-v2",
@@ -95,6 +95,13 @@ def test_a_near_miss_gets_a_suggestion() -> None:
     with pytest.raises(SpecError) as caught:
         load_preset("qwen3-235b")
     assert "qwen3-235b-a22b" in caught.value.errors[0].hint
+
+
+def test_presets_of_a_width_are_all_those_that_have_it() -> None:
+    every = [read_preset(name) for name in preset_names()]
+    for width in {preset.model.hidden_size for preset in every}:
+        assert presets_of_width(width) == [preset for preset in every if preset.model.hidden_size == width]
+    assert presets_of_width(716) == []
 
 
 def test_the_list_says_what_is_assumed() -> None:

@@ -65,14 +65,14 @@ def test_an_explanation_names_what_is_saved_and_what_is_paid() -> None:
     best = plan_with(compute_s=80.0, pipeline_bubble_s=20.0)
     other = plan_with(2, compute_s=90.0, pipeline_bubble_s=5.0, exposed_tp_s=15.0)
     text = explanation(best, other)
-    assert text.startswith(f"+10.0% step time for {degrees(other)}: it saves ")
+    assert text.startswith(f"{degrees(other)} takes 10.0 % longer: it adds ")
     assert "15.00 s of exposed tensor-parallel communication, 10.00 s of compute" in text
-    assert text.endswith("; it pays 15.00 s of pipeline bubble")
+    assert text.endswith("; it saves 15.00 s of pipeline bubble")
 
 
 def test_differences_too_small_to_matter_are_not_told() -> None:
     best, other = plan_with(compute_s=100.0), plan_with(2, compute_s=100.1)
-    assert explanation(best, other) == f"+0.1% step time for {degrees(other)}"
+    assert explanation(best, other) == f"{degrees(other)} takes 0.1 % longer"
 
 
 def test_degrees_leave_out_what_is_one() -> None:

@@ -20,7 +20,8 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[int | None] = []
 
-    def plan(self, spec: Spec) -> PlanSet:
+    def plan(self, spec: Spec, *, alone: bool = False) -> PlanSet:
+        assert alone
         self.asked.append(spec.cluster.num_npus)
         if (spec.cluster.num_npus or 0) < 192:
             return factories.infeasible_plan_set(spec=spec)

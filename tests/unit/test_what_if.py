@@ -134,7 +134,8 @@ class Linear:
         batch = spec.training.global_batch_size.value * spec.training.seq_length
         return batch / (1000.0 * cards) if cards >= self._fits_from else None
 
-    def plan(self, spec: Spec) -> Any:
+    def plan(self, spec: Spec, *, alone: bool = False) -> Any:
+        assert alone
         cards = spec.cluster.num_npus or 0
         self.planned.append(cards)
         rate = 1000.0 * cards / self._slow

@@ -14,7 +14,7 @@
   let polling = null;
 
   const words = {
-    seconds: (value) => (value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(2)} s`),
+    seconds: (value) => (value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(value < 100 ? 2 : 1)} s`),
     share: (value) => `${(100 * value).toFixed(1)} %`,
     count: (value) => numbers.format(value),
   };
