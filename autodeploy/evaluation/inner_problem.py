@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.evaluation.chunk_loops import add_options, pair_chunks
 from cost_models.schedule import ScheduleKind, Sends, chunk_micro_batches
 from cost_models.swap import exposed_swap_s, transfer_s
 
@@ -156,6 +157,12 @@ def fill_chunks(applied: Ints, layers: Ints) -> Ints:
     return np.clip(applied[..., None] - before, 0, layers)
 
 
+def _add(problem: InnerProblem, applied: Ints, layout: Ints, amount: list[float], total: Floats) -> None:
+    """Add to every chunk [n, pp, vpp] an amount for each layer that uses an option."""
+    classes = np.array([option.layer_class for option in problem.options])
+    add_options(np.array(applied, order="C"), np.array(layout, order="C"), classes, np.array(amount), total)
+
+
 def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTimes:
     """Forward and backward seconds of every chunk under a layout and its memory options."""
     forward = layout @ np.array([c.forward_s for c in problem.classes]) + problem.blocking_p2p_s
@@ -164,16 +171,16 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
         forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
         backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
     swapped = np.zeros_like(forward)
-    for index, option in enumerate(problem.options):
-        count = fill_chunks(applied[:, :, index], layout[..., option.layer_class])
-        backward += count * option.extra_backward_s
-        swapped += count * option.swap_bytes
+    if problem.options:
+        _add(problem, applied, layout, [option.extra_backward_s for option in problem.options], backward)
+        _add(problem, applied, layout, [option.swap_bytes for option in problem.options], swapped)
     out = exposed_swap_s(swapped, problem.host_link_bytes_per_s, forward)
     back = exposed_swap_s(swapped, problem.host_link_bytes_per_s, backward)
     hidden = np.zeros((*forward.shape, problem.vpp))
     if not problem.pairs:
         return ChunkTimes(forward + out, backward + back, out + back, hidden, hidden, Sends(problem.p2p_s))
-    hidden, exchange = _hidden_in_pairs(problem, layout)
+    pairs = layer_pairs(problem)
+    hidden, exchange = pair_chunks(np.array(layout, order="C"), pairs.hidden_s, pairs.exchange_s, pairs.first_s)
     # Swapping out runs beside the pair, swapping in too, in the other direction of the host link.
     moved = transfer_s(swapped, problem.host_link_bytes_per_s)
     alone = (forward + out)[..., :, None] + (backward + back)[..., None, :]
@@ -189,29 +196,6 @@ def layer_pairs(problem: InnerProblem) -> LayerPairs:
         return problem.pairs_of
     own = np.diag([layer.hidden_pair_s for layer in problem.classes])
     return LayerPairs(own, own, np.zeros_like(own))
-
-
-def _hidden_in_pairs(problem: InnerProblem, layout: Ints) -> tuple[Floats, Floats]:
-    """What pairs of chunks hide [n, pp, vpp, vpp]: all, and communication alone.
-
-    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
-    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
-    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
-    """
-    pairs = layer_pairs(problem)
-    ends, ends_back = np.cumsum(layout, axis=-1), np.cumsum(layout[..., ::-1], axis=-1)[..., ::-1]
-    shape = (*layout.shape[:-1], problem.vpp)
-    hidden, exchange, first, all_first = (np.zeros(shape) for _ in range(4))
-    for i, j in np.ndindex(pairs.hidden_s.shape):
-        low = np.maximum((ends - layout)[..., i][..., :, None], (ends_back - layout)[..., j][..., None, :])
-        high = np.minimum(ends[..., i][..., :, None], ends_back[..., j][..., None, :])
-        both = np.maximum(high - low, 0)
-        hidden += both * pairs.hidden_s[i, j]
-        exchange += both * pairs.exchange_s[i, j]
-        all_first += both * pairs.first_s[i, j]
-        first += ((both > 0) & (low == 0)) * pairs.first_s[i, j]
-    lost = np.where(_same_length(layout), first, all_first)
-    return hidden - lost, np.maximum(exchange - lost, 0.0)
 
 
 def _same_length(layout: Ints) -> npt.NDArray[np.bool_]:
@@ -249,8 +233,8 @@ def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floa
     chunk = layout @ np.array([c.activation_bytes for c in problem.classes])
     for piece in problem.pieces:
         chunk[:, piece.stage, piece.chunk] += piece.cost.activation_bytes
-    for index, option in enumerate(problem.options):
-        chunk -= fill_chunks(applied[:, :, index], layout[..., option.layer_class]) * option.saved_bytes
+    if problem.options:
+        _add(problem, applied, layout, [-option.saved_bytes for option in problem.options], chunk)
     return worst_moment(problem, chunk)
 
 
@@ -263,8 +247,8 @@ def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
 def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
     """Bytes that every stage keeps on the host [n, pp] at its peak: what it swaps, for all micro batches in flight."""
     chunk = np.zeros(layout.shape[:-1])
-    for index, option in enumerate(problem.options):
-        chunk += fill_chunks(applied[:, :, index], layout[..., option.layer_class]) * option.swap_bytes
+    if problem.options:
+        _add(problem, applied, layout, [option.swap_bytes for option in problem.options], chunk)
     return worst_moment(problem, chunk)
 
 

@@ -58,10 +58,16 @@ def _outermost(points: Ints) -> Ints:
     vpp = points.shape[1]
     if vpp == 1 or len(points) < 3:
         return points
-    known = {tuple(p) for p in points.tolist()}
-    steps = [np.eye(vpp, dtype=np.int64)[i] - np.eye(vpp, dtype=np.int64)[j] for i in range(vpp) for j in range(i)]
-    between = [any(tuple(p + s) in known and tuple(p - s) in known for s in steps) for p in points]
-    return points[~np.array(between, dtype=np.bool_)]
+    base = int(points.max()) + 3
+    if base**vpp >= 1 << 62:
+        return points
+    # Points as whole numbers; every count one more, so that a neighbour below zero is no other point's number.
+    digit = base ** np.arange(vpp, dtype=np.int64)
+    codes = (points + 1) @ digit
+    ahead, behind = np.tril_indices(vpp, -1)
+    steps = (digit[ahead] - digit[behind])[:, None]
+    between = (np.isin(codes + steps, codes) & np.isin(codes - steps, codes)).any(axis=0)
+    return np.asarray(points[~between])
 
 
 def _held(order: OperationOrder) -> Ints:

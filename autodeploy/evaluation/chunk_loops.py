@@ -1,0 +1,69 @@
+"""Loops over the chunks of many layouts, compiled: a search runs through them more often than through all else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cost_models.compiled import compiled
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+    Ints = npt.NDArray[np.int64]
+
+
+@compiled
+def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, total: Floats) -> None:
+    """Add to `total` [n, pp, vpp] what options cost or save in every chunk, first chunks first.
+
+    applied [n, pp, options]; layout [n, pp, vpp, classes]; layer_class, amount [options]: of one layer.
+    """
+    n, pp, vpp = total.shape
+    for row in range(n):
+        for stage in range(pp):
+            for option in range(len(amount)):
+                left = applied[row, stage, option]
+                for chunk in range(vpp):
+                    size = layout[row, stage, chunk, layer_class[option]]
+                    total[row, stage, chunk] += min(max(left, 0), size) * amount[option]
+                    left -= size
+
+
+@compiled
+def pair_chunks(layout: Ints, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
+    """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication; tables by class [i, j].
+
+    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
+    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
+    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
+    """
+    n, pp, vpp, classes = layout.shape
+    hidden = np.zeros((n, pp, vpp, vpp))
+    exchange = np.zeros((n, pp, vpp, vpp))
+    for row in range(n):
+        for stage in range(pp):
+            for ahead in range(vpp):
+                for behind in range(vpp):
+                    forward, backward = layout[row, stage, ahead], layout[row, stage, behind]
+                    all_s, exchanged_s, first, every = 0.0, 0.0, 0.0, 0.0
+                    start = 0
+                    for i in range(classes):
+                        end, stop = start + forward[i], backward.sum()
+                        for j in range(classes):
+                            # Class j is the last of the backward's that is left: it ends where the ones before begin.
+                            low, high = max(start, stop - backward[j]), min(end, stop)
+                            both = max(high - low, 0)
+                            all_s += both * hidden_s[i, j]
+                            exchanged_s += both * exchange_s[i, j]
+                            every += both * first_s[i, j]
+                            if both > 0 and low == 0:
+                                first += first_s[i, j]
+                            stop -= backward[j]
+                        start = end
+                    lost = first if forward.sum() == backward.sum() else every
+                    hidden[row, stage, ahead, behind] = all_s - lost
+                    exchange[row, stage, ahead, behind] = max(exchanged_s - lost, 0.0)
+    return hidden, exchange
