@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 # Inner problems are simulated slot by slot: a candidate costs about pp x vpp x micro batches of work.
-QUICK_SLOTS = 60_000.0
+QUICK_SLOTS = 600_000.0
 OPENING = 5
-"""The part of the quick plans that is made before bounds are raised: one of so many."""
+"""Of the quick plans one in so many is made by its estimate before bounds are raised, as many again after them."""
 
 
 def best_first(
@@ -75,11 +75,12 @@ def best_first(
     refined: set[int] = set()
     settled: list[int] = []
     plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
-    plans.by_estimate(max(1, budget.quick // OPENING))
+    opening = max(1, budget.quick // OPENING)
+    plans.by_estimate(opening)
     if frontier.best and not open_.cancelled():
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
-        for look in open_.by_paths(enough_s, plans.left, budget.paths):
+        for look in open_.by_paths(enough_s, lambda: plans.left(opening), budget.paths):
             if look.deep:
                 settle()
             elif look.hopeful:

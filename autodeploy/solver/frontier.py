@@ -31,7 +31,7 @@ class Budget:
     slots: float
     refined: int
     effort: Effort
-    paths: int = 400
+    paths: int = 700
 
 
 @dataclass

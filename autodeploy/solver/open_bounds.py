@@ -54,8 +54,8 @@ PER_SECOND = 800
 """Linear programmes that are about as much work as one unit of it."""
 SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
-COLUMNS = 120.0
-"""Columns of a linear programme that takes twice as long as a small one; the simplex method's work grows cubically."""
+COLUMNS = 170.0
+"""Columns of a linear programme that takes twice as long as a small one; larger ones take far longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class OpenBounds:
             return before, 0
         found = self._bound_s(problem, enough_s, rounds)
         columns = problem.pp * problem.vpp * (len(problem.classes) + (3 if problem.pairs else 1))
-        return found, math.ceil(SETUP + found.rounds * (1.0 + (columns / COLUMNS) ** 3))
+        return found, math.ceil(SETUP + found.rounds * (1.0 + (columns / COLUMNS) ** 5))
 
     def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
         """Bound of one problem, of no interest above enough_s; inf when it can't fit."""

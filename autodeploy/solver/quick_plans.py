@@ -48,10 +48,10 @@ class QuickPlans:
         self._solved: dict[int, list[Solved]] = {}  # by outer tuple
         self._slots, self._looked = 0.0, 0
 
-    def left(self) -> bool:
-        """Whether the budget allows another plan."""
-        spent = max(self.frontier.solved, self._looked) >= self.budget.quick or self._slots >= self.budget.slots
-        return not spent
+    def left(self, kept: int = 0) -> bool:
+        """Whether the budget allows another plan, with so many kept for later."""
+        made = max(self.frontier.solved, self._looked)
+        return made < self.budget.quick - kept and self._slots < self.budget.slots
 
     def by_estimate(self, count: int, *, again: bool = False) -> None:
         """Plans in the order of their estimate, until `count` candidates are solved; more where there are none yet.

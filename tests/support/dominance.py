@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
 TARGETS: dict[str, Target] = {"mindspeed-llm": "mindspeed-llm", "mindformers": "mindformers"}
-BUDGET = Budget(quick=12, slots=250_000.0, refined=1, effort=FAST)
+BUDGET = Budget(quick=24, slots=2_500_000.0, refined=1, effort=FAST)
 
 
 @dataclass(frozen=True, slots=True)
