@@ -79,7 +79,7 @@ __all__ = [
 ]
 
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
-QUICK = 40  # candidates of the default effort that are solved quickly
+QUICK = 60  # candidates of the default effort that are solved quickly
 PATHS = 1200  # work of the default effort on bounds by paths, in small linear programmes
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
