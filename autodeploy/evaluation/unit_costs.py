@@ -55,21 +55,7 @@ class UnitCosts:
 
     def take(self, index: Any) -> UnitCosts:
         """The costs of the candidates at an index array."""
-        return UnitCosts(
-            tuple(_take(c, index) for c in self.layers),
-            self.counts,
-            _take(self.embedding, index),
-            _take(self.head, index),
-            None if self.mtp is None else _take(self.mtp, index),
-            _take(self.shard, index),
-            _take_pairs(self.pairs, index),
-            _take(self.moved, index),
-            _take_pairs(self.moved_pairs, index),
-        )
-
-
-def _take_pairs(pairs: Pairs, index: Any) -> Pairs:
-    return tuple(tuple(_take(pair, index) for pair in row) for row in pairs)
+        return _take(self, index)
 
 
 def _take(value: T, index: Any) -> T:
@@ -78,6 +64,8 @@ def _take(value: T, index: Any) -> T:
         return value if value.shape[:1] in ((), (1,)) else value[index]
     if isinstance(value, dict):
         return {k: _take(v, index) for k, v in value.items()}  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        return tuple(_take(v, index) for v in value)  # type: ignore[return-value]
     if is_dataclass(value) and not isinstance(value, type):
         return type(value)(**{f.name: _take(getattr(value, f.name), index) for f in fields(value)})
     return value

@@ -128,10 +128,10 @@ class OpenBounds:
     def by_stages(self, high_s: float) -> int:
         """Raise all bounds below high_s by `outer_bounds_s`; how many candidates that leaves above it."""
         rows = np.flatnonzero(self.bounds_s < high_s)
-        contexts = {id(context): context for context in (self.contexts(int(i)) for i in rows)}
-        before = len(rows)
-        for context in contexts.values():
-            mine = np.array([i for i in rows if self.contexts(int(i)) is context], dtype=np.int64)
+        known = [self.contexts(int(i)) for i in rows]
+        numbers = np.array([id(context) for context in known], dtype=np.int64)
+        for context in {id(context): context for context in known}.values():
+            mine = rows[numbers == id(context)]
             found = outer_bounds_s(
                 self.candidates.take(mine),
                 context,
@@ -143,7 +143,7 @@ class OpenBounds:
             )
             # What is above is known to be above, not by how much.
             self._raise(mine, np.where(np.isinf(found), high_s, found), STAGES)
-        return before - int((self.bounds_s[rows] < high_s).sum())
+        return len(rows) - int((self.bounds_s[rows] < high_s).sum())
 
     def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], work: int) -> Iterator[Look]:
         """Raise the bounds below enough_s(), always those of the outer tuple with the least.
