@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
@@ -178,7 +179,8 @@ def plan(
     report.enumerated()
     stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
     for_memory = spec.search.objective == "peak_memory"
-    frontier = (least_memory if for_memory else best_first)(
+    search = least_memory if for_memory else partial(best_first, beside=cores() > 1)
+    frontier = search(
         searched.candidates,
         searched.swept,
         searched.context_of,

@@ -6,16 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
+from autodeploy.solver.companion import Companion
 from autodeploy.solver.frontier import Budget, Frontier, Watch, outer_tuples
 from autodeploy.solver.open_bounds import OpenBounds
 from autodeploy.solver.quick_plans import QuickPlans
-from autodeploy.solver.solve import solve
+from autodeploy.solver.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
     from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.effort import Effort
     from autodeploy.strategies.candidates import Candidates
 
 # Inner problems are simulated slot by slot: a candidate costs about pp x vpp x micro batches of work.
@@ -36,6 +40,7 @@ def best_first(
     watch: Watch | None = None,
     should_cancel: Callable[[], bool] | None = None,
     prune: bool = True,
+    beside: bool = False,
 ) -> Frontier:
     """Solve candidates quickly in the order of their repaired estimate, refine the best, and prove what is left.
 
@@ -44,6 +49,7 @@ def best_first(
     contexts : the context of a candidate index (all the same unless batch or cards vary).
     costs : of the candidates, where they are known.
     prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
+    beside : whether a second process may share the work; the answer is the same.
 
     Notes
     -----
@@ -52,9 +58,25 @@ def best_first(
     bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
     the least bound against each plan.
     """
-    frontier = Frontier()
     costs = cut_costs(candidates, contexts) if costs is None else costs
-    open_ = OpenBounds(candidates, contexts, costs, outer_tuples(candidates), swept.bound_s.copy(), should_cancel)
+    outer = outer_tuples(candidates)
+    here, other = (Worker(candidates, contexts, costs, outer, should_cancel) for _ in range(2))
+    with Companion(other, beside=beside, should_cancel=should_cancel) as companion:
+        open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), here, companion, should_cancel)
+        return _searched(open_, swept, top_k, gap, budget, watch, prune=prune)
+
+
+def _searched(
+    open_: OpenBounds,
+    swept: Sweep,
+    top_k: int,
+    gap: float,
+    budget: Budget,
+    watch: Watch | None,
+    *,
+    prune: bool,
+) -> Frontier:
+    frontier = Frontier()
 
     def report(index: int) -> None:
         frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
@@ -103,16 +125,19 @@ def _refine(
 ) -> None:
     """Solve the best candidates again in earnest, the most promising first; the others keep their quick plans."""
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
-    for solved in quick[: budget.refined]:
+    rough = [solved for solved in quick[: budget.refined] if solved.index not in refined]
+    # Every other one is the companion's.
+    begun = {solved.index: open_.beside.begin(Worker.refined, *_question(solved, budget)) for solved in rough[1::2]}
+    for solved in rough:
         if open_.cancelled():
             return
-        if solved.index in refined:
-            continue
+        if solved.index in begun:
+            better = begun[solved.index].result()
+        else:
+            better = open_.here.refined(*_question(solved, budget))
+        if better is None:
+            return
         refined.add(solved.index)
-        assert solved.solution.layout is not None
-        assert solved.solution.applied is not None
-        hint = (solved.solution.layout, solved.solution.applied)
-        better = solve(solved.problem, effort=budget.effort, hint=hint, should_cancel=open_.should_cancel)
         bound = max(better.bound_s, solved.solution.bound_s)
         keep = better if better.layout is not None and better.step_s <= solved.solution.step_s else solved.solution
         earnest = replace(solved, solution=replace(keep, bound_s=min(bound, keep.step_s)))
@@ -121,6 +146,12 @@ def _refine(
         frontier.work += better.deterministic_work
         frontier.best.sort(key=lambda s: (s.solution.step_s, s.index))
         report(earnest.index)
+
+
+def _question(solved: Solved, budget: Budget) -> tuple[InnerProblem, Effort, tuple[Ints, Ints]]:
+    assert solved.solution.layout is not None
+    assert solved.solution.applied is not None
+    return solved.problem, budget.effort, (solved.solution.layout, solved.solution.applied)
 
 
 def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:

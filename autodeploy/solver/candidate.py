@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.stage_classes import StepClasses, step_classes
-from autodeploy.evaluation.unit_costs import UnitCosts, unit_costs
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.memory_choices import memory_choices
@@ -20,20 +21,29 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.inner_problem import InnerProblem
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.solver.solution import InnerSolution
     from autodeploy.strategies.candidates import Candidates
+
+    Quick = tuple[InnerProblem, InnerSolution]
 
 
 @dataclass(frozen=True)
 class Solved:
-    """One candidate with its solved inner problem; costs and problem are kept for the estimate."""
+    """One candidate with its solved inner problem; units: costs of its cut of tensors, where they are known."""
 
     index: int
     candidate: Candidates
-    classes: StepClasses
     context: Context
     problem: InnerProblem
     solution: InnerSolution
+    units: UnitCosts | None = None
+
+    @cached_property
+    def classes(self) -> StepClasses:
+        """Costs of its layers, for the estimate."""
+        return _classes(self.candidate, self.context, self.units)
 
 
 def solve_candidate(
@@ -43,11 +53,22 @@ def solve_candidate(
     should_cancel: Callable[[], bool] | None,
     units: UnitCosts | None = None,
 ) -> Solved:
-    """Solve one candidate: without recomputing whole layers if that fits, else with it.
+    """One candidate, solved quickly."""
+    problem, solution = quick_plan(candidate, context, should_cancel, units)
+    return Solved(index, candidate, context, problem, solution, units)
+
+
+def quick_plan(
+    candidate: Candidates,
+    context: Context,
+    should_cancel: Callable[[], bool] | None,
+    units: UnitCosts | None = None,
+) -> Quick:
+    """One candidate's problem, solved quickly: without recomputing whole layers if that fits, else with it.
 
     units: costs of its cut of tensors, where they are known already.
     """
-    classes = step_classes(units or unit_costs(context, candidate), candidate, context)
+    classes = _classes(candidate, context, units)
     choices = memory_choices(candidate, context)
     problem = build_problem(classes, candidate, context, 0, choices=choices - {"full"})
     solution = _solve_quickly(problem, should_cancel)
@@ -57,7 +78,11 @@ def solve_candidate(
         problem = build_problem(classes, candidate, context, 0, choices=choices)
         solution = _solve_quickly(problem, should_cancel)
         solution = replace(solution, bound_s=min(solution.bound_s, lean_s))
-    return Solved(index, candidate, classes, context, problem, solution)
+    return problem, solution
+
+
+def _classes(candidate: Candidates, context: Context, units: UnitCosts | None) -> StepClasses:
+    return step_classes(unit_costs(context, candidate) if units is None else units, candidate, context)
 
 
 def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | None) -> InnerSolution:

@@ -178,7 +178,7 @@ def _least_plan(
         solution = _squeezed(problem, max(0.0, room), should_cancel)
         if solution is None:
             continue
-        solved = Solved(index, candidate, classes, context, problem, solution)
+        solved = Solved(index, candidate, context, problem, solution)
         if best is None or card_bytes(solved) < card_bytes(best):
             best = solved
     return best

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.solver.bounds import relax_bound
-from autodeploy.solver.count_bound import count_bound_s
-from autodeploy.solver.count_master import solve_counts
-from autodeploy.solver.memory_choices import memory_choices
-from autodeploy.solver.outer_bound import outer_bounds_s
-from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
+from autodeploy.solver.outer_bound import shapes_of
+from autodeploy.solver.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.cut_costs import CutCosts
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, LayerClass
-    from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.evaluation.inner_problem import Floats
+    from autodeploy.solver.companion import Begun, Companion
+    from autodeploy.solver.tuple_bounds import Visit
+    from autodeploy.strategies.candidates import Candidates, Ints
 
 RELAXATIONS = (
     "the sweep's closed form: work and memory shared evenly by the stages",
@@ -38,24 +30,12 @@ RELAXATIONS = (
 """What a bound can rest on, in the order in which it is raised."""
 _, STAGES, PATHS, WHOLE, SOLVED = range(5)
 
-TOGETHER = 32
-"""Outer tuples whose costs are computed together."""
+TOGETHER = 16
+"""Outer tuples whose problems are made together."""
 PROOF = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
-ROUNDS = (4, 8, 16, 32, 64)
-"""Linear programmes of one inner problem, at each visit."""
-MASTER = 1.0
-"""CP-SAT's deterministic time for a problem that paths leave open."""
-STEP = 0.01
-"""Of a bound by paths, what whole layers are asked to raise it by: that nothing is faster is proven step by step."""
-CLOSE = 1e-4
-"""CP-SAT's whole units keep a proven bound this far below what was asked for."""
-PER_SECOND = 800
-"""Linear programmes that are about as much work as one unit of it."""
-SETUP = 3
-"""Linear programmes that are about as much work as making the first one of a problem."""
-COLUMNS = 170.0
-"""Columns of a linear programme that takes twice as long as a small one; larger ones take far longer."""
+MET = 1e-6
+"""A bound this close to what is enough is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,40 +45,59 @@ class Look:
     hopeful: its bound by paths is the least of all, and it may be planned; deep: only bounds are raised from now on.
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: Ints
     hopeful: bool = False
     deep: bool = False
 
 
-@dataclass(eq=False)
-class _Open:
-    """An outer tuple with its relaxed problems and what is proven of each.
+class _Tuples:
+    """Outer tuples below a step time, in the order of their bounds: every other one is the companion's.
 
-    visits: how often it was bounded; handed: to the caller, to be planned; finished: no bound raises it any more.
+    rows: their candidates; bound_s: of the lowest of them; visits: how often each was bounded; aside: handed to the
+    caller to be planned, left for when nothing is planned any more; finished: no bound raises it.
     """
 
-    problems: tuple[InnerProblem, ...]
-    proven: list[PathBound]
-    visits: int = 0
-    handed: bool = False
-    finished: bool = False
+    def __init__(self, outer: Ints, bounds_s: Floats, enough_s: float) -> None:
+        below = np.flatnonzero(bounds_s < enough_s)
+        order = below[np.argsort(outer[below], kind="stable")]
+        groups = np.split(order, np.flatnonzero(np.diff(outer[order])) + 1) if len(order) else []
+        least = np.array([bounds_s[rows].min() for rows in groups])
+        by_bound = np.argsort(least, kind="stable")
+        self.rows: list[Ints] = [groups[number] for number in by_bound]
+        self.bound_s = least[by_bound]
+        self.visits = np.zeros(len(groups), dtype=np.int64)
+        self.aside, self.finished = np.zeros((2, len(groups)), dtype=np.bool_)
+        self.beside = np.arange(len(groups)) % 2 == 1
+
+    def least(self, some: npt.NDArray[np.bool_]) -> int | None:
+        """The one with the least bound of some."""
+        return int(np.argmin(np.where(some, self.bound_s, np.inf))) if some.any() else None
+
+    def ahead(self, number: int) -> list[Ints]:
+        """Tuples of the same side that nobody bounded yet, the least first."""
+        some = np.flatnonzero((self.visits == 0) & (self.beside == self.beside[number]))
+        some = some[some != number]
+        return [self.rows[each] for each in some[np.argsort(self.bound_s[some], kind="stable")[:TOGETHER]]]
 
 
 class OpenBounds:
-    """Lower bounds on the step time of all candidates: bounds_s [n]. `outer` numbers their outer strategies [n]."""
+    """Lower bounds on the step time of all candidates: bounds_s [n]. `outer` numbers their outer strategies [n].
+
+    here, beside : who computes them; what each knows depends only on what it was asked.
+    """
 
     def __init__(
         self,
         candidates: Candidates,
         contexts: Callable[[int], Context],
-        costs: CutCosts,
-        outer: npt.NDArray[np.int64],
+        outer: Ints,
         bounds_s: Floats,
+        here: Worker,
+        beside: Companion[Worker],
         should_cancel: Callable[[], bool] | None,
     ) -> None:
-        self.candidates, self.contexts, self.costs, self.outer = candidates, contexts, costs, outer
-        self.bounds_s, self.should_cancel = bounds_s, should_cancel
-        self.library = PathLibrary()
+        self.candidates, self.contexts, self.outer, self.bounds_s = candidates, contexts, outer, bounds_s
+        self.here, self.beside, self.should_cancel = here, beside, should_cancel
         self._rests_on = np.zeros(len(bounds_s), dtype=np.int8)
 
     def cancelled(self) -> bool:
@@ -114,7 +113,7 @@ class OpenBounds:
         rest = np.setdiff1d(np.arange(len(self.bounds_s)), without)
         return RELAXATIONS[self._rests_on[rest[np.argmin(self.bounds_s[rest])]]] if len(rest) else ""
 
-    def _raise(self, rows: npt.NDArray[np.int64], bounds_s: Floats, relaxation: int) -> None:
+    def _raise(self, rows: Ints, bounds_s: Floats, relaxation: int) -> None:
         higher = bounds_s > self.bounds_s[rows]
         self._rests_on[rows[higher]] = relaxation
         self.bounds_s[rows] = np.maximum(self.bounds_s[rows], bounds_s)
@@ -130,19 +129,17 @@ class OpenBounds:
         rows = np.flatnonzero(self.bounds_s < high_s)
         known = [self.contexts(int(i)) for i in rows]
         numbers = np.array([id(context) for context in known], dtype=np.int64)
-        for context in {id(context): context for context in known}.values():
-            mine = rows[numbers == id(context)]
-            found = outer_bounds_s(
-                self.candidates.take(mine),
-                context,
-                self.costs.take(mine),
-                self.outer[mine],
-                self.bounds_s[mine],
-                high_s,
-                should_cancel=self.should_cancel,
-            )
-            # What is above is known to be above, not by how much.
-            self._raise(mine, np.where(np.isinf(found), high_s, found), STAGES)
+        for context in dict.fromkeys(numbers.tolist()):
+            mine = rows[numbers == context]
+            # What orders cost to make is shared by the candidates of a shape: each shape is one side's.
+            other = shapes_of(self.candidates.take(mine)) % 2 == 1
+            parts = [part for part in (mine[~other], mine[other]) if len(part)]
+            begun = [self.beside.begin(Worker.stage_bounds_s, part, self.bounds_s[part], high_s) for part in parts[1:]]
+            found = [self.here.stage_bounds_s(parts[0], self.bounds_s[parts[0]], high_s)]
+            for part, bounds_s in zip(parts, found + [each.result() for each in begun], strict=True):
+                if bounds_s is not None:
+                    # What is above is known to be above, not by how much.
+                    self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
         return len(rows) - int((self.bounds_s[rows] < high_s).sum())
 
     def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], work: int) -> Iterator[Look]:
@@ -151,178 +148,73 @@ class OpenBounds:
         A tuple is first bounded by paths in a few rounds. While the caller is `planning`, the one with the least bound
         is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. It
         ends where the least bound can't be raised any more, or after `work`, in linear programmes of small problems.
+        Meanwhile the companion bounds the least of its tuples.
         """
-        tuples = self._tuples_below(enough_s())
-        queue = [(float(self.bounds_s[rows].min()), number) for number, rows in enumerate(tuples)]
-        heapq.heapify(queue)
-        aside: list[tuple[float, int]] = []
+        tuples = _Tuples(self.outer, self.bounds_s, enough_s())
         proof, handed_all, told = PROOF * work, False, False
-
-        def handing() -> bool:
-            return not handed_all and work > proof and planning()
-
-        known: dict[int, _Open] = {}
-        while (queue or aside) and work > 0 and not self.cancelled():
-            if not (queue and handing()):
-                handed_all = True
-                queue, aside = [*queue, *aside], []
-                heapq.heapify(queue)
-            known_s, number = heapq.heappop(queue)
-            rows, bound_s = tuples[number], float(self.bounds_s[tuples[number]].min())
-            if bound_s >= enough_s() * (1.0 - 1e-6):
-                known.pop(number, None)
-                continue
-            if bound_s > known_s:  # raised meanwhile
-                heapq.heappush(queue, (bound_s, number))
-                continue
-            if number not in known:
-                ahead = [number, *(n for _, n in heapq.nsmallest(TOGETHER, queue) if n not in known)]
-                for n, problems in zip(ahead, self._relaxed([tuples[n] for n in ahead]), strict=True):
-                    known[n] = _Open(problems, [PathBound(0.0, over=False)] * len(problems))
-                    if self.cancelled():
-                        return
-            if known[number].finished:
+        while work > 0 and not self.cancelled():
+            low = tuples.bound_s < enough_s() * (1.0 - MET)
+            handing = not handed_all and work > proof and planning()
+            number = tuples.least(low & ~tuples.aside if handing else low)
+            if number is None and (handed_all or not low.any()):
                 return
-            if known[number].visits and handing() and not known[number].handed:
-                known[number].handed = True
+            handed_all = not handing or number is None
+            if number is None or self._raised(tuples, number):
+                continue
+            if tuples.finished[number]:
+                return
+            rows = tuples.rows[number]
+            if handing and tuples.visits[number]:
+                tuples.aside[number] = True
+                begun = self._begin(tuples, tuples.least(low & tuples.beside & (tuples.visits == 0)), enough_s(), work)
                 yield Look(rows, hopeful=True)
-            if known[number].visits and handing():
-                aside.append((bound_s, number))
+                work -= self._end(tuples, begun)
                 continue
             if handed_all and not told:
                 told = True
                 yield Look(rows, deep=True)
-            work -= self._visit(known[number], rows, enough_s(), work)
-            heapq.heappush(queue, (float(self.bounds_s[rows].min()), number))
+            others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
+            other = tuples.least(others & (tuples.visits == 0) if handing else others)
+            near, away = (other, number) if tuples.beside[number] else (number, other)
+            begun = self._begin(tuples, away, enough_s(), work)
+            work -= self._here(tuples, near, enough_s(), work) + self._end(tuples, begun)
             yield Look(rows, deep=handed_all)
 
-    def _tuples_below(self, enough_s: float) -> list[npt.NDArray[np.int64]]:
-        """The candidates of each outer tuple that has any with a bound below enough_s."""
-        rows = np.flatnonzero(self.bounds_s < enough_s)
-        order = rows[np.argsort(self.outer[rows], kind="stable")]
-        return np.split(order, np.flatnonzero(np.diff(self.outer[order])) + 1) if len(order) else []
+    def _raised(self, tuples: _Tuples, number: int) -> bool:
+        """Whether a tuple's candidates were planned since, and are known to be slower."""
+        bound_s = float(self.bounds_s[tuples.rows[number]].min())
+        raised = bound_s > tuples.bound_s[number]
+        tuples.bound_s[number] = bound_s
+        return bool(raised)
 
-    def _visit(self, tuple_: _Open, rows: npt.NDArray[np.int64], enough_s: float, work: int) -> int:
-        """Raise the bounds of one outer tuple once more; the work done."""
-        tuple_.visits += 1
-        if tuple_.visits == 1 and len(tuple_.problems) > 1:
-            # One problem that is no harder than either serves to tell whether the tuple deserves more.
-            problem, before = easier(tuple_.problems), PathBound(0.0, over=False)
-            found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[0])
-            self._raise(rows, np.full(len(rows), found.bound_s), PATHS)
-            return spent
-        over = tuple_.visits > 1 and (tuple_.visits > len(ROUNDS) or all(each.over for each in tuple_.proven))
-        aim_s = min(enough_s, float(self.bounds_s[rows].min()) * (1.0 + STEP)) if over else enough_s
-        done = 0
-        for place, problem in enumerate(tuple_.problems):
-            before = tuple_.proven[place]
-            if self.cancelled() or before.bound_s >= aim_s * (1.0 - 1e-6):
-                continue
-            if over:
-                bound, spent_s = count_bound_s(
-                    problem,
-                    self.library,
-                    aim_s,
-                    deterministic_time=min(MASTER, max(0, work - done) / PER_SECOND),
-                    should_cancel=self.should_cancel,
-                )
-                found, spent = replace(before, bound_s=bound), math.ceil(spent_s * PER_SECOND)
-            else:
-                found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
-            done += spent
-            tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
-        least_s = min(each.bound_s for each in tuple_.proven)
-        tuple_.finished = over and least_s < aim_s * (1.0 - CLOSE)
-        self._raise(rows, np.full(len(rows), least_s), WHOLE if over else PATHS)
-        return done
-
-    def _by_paths_s(
-        self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int
-    ) -> tuple[PathBound, int]:
-        """One more path bound, and the work done."""
-        if before.over:
-            return before, 0
-        found = self._bound_s(problem, enough_s, rounds)
-        columns = problem.pp * problem.vpp * (len(problem.classes) + (3 if problem.pairs else 1))
-        return found, math.ceil(SETUP + found.rounds * (1.0 + (columns / COLUMNS) ** 5))
-
-    def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
-        """Bound of one problem, of no interest above enough_s; inf when it can't fit."""
-        bound = relax_bound(problem)
-        if bound >= enough_s:
-            return PathBound(bound, over=True)
-        found = path_bound_s(problem, self.library, rounds=rounds, enough_s=enough_s, should_cancel=self.should_cancel)
-        if found.fractional:
-            return replace(found, bound_s=max(bound, found.bound_s))
-        # No fractional layout was found. Whether there is none is for exact arithmetic to say.
-        hint = np.zeros((problem.pp, problem.vpp, len(problem.classes)), dtype=np.int64)
-        low, layout, _ = solve_counts(
-            problem, [], enough_s, hint=hint, deterministic_time=0.05, seed=0, should_cancel=self.should_cancel
-        )
-        return PathBound(max(bound, found.bound_s, low if layout is None else 0.0), True, found.rounds)
-
-    def _relaxed(self, groups: list[npt.NDArray[np.int64]]) -> Iterator[tuple[InnerProblem, ...]]:
-        """For each group problems no harder than any of its candidates', which differ in what their states take.
-
-        One without recomputing whole layers and, where that is allowed, one with it.
-        """
-        costs: dict[int, tuple[StepClasses, Candidates, dict[int, int]]] = {}
-        for rows in groups:
-            context = self.contexts(int(rows[0]))
-            if id(context) not in costs:
-                mine = np.concatenate([other for other in groups if self.contexts(int(other[0])) is context])
-                some = self.candidates.take(mine)
-                classes = step_classes(self.costs.of(mine), some, context)
-                costs[id(context)] = classes, some, {int(row): place for place, row in enumerate(mine)}
-            classes, some, place_of = costs[id(context)]
-            places = [place_of[int(row)] for row in rows]
-            allowed = [memory_choices(some.take(slice(place, place + 1)), context) for place in places]
-            lean, full = (
-                [
-                    replace(
-                        build_problem(classes, some, context, place, choices=choices - barred, menu=False),
-                        uniform_options=False,
-                    )
-                    for place, choices in zip(places, allowed, strict=True)
-                    if barred or "full" in choices
-                ]
-                for barred in (frozenset({"full"}), frozenset())
-            )
-            yield (easiest(lean), easiest(full)) if full else (easiest(lean),)
-
-
-def easiest(problems: list[InnerProblem]) -> InnerProblem:
-    """The first problem with the least bytes and tails of all: they are alike in everything else."""
-
-    def least(costs: list[LayerClass]) -> LayerClass:
-        return replace(
-            costs[0],
-            forward_s=min(c.forward_s for c in costs),
-            backward_s=min(c.backward_s for c in costs),
-            static_bytes=min(c.static_bytes for c in costs),
-            activation_bytes=min(c.activation_bytes for c in costs),
-            tail_s=min(c.tail_s for c in costs),
+    def _begin(
+        self, tuples: _Tuples, number: int | None, enough_s: float, work: int
+    ) -> tuple[int, Begun[Visit]] | None:
+        """Have the companion bound a tuple."""
+        if number is None:
+            return None
+        known_s = float(tuples.bound_s[number])
+        return number, self.beside.begin(
+            Worker.visit, tuples.rows[number], tuples.ahead(number), known_s, enough_s, work
         )
 
-    one = problems[0]
-    return replace(
-        one,
-        classes=tuple(least(list(costs)) for costs in zip(*(p.classes for p in problems), strict=True)),
-        pieces=tuple(
-            replace(pieces[0], cost=least([p.cost for p in pieces]))
-            for pieces in zip(*(p.pieces for p in problems), strict=True)
-        ),
-        limit_bytes=max(p.limit_bytes for p in problems),
-        fixed_bytes=np.min([p.fixed_bytes for p in problems], axis=0),
-        tail_s=min(p.tail_s for p in problems),
-    )
+    def _end(self, tuples: _Tuples, begun: tuple[int, Begun[Visit]] | None) -> int:
+        """Take over what the companion found; the work it did."""
+        visit = begun[1].result() if begun is not None else None
+        return self._take(tuples, begun[0], visit) if begun is not None and visit is not None else 0
 
+    def _here(self, tuples: _Tuples, number: int | None, enough_s: float, work: int) -> int:
+        """Bound a tuple; the work done."""
+        if number is None:
+            return 0
+        known_s = float(tuples.bound_s[number])
+        visit = self.here.visit(tuples.rows[number], tuples.ahead(number), known_s, enough_s, work)
+        return self._take(tuples, number, visit)
 
-def easier(problems: tuple[InnerProblem, ...]) -> InnerProblem:
-    """One problem that is no harder than any of some that differ in their options and in what stages hold besides."""
-    most = max(problems, key=lambda problem: len(problem.options))
-    return replace(
-        most,
-        fixed_bytes=np.min([problem.fixed_bytes for problem in problems], axis=0),
-        limit_bytes=max(problem.limit_bytes for problem in problems),
-    )
+    def _take(self, tuples: _Tuples, number: int, visit: Visit) -> int:
+        rows = tuples.rows[number]
+        self._raise(rows, np.full(len(rows), visit.bound_s), WHOLE if visit.whole else PATHS)
+        tuples.visits[number] += 1
+        tuples.finished[number] = visit.finished
+        tuples.bound_s[number] = self.bounds_s[rows].min()
+        return visit.work

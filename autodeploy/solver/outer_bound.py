@@ -22,6 +22,7 @@ from autodeploy.solver.stage_bound import (
 )
 from autodeploy.strategies.candidates import SCHEDULES, concatenate
 from autodeploy.strategies.memory_rules import launchable_each
+from autodeploy.strategies.tree import distinct
 from autodeploy.workload.memory_choices import compete
 from cost_models.schedule import model_parts
 
@@ -103,15 +104,19 @@ class Alike:
         return np.asarray(np.maximum.reduceat(values[self._order], self._starts))
 
 
+def shapes_of(candidates: Candidates) -> Ints:
+    """A number for each schedule, shape and steady order [n]: what is computed for one holds for all alike."""
+    c = candidates
+    first, order = distinct((c.pp, c.micro_batches))
+    steady = [steady_micro_batches(int(c.pp[row]), int(c.micro_batches[row])) for row in first]
+    return distinct((c.schedule, c.pp, c.vpp, np.array(steady, dtype=np.int64)[order]))[1]
+
+
 def _same_shape(candidates: Candidates) -> list[Ints]:
     """Rows of one schedule, shape and steady order."""
-    c = candidates
-    steady = [steady_micro_batches(int(p), int(m)) for p, m in zip(c.pp, c.micro_batches, strict=True)]
-    key = np.stack([c.schedule, c.pp, c.vpp, np.array(steady, dtype=np.int64)])
-    _, inverse = np.unique(key, axis=1, return_inverse=True)
-    order = np.argsort(inverse.ravel(), kind="stable")
-    ends = np.cumsum(np.bincount(inverse.ravel()))
-    return [np.asarray(rows) for rows in np.split(order, ends[:-1])]
+    shapes = shapes_of(candidates)
+    order = np.argsort(shapes, kind="stable")
+    return [np.asarray(rows) for rows in np.split(order, np.cumsum(np.bincount(shapes))[:-1])]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.candidate import Solved, solve_candidate
+from autodeploy.solver.candidate import Solved
+from autodeploy.solver.plans_ahead import PlansAhead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,8 @@ AHEAD = 256
 """Candidates looked at in order for each that may be solved: most share their outer tuple with a better one."""
 MOST_TRIED = 8
 """Candidates solved for each that the budget allows, where too few have a plan."""
+SOON = 4
+"""Candidates that are solved ahead of their turn, where two processes share the work."""
 
 
 class QuickPlans:
@@ -47,6 +50,8 @@ class QuickPlans:
         self._starts = np.searchsorted(open_.outer[self._by_tuple], np.arange(int(open_.outer.max(initial=-1)) + 2))
         self._solved: dict[int, list[Solved]] = {}  # by outer tuple
         self._slots, self._looked = 0.0, 0
+        self._ahead = PlansAhead(open_.here, open_.beside)
+        self._soon: list[int] = []
 
     def left(self, kept: int = 0) -> bool:
         """Whether the budget allows another plan, with so many kept for later."""
@@ -73,6 +78,7 @@ class QuickPlans:
             if again:
                 self._try(number, index, again=True)
             elif number not in self._solved:
+                self._soon = self._next(position, count)
                 self.of_tuple(number)
 
     def _spent(self, count: int) -> bool:
@@ -110,13 +116,24 @@ class QuickPlans:
         if (self.prune and self._ruled_out(others, index)) or (not again and self._unlikely(others, index)):
             self.frontier.pruned += 1
             return
-        candidate, context = self.open.candidates.take(slice(index, index + 1)), self.open.contexts(index)
-        units = self.open.costs.of(slice(index, index + 1))
-        solved = solve_candidate(candidate, context, index, self.open.should_cancel, units)
+        candidate, units = self.open.here.candidate(index)
+        solved = Solved(index, candidate, self.open.contexts(index), *self._ahead.plan(index, self._soon), units)
         self._slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
         others.append(solved)
         self._enter(solved)
         self.report(index)
+
+    def _next(self, position: int, count: int) -> list[int]:
+        """Candidates after a place in the order that will probably be solved next, as far as the budget allows it."""
+        found: dict[int, int] = {}
+        most = min(SOON, count - self.frontier.solved - 1)
+        for index in map(int, self._order[position + 1 :]):
+            if len(found) >= most:
+                break
+            number = int(self.open.outer[index])
+            if number not in self._solved and not (self.prune and self._ruled_out([], index)):
+                found.setdefault(number, index)
+        return list(found.values())
 
     def _ruled_out(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate can't be among the K best."""

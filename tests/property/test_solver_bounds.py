@@ -11,10 +11,10 @@ from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerC
 from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
-from autodeploy.solver.open_bounds import easiest
 from autodeploy.solver.path_bound import PathLibrary, path_bound_s
 from autodeploy.solver.problem_bound import stage_bound_s
 from autodeploy.solver.stage_bound import steady_micro_batches
+from autodeploy.solver.tuple_bounds import easiest
 from cost_models.schedule import ScheduleKind, in_flight_moments, operation_order, pair_counts
 from tests.property.test_solver_brute_force import best_step_s, random_problem
 

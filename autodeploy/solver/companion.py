@@ -1,0 +1,193 @@
+"""A second process beside a search, made from the first at its first question: it knows all that was known by then.
+
+What it is asked runs while the first goes on. The answers are those of the first, whoever computes them: where no
+second process can be had, a question is answered at once, by the same code on a copy of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import warnings
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+W = TypeVar("W")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+POLL_S: Final = 0.02
+"""How often a wait looks whether it is to be cancelled."""
+LONG: Final = 2**16
+"""Bytes of a question that may not fit the pipe: asked when nothing is on its way back, or both would wait."""
+
+
+class Begun(Generic[T]):
+    """A question that was asked."""
+
+    def __init__(self, companion: Companion[Any], number: int) -> None:
+        self._companion, self._number = companion, number
+
+    def ready(self) -> bool:
+        """Whether there is an answer by now."""
+        return self._companion.has(self._number, wait=False)
+
+    def result(self) -> T | None:
+        """Waits for the answer; None when the search is cancelled meanwhile."""
+        if not self._companion.has(self._number, wait=True):
+            return None
+        answer: T = self._companion.take(self._number)
+        return answer
+
+
+class Companion(Generic[W]):
+    """Calls methods of a worker, one after the other, in a process that is made here where that is allowed.
+
+    Parameters
+    ----------
+    worker : made from what the search knows; nobody else calls it. It must tell by `stopped` when to give up.
+    beside : whether a second process may be made.
+    """
+
+    def __init__(self, worker: W, *, beside: bool, should_cancel: Callable[[], bool] | None) -> None:
+        self._worker, self._should_cancel = worker, should_cancel
+        self._answers: dict[int, Any] = {}
+        self._asked: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+        self._last = 0
+        self._pid: int | None = None
+        self._pipe: Connection | None = None
+        self.beside = beside and hasattr(os, "fork")
+        """Whether it computes while the caller does."""
+
+    def begin(self, method: Callable[Concatenate[W, P], T], *args: P.args, **none: P.kwargs) -> Begun[T]:
+        """Ask for a method of the worker with arguments that can be pickled."""
+        assert not none, "arguments go by position"
+        self._last += 1
+        if self.beside and self._pipe is None:
+            self._fork()
+        if self._pipe is None:
+            self._answers[self._last] = method(self._worker, *args, **none)
+        else:
+            self._send(method, args)
+        return Begun(self, self._last)
+
+    def _send(self, method: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        question = pickle.dumps((method.__name__, args), pickle.HIGHEST_PROTOCOL)
+        if len(question) > LONG and self._asked:
+            self.has(next(reversed(self._asked)), wait=True)
+        self._asked[self._last] = method, args
+        try:
+            if self._pipe is not None:
+                self._pipe.send_bytes(question)
+                return
+        except OSError:
+            pass
+        self._lost()
+
+    def has(self, number: int, *, wait: bool) -> bool:
+        """Whether a question is answered; with wait, not before it is, unless the search is cancelled."""
+        while number not in self._answers:
+            if self._pipe is None or (wait and self._should_cancel is not None and self._should_cancel()):
+                return False
+            if not self._pipe.poll(POLL_S if wait else 0.0):
+                if not wait:
+                    return False
+                continue
+            try:
+                answer = pickle.loads(self._pipe.recv_bytes())
+            except (EOFError, OSError):
+                self._lost()
+                continue
+            first = next(iter(self._asked))
+            del self._asked[first]
+            self._answers[first] = answer
+        return True
+
+    def take(self, number: int) -> Any:
+        """An answer, which is kept no longer."""
+        answer = self._answers.pop(number)
+        if isinstance(answer, _Raised):
+            raise answer.error
+        return answer
+
+    def close(self) -> None:
+        """End the process; what was asked and not answered is forgotten."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+            self._pid = None
+
+    def __enter__(self) -> Companion[W]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lost(self) -> None:
+        """The process died: what it owes is computed here."""
+        self.close()
+        self.beside = False
+        for number, (method, args) in self._asked.items():
+            self._answers[number] = method(self._worker, *args)
+        self._asked.clear()
+
+    def _fork(self) -> None:
+        from multiprocessing import Pipe
+
+        here, there = Pipe()
+        parent = os.getpid()
+        with warnings.catch_warnings():
+            # A fork copies the calling thread alone. The copy computes and writes to its pipe: it needs no lock that
+            # another thread may hold.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid:
+            there.close()
+            self._pid, self._pipe = pid, here
+            return
+        status = 1
+        try:
+            here.close()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for the answers
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._serve(there, parent)
+            status = 0
+        finally:
+            os._exit(status)  # nothing of the first process is closed, flushed or written twice
+
+    def _serve(self, pipe: Connection, parent: int) -> None:
+        """Answers questions until nobody asks any more."""
+        worker: Any = self._worker
+        stopped = worker.stopped
+        worker.stopped = lambda: os.getppid() != parent or stopped()
+        while True:
+            try:
+                name, args = pickle.loads(pipe.recv_bytes())
+            except (EOFError, OSError):
+                return
+            answer: Any
+            try:
+                answer = getattr(worker, name)(*args)
+            except Exception as error:  # the one who asked is to see it
+                answer = _Raised(error)
+            try:
+                pipe.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+            except OSError:
+                return
+
+
+class _Raised:
+    """An error instead of an answer."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error

@@ -1,0 +1,51 @@
+"""Quick plans by two processes: the candidate that is asked for, and meanwhile those that will probably be next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.solver.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.solver.candidate import Quick
+    from autodeploy.solver.companion import Begun, Companion
+
+WAITING = 2
+"""Candidates that the companion has before it."""
+
+
+class PlansAhead:
+    """Makes each plan when it is asked for, or before: who makes it does not change it."""
+
+    def __init__(self, here: Worker, beside: Companion[Worker]) -> None:
+        self._here, self._beside = here, beside
+        self._begun: dict[int, Begun[Quick]] = {}
+        self._made: dict[int, Quick] = {}
+        self._first = True
+
+    def plan(self, index: int, soon: Sequence[int]) -> Quick:
+        """The quick plan of a candidate; soon: candidates that will probably be asked for next, in order."""
+        if self._first or not self._beside.beside:
+            # The first plan loads compiled code, which a process made after it has too.
+            self._first = False
+            return self._here.quick_plan(index)
+        while index not in self._made:
+            self._collect()
+            wanted = [each for each in (index, *soon) if each not in self._made and each not in self._begun]
+            mine = wanted[:1]
+            for other in wanted[1 : 1 + WAITING - len(self._begun)]:
+                self._begun[other] = self._beside.begin(Worker.quick_plan, other)
+            if mine:
+                self._made[mine[0]] = self._here.quick_plan(mine[0])
+            elif index in self._begun:
+                # Nothing else is left to do meanwhile; when the search is cancelled the plan says so.
+                self._made[index] = self._begun.pop(index).result() or self._here.quick_plan(index)
+        return self._made.pop(index)
+
+    def _collect(self) -> None:
+        for index in [index for index, begun in self._begun.items() if begun.ready()]:
+            made = self._begun.pop(index).result()
+            if made is not None:
+                self._made[index] = made

@@ -1,0 +1,215 @@
+"""What is proven of one outer tuple of candidates: by paths of its schedule first, then in whole layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.solver.bounds import relax_bound
+from autodeploy.solver.count_bound import count_bound_s
+from autodeploy.solver.count_master import solve_counts
+from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.cut_costs import CutCosts
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints, LayerClass
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.strategies.candidates import Candidates
+
+ROUNDS = (4, 8, 16, 32, 64)
+"""Linear programmes of one inner problem, at each visit."""
+MASTER = 1.0
+"""CP-SAT's deterministic time for a problem that paths leave open."""
+STEP = 0.01
+"""Of a bound by paths, what whole layers are asked to raise it by: that nothing is faster is proven step by step."""
+CLOSE = 1e-4
+"""CP-SAT's whole units keep a proven bound this far below what was asked for."""
+PER_SECOND = 800
+"""Linear programmes that are about as much work as one unit of it."""
+SETUP = 3
+"""Linear programmes that are about as much work as making the first one of a problem."""
+COLUMNS = 170.0
+"""Columns of a linear programme that takes twice as long as a small one; larger ones take far longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """bound_s: no candidate of the tuple is faster; work: in linear programmes of small problems.
+
+    whole: whether layers were counted in whole numbers; finished: no bound raises it any more.
+    """
+
+    bound_s: float
+    work: int
+    whole: bool = False
+    finished: bool = False
+
+
+@dataclass(eq=False)
+class _Open:
+    """An outer tuple's relaxed problems, what is proven of each, and how often it was bounded."""
+
+    problems: tuple[InnerProblem, ...]
+    proven: list[PathBound]
+    visits: int = 0
+
+
+class TupleBounds:
+    """Lower bounds of outer tuples, one at a time, each visit a stronger one."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        contexts: Callable[[int], Context],
+        costs: CutCosts,
+        should_cancel: Callable[[], bool],
+    ) -> None:
+        self._candidates, self._contexts, self._costs, self._should_cancel = candidates, contexts, costs, should_cancel
+        self._library = PathLibrary()
+        self._known: dict[int, _Open] = {}  # by a tuple's first candidate
+
+    def visit(self, rows: Ints, ahead: list[Ints], known_s: float, enough_s: float, work: int) -> Visit:
+        """Bound the tuple of the candidates at rows once more, when its least bound is known_s, up to enough_s.
+
+        ahead : tuples that will probably be visited next: their problems are made together.
+        """
+        first = int(rows[0])
+        if first not in self._known:
+            groups = [rows, *(group for group in ahead if int(group[0]) not in self._known)]
+            for group, problems in zip(groups, self._relaxed(groups), strict=True):
+                self._known[int(group[0])] = _Open(problems, [PathBound(0.0, over=False)] * len(problems))
+                if self._should_cancel():
+                    break
+        return self._bounded(self._known[first], known_s, enough_s, work)
+
+    def _bounded(self, tuple_: _Open, known_s: float, enough_s: float, work: int) -> Visit:
+        tuple_.visits += 1
+        if tuple_.visits == 1 and len(tuple_.problems) > 1:
+            # One problem that is no harder than either serves to tell whether the tuple deserves more.
+            problem, before = easier(tuple_.problems), PathBound(0.0, over=False)
+            found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[0])
+            return Visit(found.bound_s, spent)
+        over = tuple_.visits > 1 and (tuple_.visits > len(ROUNDS) or all(each.over for each in tuple_.proven))
+        aim_s = min(enough_s, known_s * (1.0 + STEP)) if over else enough_s
+        done = 0
+        for place, problem in enumerate(tuple_.problems):
+            before = tuple_.proven[place]
+            if self._should_cancel() or before.bound_s >= aim_s * (1.0 - 1e-6):
+                continue
+            if over:
+                bound, spent_s = count_bound_s(
+                    problem,
+                    self._library,
+                    aim_s,
+                    deterministic_time=min(MASTER, max(0, work - done) / PER_SECOND),
+                    should_cancel=self._should_cancel,
+                )
+                found, spent = replace(before, bound_s=bound), math.ceil(spent_s * PER_SECOND)
+            else:
+                found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
+            done += spent
+            tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
+        least_s = min(each.bound_s for each in tuple_.proven)
+        return Visit(least_s, done, over, finished=over and least_s < aim_s * (1.0 - CLOSE))
+
+    def _by_paths_s(
+        self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int
+    ) -> tuple[PathBound, int]:
+        """One more path bound, and the work done."""
+        if before.over:
+            return before, 0
+        found = self._bound_s(problem, enough_s, rounds)
+        columns = problem.pp * problem.vpp * (len(problem.classes) + (3 if problem.pairs else 1))
+        return found, math.ceil(SETUP + found.rounds * (1.0 + (columns / COLUMNS) ** 5))
+
+    def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
+        """Bound of one problem, of no interest above enough_s; inf when it can't fit."""
+        bound = relax_bound(problem)
+        if bound >= enough_s:
+            return PathBound(bound, over=True)
+        found = path_bound_s(
+            problem, self._library, rounds=rounds, enough_s=enough_s, should_cancel=self._should_cancel
+        )
+        if found.fractional:
+            return replace(found, bound_s=max(bound, found.bound_s))
+        # No fractional layout was found. Whether there is none is for exact arithmetic to say.
+        hint = np.zeros((problem.pp, problem.vpp, len(problem.classes)), dtype=np.int64)
+        low, layout, _ = solve_counts(
+            problem, [], enough_s, hint=hint, deterministic_time=0.05, seed=0, should_cancel=self._should_cancel
+        )
+        return PathBound(max(bound, found.bound_s, low if layout is None else 0.0), True, found.rounds)
+
+    def _relaxed(self, groups: list[Ints]) -> Iterator[tuple[InnerProblem, ...]]:
+        """For each group problems no harder than any of its candidates', which differ in what their states take.
+
+        One without recomputing whole layers and, where that is allowed, one with it.
+        """
+        costs: dict[int, tuple[StepClasses, Candidates, dict[int, int]]] = {}
+        for rows in groups:
+            context = self._contexts(int(rows[0]))
+            if id(context) not in costs:
+                mine = np.concatenate([other for other in groups if self._contexts(int(other[0])) is context])
+                some = self._candidates.take(mine)
+                classes = step_classes(self._costs.of(mine), some, context)
+                costs[id(context)] = classes, some, {int(row): place for place, row in enumerate(mine)}
+            classes, some, place_of = costs[id(context)]
+            places = [place_of[int(row)] for row in rows]
+            allowed = [memory_choices(some.take(slice(place, place + 1)), context) for place in places]
+            lean, full = (
+                [
+                    replace(
+                        build_problem(classes, some, context, place, choices=choices - barred, menu=False),
+                        uniform_options=False,
+                    )
+                    for place, choices in zip(places, allowed, strict=True)
+                    if barred or "full" in choices
+                ]
+                for barred in (frozenset({"full"}), frozenset())
+            )
+            yield (easiest(lean), easiest(full)) if full else (easiest(lean),)
+
+
+def easiest(problems: list[InnerProblem]) -> InnerProblem:
+    """The first problem with the least bytes and tails of all: they are alike in everything else."""
+
+    def least(costs: list[LayerClass]) -> LayerClass:
+        return replace(
+            costs[0],
+            forward_s=min(c.forward_s for c in costs),
+            backward_s=min(c.backward_s for c in costs),
+            static_bytes=min(c.static_bytes for c in costs),
+            activation_bytes=min(c.activation_bytes for c in costs),
+            tail_s=min(c.tail_s for c in costs),
+        )
+
+    one = problems[0]
+    return replace(
+        one,
+        classes=tuple(least(list(costs)) for costs in zip(*(p.classes for p in problems), strict=True)),
+        pieces=tuple(
+            replace(pieces[0], cost=least([p.cost for p in pieces]))
+            for pieces in zip(*(p.pieces for p in problems), strict=True)
+        ),
+        limit_bytes=max(p.limit_bytes for p in problems),
+        fixed_bytes=np.min([p.fixed_bytes for p in problems], axis=0),
+        tail_s=min(p.tail_s for p in problems),
+    )
+
+
+def easier(problems: tuple[InnerProblem, ...]) -> InnerProblem:
+    """One problem that is no harder than any of some that differ in their options and in what stages hold besides."""
+    most = max(problems, key=lambda problem: len(problem.options))
+    return replace(
+        most,
+        fixed_bytes=np.min([problem.fixed_bytes for problem in problems], axis=0),
+        limit_bytes=max(problem.limit_bytes for problem in problems),
+    )

@@ -1,0 +1,68 @@
+"""What one process computes for a search over outer candidates: bounds and plans, each from what it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.solver.candidate import quick_plan
+from autodeploy.solver.outer_bound import outer_bounds_s
+from autodeploy.solver.solve import solve
+from autodeploy.solver.tuple_bounds import TupleBounds, Visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.cut_costs import CutCosts
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.unit_costs import UnitCosts
+    from autodeploy.solver.candidate import Quick
+    from autodeploy.solver.effort import Effort
+    from autodeploy.solver.solution import InnerSolution
+    from autodeploy.strategies.candidates import Candidates
+
+
+class Worker:
+    """Bounds and plans of candidates. `outer` numbers their outer strategies [n]."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        contexts: Callable[[int], Context],
+        costs: CutCosts,
+        outer: Ints,
+        should_cancel: Callable[[], bool] | None,
+    ) -> None:
+        self._candidates, self._contexts, self._costs, self._outer = candidates, contexts, costs, outer
+        self.stopped: Callable[[], bool] = should_cancel or (lambda: False)
+        self._tuples = TupleBounds(candidates, contexts, costs, lambda: self.stopped())
+
+    def stage_bounds_s(self, rows: Ints, low_s: Floats, high_s: float) -> Floats:
+        """`outer_bounds_s` of candidates at rows of one context, of which low_s is known [rows]."""
+        return outer_bounds_s(
+            self._candidates.take(rows),
+            self._contexts(int(rows[0])),
+            self._costs.take(rows),
+            self._outer[rows],
+            low_s,
+            high_s,
+            should_cancel=lambda: self.stopped(),
+        )
+
+    def visit(self, rows: Ints, ahead: list[Ints], known_s: float, enough_s: float, work: int) -> Visit:
+        """`TupleBounds.visit`."""
+        return self._tuples.visit(rows, ahead, known_s, enough_s, work)
+
+    def candidate(self, index: int) -> tuple[Candidates, UnitCosts]:
+        """One candidate, and the costs of its cut of tensors."""
+        row = slice(index, index + 1)
+        return self._candidates.take(row), self._costs.of(row)
+
+    def quick_plan(self, index: int) -> Quick:
+        """A candidate's problem, solved quickly."""
+        candidate, units = self.candidate(index)
+        return quick_plan(candidate, self._contexts(index), lambda: self.stopped(), units)
+
+    def refined(self, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> InnerSolution:
+        """A problem solved in earnest, from a plan that is known."""
+        return solve(problem, effort=effort, hint=hint, should_cancel=lambda: self.stopped())

@@ -1,0 +1,76 @@
+"""Two processes find what one finds, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from autodeploy import planner
+from autodeploy.importers.spec_file import read_spec_file
+from autodeploy.solver.best_first import best_first
+from autodeploy.solver.companion import Companion
+from autodeploy.solver.search_space import search_space
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from autodeploy.solver.frontier import Frontier
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SPACES = {
+    "llama2_70b_32": {"search": {"fix": {"tp": 8}}},
+    "qwen3_235b_128": {"search": {"fix": {"tp": 4, "ep": 8}}},
+    "deepseek_v3_cloudmatrix_384": {"search": {"fix": {"pp": 16, "cp": 1}}},
+}
+
+
+def searched(spec: Spec, *, beside: bool) -> Frontier:
+    prepared = planner.prepare(spec)
+    space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    return best_first(
+        space.candidates,
+        space.swept,
+        space.context_of,
+        top_k=3,
+        gap=0.0,
+        budget=replace(planner.budget_of(spec), quick=10, paths=100),
+        costs=space.costs,
+        beside=beside,
+    )
+
+
+@pytest.mark.parametrize("case", SPACES)
+def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = read_spec_file(EXAMPLES / f"{case}.yaml").model_dump(mode="json", exclude_unset=True)
+    document["search"] = {**document.get("search", {}), **SPACES[case]["search"]}
+    spec = Spec.model_validate(document)
+    made: list[Companion[object]] = []
+    fork = Companion._fork
+
+    def counted(companion: Companion[object]) -> None:
+        made.append(companion)
+        fork(companion)
+
+    monkeypatch.setattr(Companion, "_fork", counted)
+    alone = searched(spec, beside=False)
+    assert not made
+    both = searched(spec, beside=True)
+    assert len(made) == 1
+    assert math.isfinite(alone.open_bound_s)
+    assert (alone.solved, alone.pruned, alone.open_bound_s, alone.relaxation, alone.work) == (
+        both.solved,
+        both.pruned,
+        both.open_bound_s,
+        both.relaxation,
+        both.work,
+    )
+    assert [solved.index for solved in alone.best] == [solved.index for solved in both.best]
+    for one, other in zip(alone.best, both.best, strict=True):
+        assert one.solution.step_s == other.solution.step_s
+        assert one.solution.bound_s == other.solution.bound_s
+        np.testing.assert_array_equal(one.solution.layout, other.solution.layout)
+        np.testing.assert_array_equal(one.solution.applied, other.solution.applied)
