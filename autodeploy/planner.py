@@ -82,6 +82,7 @@ __all__ = [
 # Work of an effort against the default's, which is sized for about 8 s on two cores.
 QUICK = 60  # candidates of the default effort that are solved quickly
 PATHS = 1200  # work of the default effort on bounds by paths, in small linear programmes
+NARROW = 0.05  # gap at which the default effort is content, once plans were made
 SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
 
@@ -294,6 +295,7 @@ def budget_of(spec: Spec, *, alone: bool = False) -> Budget:
         refined=min(max(1, round(2 * scale)), 4 * top_k),
         effort=inner,
         paths=round(PATHS * scale * (0.5 if alone else 1.0)),
+        narrow=NARROW if scale <= 1.0 else 0.0,
     )
 
 
@@ -360,7 +362,6 @@ class _Reporter:
         incumbent = frontier.incumbent_s
         better = incumbent is not None and incumbent != self._incumbent
         self._incumbent = incumbent
-        bound = frontier.bound_s
         message = f"best {incumbent:.2f} s a step" if incumbent is not None else "no plan fits yet"
         self._send(
             "incumbent" if better else "solved",
@@ -368,8 +369,8 @@ class _Reporter:
             incumbent_s=incumbent,
             solved=frontier.solved,
             pruned=frontier.pruned,
-            bound_s=bound,
-            gap=None if bound is None or not incumbent else max(0.0, 1.0 - bound / incumbent),
+            bound_s=frontier.bound_s,
+            gap=None if frontier.bound_s is None or not incumbent else frontier.gap,
         )
 
     def finished(self, result: PlanSet) -> None:

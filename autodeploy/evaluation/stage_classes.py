@@ -210,7 +210,7 @@ def _mean(weighted: list[tuple[LayerCost, float]]) -> LayerCost:
 
 
 def _scaled(cost: LayerCost, factor: float) -> LayerCost:
-    return _map(lambda a: np.asarray(a * factor), cost)
+    return cost if factor == 1.0 else _map(lambda a: np.asarray(a * factor), cost)
 
 
 def _map(function: object, *costs: LayerCost) -> LayerCost:

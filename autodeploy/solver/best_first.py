@@ -106,8 +106,11 @@ def _searched(
             if look.deep:
                 settle()
             elif look.hopeful:
-                plans.of_tuple(int(open_.outer[look.rows[0]]))
+                number, *soon = (int(open_.outer[rows[0]]) for rows in (look.rows, *look.soon))
+                plans.of_tuple(number, soon)
             report(int(look.rows[0]))
+            if look.deep and frontier.gap <= budget.narrow:
+                break
     plans.by_estimate(budget.quick)
     settle()
     plans.by_estimate(budget.quick, again=True)

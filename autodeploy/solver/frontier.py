@@ -25,6 +25,7 @@ class Budget:
     """Deterministic limits of one search.
 
     Inner problems solved quickly, slots they may simulate, refined ones, and outer tuples bounded by paths.
+    narrow : once plans were made, bounds are raised while the gap is larger than this; never below the gap wanted.
     """
 
     quick: int
@@ -32,6 +33,7 @@ class Budget:
     refined: int
     effort: Effort
     paths: int = 700
+    narrow: float = 0.0
 
 
 @dataclass
@@ -60,6 +62,13 @@ class Frontier:
         proven = min((s.solution.bound_s for s in self.best), default=math.inf)
         bound = min(proven, self.open_bound_s)
         return bound if math.isfinite(bound) else None
+
+    @property
+    def gap(self) -> float:
+        """How much faster any strategy could be than the best plan, as far as is known: 1 where nothing is."""
+        if self.incumbent_s is None or self.bound_s is None:
+            return 1.0
+        return max(0.0, 1.0 - self.bound_s / self.incumbent_s)
 
 
 Watch = Callable[[Frontier, int], None]

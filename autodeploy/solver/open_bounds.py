@@ -32,6 +32,8 @@ _, STAGES, PATHS, WHOLE, SOLVED = range(5)
 
 TOGETHER = 16
 """Outer tuples whose problems are made together."""
+SOON = 2
+"""Outer tuples of which it is told that they will probably be planned."""
 PROOF = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
 MET = 1e-6
@@ -42,11 +44,13 @@ MET = 1e-6
 class Look:
     """Candidates [n] of one outer tuple.
 
-    hopeful: its bound by paths is the least of all, and it may be planned; deep: only bounds are raised from now on.
+    hopeful: its bound by paths is the least of all, and it may be planned, and `soon` those of candidates of some that
+    will probably be next; deep: only bounds are raised from now on.
     """
 
     rows: Ints
     hopeful: bool = False
+    soon: tuple[Ints, ...] = ()
     deep: bool = False
 
 
@@ -72,6 +76,11 @@ class _Tuples:
     def least(self, some: npt.NDArray[np.bool_]) -> int | None:
         """The one with the least bound of some."""
         return int(np.argmin(np.where(some, self.bound_s, np.inf))) if some.any() else None
+
+    def soon(self, some: npt.NDArray[np.bool_]) -> tuple[Ints, ...]:
+        """Candidates of the few with the least bounds of some."""
+        places = np.flatnonzero(some)
+        return tuple(self.rows[each] for each in places[np.argsort(self.bound_s[places], kind="stable")[:SOON]])
 
     def ahead(self, number: int) -> list[Ints]:
         """Tuples of the same side that nobody bounded yet, the least first."""
@@ -166,8 +175,11 @@ class OpenBounds:
             rows = tuples.rows[number]
             if handing and tuples.visits[number]:
                 tuples.aside[number] = True
-                begun = self._begin(tuples, tuples.least(low & tuples.beside & (tuples.visits == 0)), enough_s(), work)
-                yield Look(rows, hopeful=True)
+                soon = tuples.soon(low & ~tuples.aside & (tuples.visits > 0))
+                # Where no other plan is in sight, the companion raises bounds.
+                fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
+                begun = self._begin(tuples, fresh, enough_s(), work)
+                yield Look(rows, hopeful=True, soon=soon)
                 work -= self._end(tuples, begun)
                 continue
             if handed_all and not told:

@@ -9,9 +9,10 @@ import numpy as np
 
 from autodeploy.solver.candidate import Solved
 from autodeploy.solver.plans_ahead import PlansAhead
+from autodeploy.strategies.tree import MODE_AXES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.sweep import Sweep
     from autodeploy.solver.frontier import Budget, Frontier
@@ -51,7 +52,6 @@ class QuickPlans:
         self._solved: dict[int, list[Solved]] = {}  # by outer tuple
         self._slots, self._looked = 0.0, 0
         self._ahead = PlansAhead(open_.here, open_.beside)
-        self._soon: list[int] = []
 
     def left(self, kept: int = 0) -> bool:
         """Whether the budget allows another plan, with so many kept for later."""
@@ -76,10 +76,9 @@ class QuickPlans:
                 return
             number = int(self.open.outer[index])
             if again:
-                self._try(number, index, again=True)
+                self._try(number, index, (), again=True)
             elif number not in self._solved:
-                self._soon = self._next(position, count)
-                self.of_tuple(number)
+                self._look_at(number, self._next(position, count))
 
     def _spent(self, count: int) -> bool:
         wanted = 1 if count < self.budget.quick else self.top_k
@@ -87,20 +86,28 @@ class QuickPlans:
             return self.frontier.solved >= MOST_TRIED * self.budget.quick
         return self.frontier.solved >= count or not self.left()
 
-    def of_tuple(self, number: int) -> None:
-        """A plan of an outer tuple: of the candidate that looks fastest, or of lighter ones where that does not fit."""
+    def of_tuple(self, number: int, soon: Sequence[int] = ()) -> None:
+        """A plan of an outer tuple: of the candidate that looks fastest, or of lighter ones where that does not fit.
+
+        soon : outer tuples that will probably be next.
+        """
+        self._look_at(number, [self._candidates(each)[0] for each in soon if each not in self._solved])
+
+    def _look_at(self, number: int, soon: Sequence[int]) -> None:
         self._looked += 1
         for index in self._candidates(number):
             if self.open.cancelled() or (self._solved.get(number) and not self.left()):
                 return
-            self._try(number, index, again=False)
+            self._try(number, index, soon, again=False)
 
     def other_ways(self, count: int) -> None:
         """Plans of the best `count` outer tuples with other ways to keep their optimizer states."""
-        for number in [int(self.open.outer[one.index]) for one in self.frontier.best[:count]]:
-            for index in self._candidates(number):
-                if not self.open.cancelled():
-                    self._try(number, index, again=True)
+        numbers = [int(self.open.outer[one.index]) for one in self.frontier.best[:count]]
+        ways = [(number, index) for number in numbers for index in self._candidates(number)]
+        for place, (number, index) in enumerate(ways):
+            if not self.open.cancelled():
+                rest = [other for of, other in ways[place + 1 :] if not self._useless(self._solved[of], other)]
+                self._try(number, index, rest[:SOON], again=True)
 
     def _candidates(self, number: int) -> list[int]:
         """Of an outer tuple, in the order of their estimate."""
@@ -108,16 +115,16 @@ class QuickPlans:
         found: list[int] = rows[np.argsort(self.swept.repaired_s[rows], kind="stable")].tolist()
         return found
 
-    def _try(self, number: int, index: int, *, again: bool) -> None:
-        """Solve a candidate unless another one of its tuple, or a bound, makes that useless."""
+    def _try(self, number: int, index: int, soon: Sequence[int], *, again: bool) -> None:
+        """Solve a candidate unless another one of its tuple, or a bound, makes that useless; soon: the next ones."""
         others = self._solved.setdefault(number, [])
-        if any(one.index == index for one in others):
+        if self._known(others, index):
             return
         if (self.prune and self._ruled_out(others, index)) or (not again and self._unlikely(others, index)):
             self.frontier.pruned += 1
             return
         candidate, units = self.open.here.candidate(index)
-        solved = Solved(index, candidate, self.open.contexts(index), *self._ahead.plan(index, self._soon), units)
+        solved = Solved(index, candidate, self.open.contexts(index), *self._ahead.plan(index, soon), units)
         self._slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
         others.append(solved)
         self._enter(solved)
@@ -125,15 +132,30 @@ class QuickPlans:
 
     def _next(self, position: int, count: int) -> list[int]:
         """Candidates after a place in the order that will probably be solved next, as far as the budget allows it."""
+        here = int(self.open.outer[self._order[position]])
         found: dict[int, int] = {}
         most = min(SOON, count - self.frontier.solved - 1)
         for index in map(int, self._order[position + 1 :]):
             if len(found) >= most:
                 break
             number = int(self.open.outer[index])
-            if number not in self._solved and not (self.prune and self._ruled_out([], index)):
+            if number != here and number not in self._solved and not self._useless([], index):
                 found.setdefault(number, index)
         return list(found.values())
+
+    def _useless(self, others: list[Solved], index: int) -> bool:
+        """Whether a candidate of a tuple will not be solved, as things stand."""
+        return self._known(others, index) or (self.prune and self._ruled_out(others, index))
+
+    def _known(self, others: list[Solved], index: int) -> bool:
+        """Whether a candidate of a tuple, or one that nothing tells from it but its dispatcher's name, is solved."""
+        return any(one.index == index or self._alike(one.index, index) for one in others)
+
+    def _alike(self, first: int, second: int) -> bool:
+        """Whether two candidates of an outer tuple keep their states alike and are equal to the bit in the sweep."""
+        c, swept = self.open.candidates, self.swept
+        columns = [*(getattr(c, name) for name in ("sequence_parallel", *MODE_AXES)), swept.repaired_s, swept.bound_s]
+        return all(column[first] == column[second] for column in (*columns, swept.least_bytes))
 
     def _ruled_out(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate can't be among the K best."""

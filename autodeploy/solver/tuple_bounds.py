@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROUNDS = (4, 8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
-MASTER = 1.0
+MASTER = 0.5
 """CP-SAT's deterministic time for a problem that paths leave open."""
 STEP = 0.01
 """Of a bound by paths, what whole layers are asked to raise it by: that nothing is faster is proven step by step."""

@@ -6,6 +6,7 @@ Source: MindSpeed and Megatron-LM recompute modules, MindSpeed moe-zero-memory, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 
@@ -119,6 +120,7 @@ SWAP_NAMES: dict[str, str] = {
 }
 
 
+@cache
 def compete(first: str, second: str) -> bool:
     """Whether two choices free a tensor in common: a layer uses at most one of them."""
     a, b = set(CHOICES[first].frees), set(CHOICES[second].frees)
