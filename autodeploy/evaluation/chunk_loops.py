@@ -67,3 +67,24 @@ def pair_chunks(layout: Ints, hidden_s: Floats, exchange_s: Floats, first_s: Flo
                     hidden[row, stage, ahead, behind] = all_s - lost
                     exchange[row, stage, ahead, behind] = max(exchanged_s - lost, 0.0)
     return hidden, exchange
+
+
+@compiled
+def beside_swaps(
+    hidden_s: Floats, forward_s: Floats, backward_s: Floats, out_s: Floats, back_s: Floats, moved_s: Floats
+) -> None:
+    """Make of what pairs of chunks hide without swaps [n, pp, vpp, vpp] what they hide with them.
+
+    Swapping out runs beside the pair, swapping in too, in the other direction of the link. All others [n, pp, vpp]:
+    passes, what their swaps add to each when it runs alone, and the transfers themselves.
+    """
+    n, pp, vpp = forward_s.shape
+    for row in range(n):
+        for stage in range(pp):
+            for ahead in range(vpp):
+                for behind in range(vpp):
+                    forward, backward = forward_s[row, stage, ahead], backward_s[row, stage, behind]
+                    alone = (forward + out_s[row, stage, ahead]) + (backward + back_s[row, stage, behind])
+                    bare = forward + backward - hidden_s[row, stage, ahead, behind]
+                    pair = max(bare, moved_s[row, stage, ahead], moved_s[row, stage, behind])
+                    hidden_s[row, stage, ahead, behind] = max(alone - pair, 0.0)

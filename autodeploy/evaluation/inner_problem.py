@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.evaluation.chunk_loops import add_options, pair_chunks
+from autodeploy.evaluation.chunk_loops import add_options, beside_swaps, pair_chunks
 from cost_models.schedule import ScheduleKind, Sends, chunk_micro_batches
 from cost_models.swap import exposed_swap_s, transfer_s
 
@@ -159,6 +159,8 @@ def fill_chunks(applied: Ints, layers: Ints) -> Ints:
 
 def _add(problem: InnerProblem, applied: Ints, layout: Ints, amount: list[float], total: Floats) -> None:
     """Add to every chunk [n, pp, vpp] an amount for each layer that uses an option."""
+    if not applied.any():
+        return
     classes = np.array([option.layer_class for option in problem.options])
     add_options(np.array(applied, order="C"), np.array(layout, order="C"), classes, np.array(amount), total)
 
@@ -171,9 +173,8 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
         forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
         backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
     swapped = np.zeros_like(forward)
-    if problem.options:
-        _add(problem, applied, layout, [option.extra_backward_s for option in problem.options], backward)
-        _add(problem, applied, layout, [option.swap_bytes for option in problem.options], swapped)
+    _add(problem, applied, layout, [option.extra_backward_s for option in problem.options], backward)
+    _add(problem, applied, layout, [option.swap_bytes for option in problem.options], swapped)
     out = exposed_swap_s(swapped, problem.host_link_bytes_per_s, forward)
     back = exposed_swap_s(swapped, problem.host_link_bytes_per_s, backward)
     hidden = np.zeros((*forward.shape, problem.vpp))
@@ -181,12 +182,7 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
         return ChunkTimes(forward + out, backward + back, out + back, hidden, hidden, Sends(problem.p2p_s))
     pairs = layer_pairs(problem)
     hidden, exchange = pair_chunks(np.array(layout, order="C"), pairs.hidden_s, pairs.exchange_s, pairs.first_s)
-    # Swapping out runs beside the pair, swapping in too, in the other direction of the host link.
-    moved = transfer_s(swapped, problem.host_link_bytes_per_s)
-    alone = (forward + out)[..., :, None] + (backward + back)[..., None, :]
-    bare = forward[..., :, None] + backward[..., None, :] - hidden
-    pair = np.maximum(bare, np.maximum(moved[..., :, None], moved[..., None, :]))
-    hidden = np.maximum(alone - pair, 0.0)
+    beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, problem.host_link_bytes_per_s))
     return ChunkTimes(forward + out, backward + back, out + back, hidden, exchange, _sends(problem, layout))
 
 
@@ -233,8 +229,7 @@ def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floa
     chunk = layout @ np.array([c.activation_bytes for c in problem.classes])
     for piece in problem.pieces:
         chunk[:, piece.stage, piece.chunk] += piece.cost.activation_bytes
-    if problem.options:
-        _add(problem, applied, layout, [-option.saved_bytes for option in problem.options], chunk)
+    _add(problem, applied, layout, [-option.saved_bytes for option in problem.options], chunk)
     return worst_moment(problem, chunk)
 
 
@@ -247,8 +242,7 @@ def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
 def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
     """Bytes that every stage keeps on the host [n, pp] at its peak: what it swaps, for all micro batches in flight."""
     chunk = np.zeros(layout.shape[:-1])
-    if problem.options:
-        _add(problem, applied, layout, [option.swap_bytes for option in problem.options], chunk)
+    _add(problem, applied, layout, [option.swap_bytes for option in problem.options], chunk)
     return worst_moment(problem, chunk)
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
+from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.companion import Companion
 from autodeploy.solver.frontier import Budget, Frontier, Watch, outer_tuples
 from autodeploy.solver.open_bounds import OpenBounds
 from autodeploy.solver.quick_plans import QuickPlans
-from autodeploy.solver.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def best_first(
     """
     costs = cut_costs(candidates, contexts) if costs is None else costs
     outer = outer_tuples(candidates)
-    here, other = (Worker(candidates, contexts, costs, outer, should_cancel) for _ in range(2))
+    here, other = (CandidateSolver(candidates, contexts, costs, outer, should_cancel) for _ in range(2))
     with Companion(other, beside=beside, should_cancel=should_cancel) as companion:
         open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), here, companion, should_cancel)
         return _searched(open_, swept, top_k, gap, budget, watch, prune=prune)
@@ -130,7 +130,9 @@ def _refine(
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
     rough = [solved for solved in quick[: budget.refined] if solved.index not in refined]
     # Every other one is the companion's.
-    begun = {solved.index: open_.beside.begin(Worker.refined, *_question(solved, budget)) for solved in rough[1::2]}
+    begun = {
+        solved.index: open_.beside.begin(CandidateSolver.refined, *_question(solved, budget)) for solved in rough[1::2]
+    }
     for solved in rough:
         if open_.cancelled():
             return

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.outer_bound import shapes_of
-from autodeploy.solver.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,8 +101,8 @@ class OpenBounds:
         contexts: Callable[[int], Context],
         outer: Ints,
         bounds_s: Floats,
-        here: Worker,
-        beside: Companion[Worker],
+        here: CandidateSolver,
+        beside: Companion[CandidateSolver],
         should_cancel: Callable[[], bool] | None,
     ) -> None:
         self.candidates, self.contexts, self.outer, self.bounds_s = candidates, contexts, outer, bounds_s
@@ -143,7 +143,10 @@ class OpenBounds:
             # What orders cost to make is shared by the candidates of a shape: each shape is one side's.
             other = shapes_of(self.candidates.take(mine)) % 2 == 1
             parts = [part for part in (mine[~other], mine[other]) if len(part)]
-            begun = [self.beside.begin(Worker.stage_bounds_s, part, self.bounds_s[part], high_s) for part in parts[1:]]
+            begun = [
+                self.beside.begin(CandidateSolver.stage_bounds_s, part, self.bounds_s[part], high_s)
+                for part in parts[1:]
+            ]
             found = [self.here.stage_bounds_s(parts[0], self.bounds_s[parts[0]], high_s)]
             for part, bounds_s in zip(parts, found + [each.result() for each in begun], strict=True):
                 if bounds_s is not None:
@@ -207,7 +210,7 @@ class OpenBounds:
             return None
         known_s = float(tuples.bound_s[number])
         return number, self.beside.begin(
-            Worker.visit, tuples.rows[number], tuples.ahead(number), known_s, enough_s, work
+            CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), known_s, enough_s, work
         )
 
     def _end(self, tuples: _Tuples, begun: tuple[int, Begun[Visit]] | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.worker import Worker
+from autodeploy.solver.candidate_solver import CandidateSolver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ WAITING = 2
 class PlansAhead:
     """Makes each plan when it is asked for, or before: who makes it does not change it."""
 
-    def __init__(self, here: Worker, beside: Companion[Worker]) -> None:
+    def __init__(self, here: CandidateSolver, beside: Companion[CandidateSolver]) -> None:
         self._here, self._beside = here, beside
         self._begun: dict[int, Begun[Quick]] = {}
         self._made: dict[int, Quick] = {}
@@ -36,7 +36,7 @@ class PlansAhead:
             wanted = [each for each in (index, *soon) if each not in self._made and each not in self._begun]
             mine = wanted[:1]
             for other in wanted[1 : 1 + WAITING - len(self._begun)]:
-                self._begun[other] = self._beside.begin(Worker.quick_plan, other)
+                self._begun[other] = self._beside.begin(CandidateSolver.quick_plan, other)
             if mine:
                 self._made[mine[0]] = self._here.quick_plan(mine[0])
             elif index in self._begun:

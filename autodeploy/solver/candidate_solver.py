@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 
-class Worker:
+class CandidateSolver:
     """Bounds and plans of candidates. `outer` numbers their outer strategies [n]."""
 
     def __init__(
