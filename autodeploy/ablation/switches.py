@@ -42,6 +42,11 @@ def _even_layers(strategy: Strategy) -> Strategy:
     return strategy.model_copy(update={"layers_per_stage": None})
 
 
+def _ring(strategy: Strategy) -> Strategy:
+    """Keys and values that go round all ranks of the sequence: what every framework has, whatever the heads."""
+    return strategy.model_copy(update={"cp_algo": "ring", "ulysses_degree": None})
+
+
 def _field_off(field: str) -> Callable[[Strategy], Strategy]:
     return lambda strategy: strategy.model_copy(update={field: False})
 
@@ -58,11 +63,13 @@ STATED: dict[str, Callable[[Strategy], Strategy]] = {
     "swap_optimizer": _field_off("swap_optimizer"),
     "fsdp": _field_off("fsdp"),
     "reuse_fp32_param": _field_off("reuse_fp32_param"),
+    "ulysses": _ring,
+    "hybrid_cp": _ring,
 }
 
 
 def active_features(strategy: Strategy, on: frozenset[str]) -> tuple[str, ...]:
-    """Features that this strategy uses, of those that are on; alternatives of an axis (cp_algo) are no switches."""
+    """Features that this strategy uses, of those that are on; a sequence cut by the ring alone uses none for it."""
     recompute = strategy.recompute
     stated = {
         "adaptive_pipe": strategy.schedule == "adaptive_pipe",
@@ -75,11 +82,13 @@ def active_features(strategy: Strategy, on: frozenset[str]) -> tuple[str, ...]:
         "swap_optimizer": strategy.swap_optimizer,
         "fsdp": strategy.fsdp,
         "reuse_fp32_param": strategy.reuse_fp32_param,
+        "ulysses": strategy.cp > 1 and strategy.cp_algo == "ulysses",
+        "hybrid_cp": strategy.cp > 1 and strategy.cp_algo == "hybrid",
         "tp_extend_ep": strategy.etp == 1 and strategy.tp > 1 and strategy.ep > 1,
     }
     listed = set(strategy.features) or set(on)
     used = {name for name in listed if name not in stated} | {name for name, used in stated.items() if used}
-    return tuple(sorted(used - {"ulysses", "ring", "hybrid_cp"}))
+    return tuple(sorted(used - {"ring"}))
 
 
 def without(strategy: Strategy, features: frozenset[str]) -> Strategy:

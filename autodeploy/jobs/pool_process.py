@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One search uses one core; libraries that would start a thread on every core are told so before they are imported.
+# A search uses one core, or two by a second process: libraries that would start a thread on every core are told not to,
+# before they are imported.
 SINGLE_THREADED = {
     name: "1"
     for name in (

@@ -49,6 +49,22 @@ def test_every_feature_of_the_strategy_is_switched_each_way(report):
     assert report.rows[0].mode == "baseline"
 
 
+def test_what_cuts_the_sequence_is_priced_against_the_ring():
+    long = {"seq_length": 65536, "global_batch_size": 32}
+    for algorithm, feature, more in (("ulysses", "ulysses", {}), ("hybrid", "hybrid_cp", {"ulysses_degree": 4})):
+        cut = SPEC.strategy.model_copy(update={"ep": 2, "cp": 8, "cp_algo": algorithm, **more})
+        training = SPEC.training.model_validate({**SPEC.training.model_dump(), **long})
+        spec = SPEC.model_copy(update={"strategy": cut, "training": training})
+        rows = {row.mode: row for row in ablate(spec).rows if row.feature == feature}
+        assert set(rows) == {"alone", "cumulative", "leave_one_out"}
+        ring = cut.model_copy(update={"cp_algo": "ring", "ulysses_degree": None})
+        on = frozenset(active_features(cut, frozenset())) - {feature}
+        assert rows["leave_one_out"].step_time_s == (
+            estimate(spec.model_copy(update={"strategy": ring}), features=on).step_time_s
+        )
+        assert "ring" not in active_features(ring, frozenset({"ring", "ulysses"}))
+
+
 def test_the_last_cumulative_row_is_the_strategy_with_all_its_features(report):
     whole = estimate(SPEC, features=frozenset(SPEC.strategy.features) | {"adaptive_pipe", "tp_extend_ep"})
     last = [row for row in report.rows if row.mode == "cumulative"][-1]
