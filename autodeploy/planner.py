@@ -28,10 +28,10 @@ from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
-from autodeploy.solver.best_first import QUICK_SLOTS, best_first
-from autodeploy.solver.effort import EFFORTS, cores
-from autodeploy.solver.frontier import Budget, Frontier
+from autodeploy.solver.best_first import best_first
+from autodeploy.solver.effort import cores
 from autodeploy.solver.least_memory import least_memory
+from autodeploy.solver.levels import budget
 from autodeploy.solver.placements import with_placements
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.estimate import Estimate, Layout
     from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.solver.frontier import Budget, Frontier
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Counts, Plan, PlanSet
     from autodeploy.specs.search import SearchSpec
@@ -78,12 +79,6 @@ __all__ = [
     "unmeasured_of",
     "why_not",
 ]
-
-# Work of an effort against the default's, which is sized for about 8 s on two cores.
-QUICK = 60  # candidates of the default effort that are solved quickly
-PATHS = 1200  # work of the default effort on bounds by paths, in small linear programmes
-NARROW = 0.05  # gap at which the default effort is content, once plans were made
-SCALES: dict[str, float] = {"fast": 0.25, "default": 1.0, "deep": 8.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,25 +273,8 @@ def compared(search: SearchSpec) -> int:
 
 
 def budget_of(spec: Spec, *, alone: bool = False) -> Budget:
-    """The deterministic budget of a spec's effort; a number scales the default's; `alone` without the proof's half."""
-    effort, top_k = spec.search.effort, spec.search.top_k
-    if isinstance(effort, str):
-        chosen, scale = EFFORTS[effort], SCALES[effort]
-    else:
-        chosen, scale = EFFORTS["default"], float(effort)
-    inner = chosen if effort == "deep" else replace(EFFORTS["fast"], gap=spec.search.gap)
-    if spec.search.mode == "fast":
-        inner = replace(inner, workers=cores())
-    usual = max(2 * top_k, round(QUICK * scale))
-    quick = usual if spec.search.robust == "off" else max(usual, compared(spec.search) + round(QUICK * scale))
-    return Budget(
-        quick=quick,
-        slots=QUICK_SLOTS * scale * quick / usual,
-        refined=min(max(1, round(2 * scale)), 4 * top_k),
-        effort=inner,
-        paths=round(PATHS * scale * (0.5 if alone else 1.0)),
-        narrow=NARROW if scale <= 1.0 else 0.0,
-    )
+    """`solver.levels.budget` of a spec."""
+    return budget(spec.search, compared(spec.search), alone=alone)
 
 
 def _with_best_batch(prepared: Prepared) -> Prepared:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from autodeploy.solver.effort import Effort
     from autodeploy.strategies.candidates import Candidates
 
-# Inner problems are simulated slot by slot: a candidate costs about pp x vpp x micro batches of work.
-QUICK_SLOTS = 600_000.0
 OPENING = 5
 """Of the quick plans one in so many is made by its estimate before bounds are raised, as many again after them."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
 
-EACH: Final = 0.6
-"""CP-SAT's deterministic time for one master problem, at most."""
 ROUND: Final = 0.01
 """What a round counts at least: its paths and its model take time, too."""
 
@@ -45,7 +43,7 @@ def count_bound_s(
             list(known.values()),
             enough_s - problem.tail_s,
             hint=layout,
-            deterministic_time=min(EACH, deterministic_time - work),
+            deterministic_time=deterministic_time - work,
             seed=0,
             should_cancel=should_cancel,
             memory=memory,

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 ROUNDS = (4, 8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
 MASTER = 0.5
-"""CP-SAT's deterministic time for a problem that paths leave open."""
+"""CP-SAT's deterministic time for a problem that paths leave open, at least."""
+SHARE = 0.5
+"""Of the work that is left, what one such problem may take."""
 STEP = 0.01
 """Of a bound by paths, what whole layers are asked to raise it by: that nothing is faster is proven step by step."""
 CLOSE = 1e-4
@@ -106,11 +108,12 @@ class TupleBounds:
             if self._should_cancel() or before.bound_s >= aim_s * (1.0 - 1e-6):
                 continue
             if over:
+                left_s = max(0, work - done) / PER_SECOND
                 bound, spent_s = count_bound_s(
                     problem,
                     self._library,
                     aim_s,
-                    deterministic_time=min(MASTER, max(0, work - done) / PER_SECOND),
+                    deterministic_time=min(left_s, max(MASTER, SHARE * left_s)),
                     should_cancel=self._should_cancel,
                 )
                 found, spent = replace(before, bound_s=bound), math.ceil(spent_s * PER_SECOND)

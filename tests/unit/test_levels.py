@@ -1,0 +1,51 @@
+"""Efforts as budgets: more effort is never less work, and a number scales the default."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autodeploy.solver.levels import DEFAULT, LEVELS, budget
+from autodeploy.specs.search import SearchSpec
+
+if TYPE_CHECKING:
+    from autodeploy.solver.frontier import Budget
+
+
+def of(**search: object) -> Budget:
+    return budget(SearchSpec.model_validate(search), 5)
+
+
+def test_more_effort_is_more_of_everything() -> None:
+    fast, usual, deep = (of(effort=effort) for effort in ("fast", "default", "deep"))
+    for less, more in ((fast, usual), (usual, deep)):
+        assert less.quick < more.quick
+        assert less.slots < more.slots
+        assert less.paths < more.paths
+        assert less.refined <= more.refined
+        assert less.narrow >= more.narrow
+        assert less.effort.deterministic_time <= more.effort.deterministic_time
+
+
+def test_a_number_scales_the_default() -> None:
+    assert of(effort=1.0) == of(effort="default") == of()
+    twice = of(effort=2.0)
+    assert (twice.quick, twice.paths, twice.refined) == (2 * DEFAULT.quick, 2 * DEFAULT.paths, 2 * DEFAULT.refined)
+    assert twice.slots == pytest.approx(2 * of().slots)
+    assert twice.narrow == 0.0, "who asks for more wants the gap narrowed"
+    assert of(effort=0.25) == of(effort="fast")
+
+
+def test_the_gap_asked_for_is_that_of_refined_problems_but_deep_goes_on() -> None:
+    assert of(gap=0.07).effort.gap == 0.07
+    assert of(effort="deep", gap=0.07).effort.gap == LEVELS["deep"].inner.gap == 0.0
+
+
+def test_plans_alone_are_proven_half_and_robust_ones_are_all_made() -> None:
+    alone = budget(SearchSpec(), 5, alone=True)
+    assert alone.paths == of().paths // 2
+    assert alone.quick == of().quick
+    robust = budget(SearchSpec.model_validate({"robust": "regret"}), 50)
+    assert robust.quick == 50 + DEFAULT.quick
+    assert robust.slots > of().slots
