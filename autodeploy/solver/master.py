@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ortools.sat.python import cp_model
 
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.columns import Column
     from cost_models.schedule import SchedulePath
 
@@ -38,21 +38,45 @@ class MasterResult:
     deterministic_time: float
 
 
-def path_cost_s(problem: InnerProblem, path: SchedulePath, column: Column) -> float:
-    """Seconds that a path spends on a stage filled by a column, at least."""
-    p = column.stage
-    cost = float((path.forward[p] * column.forward_s).sum() + (path.backward[p] * column.backward_s).sum())
-    cost -= float((path.pairs[p] * column.hidden_pair_s).sum())
-    for chunk, layers in enumerate(column.chunks):
-        split = sum(n * c.split_s for n, c in zip(layers, problem.classes, strict=True))
-        split += sum(q.cost.split_s for q in problem.pieces if (q.stage, q.chunk) == (p, chunk))
-        cost -= float(path.split[p, chunk]) * split
-    if column.extra_s:
-        times = int(path.backward[p].min())
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Columns of all stages one after the other: stage [n], times [n, vpp], hidden_pair_s [n, vpp, vpp], extra_s [n].
+
+    split_s [n, vpp] : the part of a chunk's backward that sends run beside.
+    """
+
+    stage: Ints
+    forward_s: Floats
+    backward_s: Floats
+    hidden_pair_s: Floats
+    split_s: Floats
+    extra_s: Floats
+
+    @classmethod
+    def of(cls, problem: InnerProblem, columns: Sequence[Column]) -> _Columns:
+        stage = np.array([column.stage for column in columns])
+        layers = np.array([column.chunks for column in columns], dtype=np.float64)
+        pieces = np.zeros((problem.pp, problem.vpp))
+        for piece in problem.pieces:
+            pieces[piece.stage, piece.chunk] += piece.cost.split_s
+        return cls(
+            stage,
+            np.stack([column.forward_s for column in columns]),
+            np.stack([column.backward_s for column in columns]),
+            np.stack([column.hidden_pair_s for column in columns]),
+            layers @ np.array([c.split_s for c in problem.classes]) + pieces[stage],
+            np.array([column.extra_s for column in columns]),
+        )
+
+    def costs_s(self, problem: InnerProblem, path: SchedulePath) -> Floats:
+        """Seconds that a path spends on a stage filled by each column, at least [n]."""
+        p = self.stage
+        cost = (path.forward[p] * self.forward_s).sum(axis=1) + (path.backward[p] * self.backward_s).sum(axis=1)
+        cost -= (path.pairs[p] * self.hidden_pair_s).sum(axis=(1, 2)) + (path.split[p] * self.split_s).sum(axis=1)
+        times = path.backward.min(axis=1)
         if any(option.swap_bytes for option in problem.options):
-            times = min(times, int(path.forward[p].min()))
-        cost += times * column.extra_s
-    return cost
+            times = np.minimum(times, path.forward.min(axis=1))
+        return np.asarray(cost + times[p] * self.extra_s)
 
 
 def edges_s(problem: InnerProblem, path: SchedulePath) -> float:
@@ -90,8 +114,9 @@ def solve_master(
         for stage, row in zip(columns, picks, strict=True)
         for column, pick in zip(stage, row, strict=True)
     ]
+    stacked = _Columns.of(problem, [column for column, _ in flat])
     for cut in cuts:
-        costs = [int(np.floor(path_cost_s(problem, cut, column) * scale)) for column, _ in flat]
+        costs = np.floor(stacked.costs_s(problem, cut) * scale).astype(np.int64).tolist()
         edges = int(np.floor(edges_s(problem, cut) * scale))
         model.add(_sum(cp_model, [pick for _, pick in flat], costs) + edges <= makespan)
     for stage_columns, row in zip(columns, picks, strict=True):
@@ -147,7 +172,8 @@ def solve_model(
     solver.parameters.max_deterministic_time = deterministic_time
     solver.parameters.relative_gap_limit = relative_gap
     status = _solve(solver, model, should_cancel)
-    spent = float(solver.response_proto.deterministic_time)
+    # Its own sum differs in the last bit from run to run.
+    spent = round(float(solver.response_proto.deterministic_time), 9)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return ModelResult(
         max(0.0, solver.best_objective_bound),

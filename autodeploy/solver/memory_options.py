@@ -65,12 +65,11 @@ def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndar
     """
     totals = layout.sum(axis=2)
     legal = (applied >= 0).all(axis=(1, 2))
-    filled = []
-    for index, option in enumerate(problem.options):
-        legal &= (applied[:, :, index] <= totals[..., option.layer_class]).all(axis=1)
-        filled.append(fill_chunks(applied[:, :, index], layout[..., option.layer_class]))
+    classes = np.array([option.layer_class for option in problem.options], dtype=np.int64)
+    legal &= (applied <= totals[..., classes]).all(axis=(1, 2))
+    filled = fill_chunks(applied.swapaxes(1, 2), layout[..., classes].transpose(0, 3, 1, 2))  # [n, options, pp, vpp]
     for clique in cliques(problem.options):
-        used = sum(filled[i] for i in clique)
+        used = filled[:, list(clique)].sum(axis=1)
         legal &= (used <= layout[..., problem.options[clique[0]].layer_class]).all(axis=(1, 2))
     if problem.uniform_options:
         for name in {option.name for option in problem.options}:
