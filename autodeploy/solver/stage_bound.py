@@ -175,8 +175,10 @@ class Batch:
     least_layers: int  # of a chunk
     most_layers: int
 
-    def take(self, rows: Ints) -> Batch:
-        """Some of the candidates."""
+    def at(self, rows: Ints) -> Batch:
+        """Some of the candidates, each once and in order."""
+        if len(rows) == len(self.micro_batches):
+            return self
         return replace(
             self,
             micro_batches=self.micro_batches[rows],
@@ -271,11 +273,11 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
     found, order = low_s, _order_of(batch)
     for memory in (batch, batch.pooled()) if batch.pools() else (batch,):
         rows = np.flatnonzero(np.isfinite(found))
-        open_ = memory.take(rows)
+        open_ = memory.at(rows)
         fitting = np.flatnonzero(_fits(open_, order))
         rows, known, found = rows[fitting], found, np.full(len(low_s), np.inf)
         if len(rows):
-            found[rows] = _timed(open_.take(fitting), order, known[rows], high_s[rows])
+            found[rows] = _timed(open_.at(fitting), order, known[rows], high_s[rows])
     return found
 
 

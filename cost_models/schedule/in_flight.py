@@ -64,10 +64,23 @@ def _outermost(points: Ints) -> Ints:
     # Points as whole numbers; every count one more, so that a neighbour below zero is no other point's number.
     digit = base ** np.arange(vpp, dtype=np.int64)
     codes = (points + 1) @ digit
-    ahead, behind = np.tril_indices(vpp, -1)
-    steps = (digit[ahead] - digit[behind])[:, None]
-    between = (np.isin(codes + steps, codes) & np.isin(codes - steps, codes)).any(axis=0)
+    ahead, behind = _chunk_pairs(vpp)
+    steps, known = (digit[ahead] - digit[behind])[:, None], np.sort(codes)
+    between = (_among(codes + steps, known) & _among(codes - steps, known)).any(axis=0)
     return np.asarray(points[~between])
+
+
+@lru_cache(maxsize=64)
+def _chunk_pairs(vpp: int) -> tuple[Ints, Ints]:
+    """The later and the earlier chunk of each pair of different ones."""
+    ahead, behind = np.tril_indices(vpp, -1)
+    return ahead, behind
+
+
+def _among(numbers: Ints, known: Ints) -> npt.NDArray[np.bool_]:
+    """Whether each number is one of some known ones, in ascending order."""
+    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+    return np.asarray(known[place] == numbers)
 
 
 def _held(order: OperationOrder) -> Ints:
