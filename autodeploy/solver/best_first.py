@@ -78,6 +78,7 @@ def _searched(
 
     def report(index: int) -> None:
         frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
+        frontier.whole_bound_s = open_.least_s([])
         if watch is not None:
             watch(frontier, index)
 

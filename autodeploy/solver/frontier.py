@@ -44,6 +44,7 @@ class Frontier:
     solved: int = 0
     pruned: int = 0
     open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
+    whole_bound_s: float = 0.0  # no candidate at all can
     relaxation: str = ""  # what open_bound_s rests on
     cancelled: bool = False
     work: float = 0.0
@@ -60,7 +61,7 @@ class Frontier:
         if self.least_bytes is not None:
             return None
         proven = min((s.solution.bound_s for s in self.best), default=math.inf)
-        bound = min(proven, self.open_bound_s)
+        bound = max(min(proven, self.open_bound_s), self.whole_bound_s)
         return bound if math.isfinite(bound) else None
 
     @property

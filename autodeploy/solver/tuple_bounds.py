@@ -15,6 +15,7 @@ from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.memory_choices import memory_choices
 from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
+from autodeploy.solver.uniform import set_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,12 +57,21 @@ class Visit:
     finished: bool = False
 
 
+MOST_OPTIONS = 12
+"""Of a problem whose options are on for all layers or none: more make too many sets to look at each."""
+
+
 @dataclass(eq=False)
 class _Open:
-    """An outer tuple's relaxed problems, what is proven of each, and how often it was bounded."""
+    """An outer tuple's relaxed problems, what is proven of each, and how often it was bounded.
+
+    alike : the problems differ in options and fixed bytes alone; others_s: bound of what none of them holds.
+    """
 
     problems: tuple[InnerProblem, ...]
     proven: list[PathBound]
+    alike: bool = True
+    others_s: float = math.inf
     visits: int = 0
 
 
@@ -88,14 +98,14 @@ class TupleBounds:
         if first not in self._known:
             groups = [rows, *(group for group in ahead if int(group[0]) not in self._known)]
             for group, problems in zip(groups, self._relaxed(groups), strict=True):
-                self._known[int(group[0])] = _Open(problems, [PathBound(0.0, over=False)] * len(problems))
+                self._known[int(group[0])] = _opened(problems, enough_s)
                 if self._should_cancel():
                     break
         return self._bounded(self._known[first], known_s, enough_s, work)
 
     def _bounded(self, tuple_: _Open, known_s: float, enough_s: float, work: int) -> Visit:
         tuple_.visits += 1
-        if tuple_.visits == 1 and len(tuple_.problems) > 1:
+        if tuple_.visits == 1 and tuple_.alike and len(tuple_.problems) > 1:
             # One problem that is no harder than either serves to tell whether the tuple deserves more.
             problem, before = easier(tuple_.problems), PathBound(0.0, over=False)
             found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[0])
@@ -121,7 +131,8 @@ class TupleBounds:
                 found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
             done += spent
             tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
-        least_s = min(each.bound_s for each in tuple_.proven)
+        least_s = min((each.bound_s for each in tuple_.proven), default=math.inf)
+        least_s = min(least_s, tuple_.others_s)
         return Visit(least_s, done, over, finished=over and least_s < aim_s * (1.0 - CLOSE))
 
     def _by_paths_s(
@@ -169,16 +180,23 @@ class TupleBounds:
             allowed = [memory_choices(some.take(slice(place, place + 1)), context) for place in places]
             lean, full = (
                 [
-                    replace(
-                        build_problem(classes, some, context, place, choices=choices - barred, menu=False),
-                        uniform_options=False,
-                    )
+                    build_problem(classes, some, context, place, choices=choices - barred, menu=False)
                     for place, choices in zip(places, allowed, strict=True)
                     if barred or "full" in choices
                 ]
                 for barred in (frozenset({"full"}), frozenset())
             )
             yield (easiest(lean), easiest(full)) if full else (easiest(lean),)
+
+
+def _opened(problems: tuple[InnerProblem, ...], enough_s: float) -> _Open:
+    """A tuple that nothing is proven of; where options are on for all layers or none, one problem for each set."""
+    if not problems[0].uniform_options or max(len(problem.options) for problem in problems) > MOST_OPTIONS:
+        free = tuple(replace(problem, uniform_options=False) for problem in problems)
+        return _Open(free, [PathBound(0.0, over=False)] * len(problems))
+    found, others_s = set_problems(problems, enough_s)
+    proven = [PathBound(bound_s, over=False) for bound_s, _ in found]
+    return _Open(tuple(problem for _, problem in found), proven, alike=False, others_s=others_s)
 
 
 def easiest(problems: list[InnerProblem]) -> InnerProblem:

@@ -15,10 +15,14 @@ from autodeploy.solver.search import search
 from autodeploy.solver.stage_choices import StageChoices, fits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.search import Search
 
 MOST_TEMPLATE_ROWS = 2048
+WHOLE = "full"
+"""The option that recomputes a whole layer."""
 BATCH = 64
 """Simulated at once, the most promising first: the first few rule out most of the rest."""
 
@@ -113,6 +117,25 @@ def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
                 activation_bytes=layer.activation_bytes - option.saved_bytes,
             )
     return replace(problem, classes=tuple(classes), options=())
+
+
+def set_problems(problems: Sequence[InnerProblem], enough_s: float) -> tuple[list[tuple[float, InnerProblem]], float]:
+    """One problem with each set of options built in that may be faster than enough_s, and the bound of all other sets.
+
+    problems : the same candidate without recomputing whole layers and, maybe, with it. Problems come with their bounds,
+    the least first.
+    """
+    found, others_s = [], float("inf")
+    for number, problem in enumerate(problems):
+        masks = undominated_sets(problem)
+        if number:
+            # Without whole layers the first problem, which needs less room for them, has the same sets.
+            whole = np.array([option.name == WHOLE for option in problem.options], dtype=np.bool_)
+            masks = masks[masks[:, whole].any(axis=1)]
+        low = relax_bounds(problem, masks)
+        found += [(float(low[row]), with_options(problem, masks[row])) for row in np.flatnonzero(low < enough_s)]
+        others_s = min(others_s, float(low[low >= enough_s].min(initial=np.inf)))
+    return sorted(found, key=lambda each: each[0]), others_s
 
 
 def undominated_sets(problem: InnerProblem) -> Ints:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, LayerPairs
+from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, LayerPairs, MemoryOption
 from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
@@ -15,6 +15,7 @@ from autodeploy.solver.path_bound import PathLibrary, path_bound_s
 from autodeploy.solver.problem_bound import stage_bound_s
 from autodeploy.solver.stage_bound import steady_micro_batches
 from autodeploy.solver.tuple_bounds import easiest
+from autodeploy.solver.uniform import set_problems
 from cost_models.schedule import ScheduleKind, in_flight_moments, operation_order, pair_counts
 from tests.property.test_solver_brute_force import best_step_s, random_problem
 
@@ -77,6 +78,53 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
     assert reached >= feasible // 2, "the bounds are near the optimum"
     assert forced, "memory costs time somewhere"
     assert by_host, "so does the host's"
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_bounds_by_sets_of_options_never_exceed_the_optimum(block: int) -> None:
+    library, feasible, higher, left_out = PathLibrary(), 0, 0, 0
+    for seed in range(3000 + block * CASES // 4, 3000 + (block + 1) * CASES // 4):
+        problem = replace(heavy_problem(seed), uniform_options=True)
+        truth = best_step_s(problem)
+        if not np.isfinite(truth) or not problem.options:
+            continue
+        feasible += 1
+        free_s = path_bound_s(replace(problem, uniform_options=False), library, rounds=20).bound_s
+        for enough_s in (truth * 0.9, truth * 1.1, np.inf):
+            found, others_s = set_problems([problem], enough_s)
+            assert all(low < enough_s and not each.options for low, each in found), seed
+            assert others_s >= enough_s, seed
+            paths = [max(low, path_bound_s(each, library, rounds=20).bound_s) for low, each in found]
+            bound = min([*paths, others_s])
+            assert bound <= truth * (1 + 1e-9), seed
+            left_out += np.isfinite(others_s)
+            higher += enough_s == np.inf and bound > free_s * (1 + 1e-3)
+    assert feasible > 20
+    assert higher > 3, "it is for this that sets are looked at"
+    assert left_out > 10
+
+
+def test_sets_that_recompute_whole_layers_come_from_the_problem_with_room_for_them() -> None:
+    options = tuple(
+        MemoryOption(name, "recompute", 0, saved, extra, 0.0, tuple(n for n in ("norm", "full") if n != name))
+        for name, saved, extra in (("norm", 0.2, 0.1), ("full", 0.8, 1.0))
+    )
+    lean = replace(
+        random_problem(3),
+        **{"classes": (LayerClass("moe", 1.0, 2.0, 1.0, 1.0),), "layers": (6,), "pairs_of": None, "pieces": ()},
+        options=options[:1],
+        limit_bytes=1e9,
+        uniform_options=True,
+    )
+    full = replace(lean, options=options, fixed_bytes=lean.fixed_bytes + 1.0)
+    found, others_s = set_problems([lean, full], np.inf)
+    assert others_s == np.inf
+    by_backward = {each.classes[0].backward_s: each for _, each in found}
+    assert sorted(by_backward) == [2.0, 2.1, 3.0]
+    assert (by_backward[2.0].fixed_bytes == by_backward[2.1].fixed_bytes).all()
+    assert (by_backward[3.0].fixed_bytes == full.fixed_bytes).all()
+    assert by_backward[3.0].classes[0].activation_bytes == pytest.approx(0.2)
+    assert [low for low, _ in found] == sorted(low for low, _ in found)
 
 
 def test_the_easiest_of_alike_problems_bounds_them_all() -> None:
