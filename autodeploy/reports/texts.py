@@ -123,7 +123,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "host_line": (
         "host: {operators} operators a layer in {issue} ms, {synchronisations} synchronisations of {event} ms, "
         "free {free} % of the step",
-        "主机：每层 {operators} 个算子，下发 {issue} ms；{synchronisations} 次同步，每次 {event} ms；设备空闲占一步的 {free} %",
+        "主机：每层 {operators} 个算子，下发 {issue} ms；{synchronisations} 次同步，每次 {event} ms；"
+        "设备空闲占一步的 {free} %",
     ),
     "operator_line": (
         "operators: flash attention {attention} %, matrix {matmul} %, sorting {sorting} % ({hidden} % of it hidden), "
