@@ -61,13 +61,14 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
     both = searched(spec, beside=True)
     assert len(made) == 1
     assert math.isfinite(alone.open_bound_s)
-    assert (alone.solved, alone.pruned, alone.open_bound_s, alone.relaxation, alone.work) == (
+    assert (alone.solved, alone.pruned, alone.open_bound_s, alone.relaxation) == (
         both.solved,
         both.pruned,
         both.open_bound_s,
         both.relaxation,
-        both.work,
     )
+    # The last bits of CP-SAT's deterministic seconds differ from run to run on a busy machine.
+    assert alone.work == pytest.approx(both.work, rel=1e-12)
     assert [solved.index for solved in alone.best] == [solved.index for solved in both.best]
     for one, other in zip(alone.best, both.best, strict=True):
         assert one.solution.step_s == other.solution.step_s
