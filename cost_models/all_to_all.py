@@ -73,7 +73,15 @@ def _binomial(n: Floats, k: int) -> Floats:
 def _level_s(received_bytes: Floats, peers: Floats, tier: Tier, fan_out: Floats, loss: Number) -> Floats:
     """Seconds of one tier's share of a pairwise exchange.
 
-    Many peers mean many small messages: beyond 8 ranks the rate falls to 1 / (1 + loss log2(ranks / 8)).
+    Parameters
+    ----------
+    received_bytes : by the rank over this tier [B]. peers : that send them (count).
+    loss : by how much the exchange slows per doubling (fraction), fitted to runs: `dispatch_loss`, `combine_loss`.
+
+    Notes
+    -----
+    Many peers mean many small messages: beyond 8 ranks, one node of an Atlas 800T A2 or a DGX, the rate falls to
+    1 / (1 + loss log2(ranks / 8)). On a switch each doubling is a latency, on a full mesh all peers are one step away.
     """
     doublings = np.log2(np.maximum(peers + 1.0, 8.0) / 8.0)
     rate = tier_rate(tier, fan_out) / (1.0 + np.asarray(loss) * doublings)

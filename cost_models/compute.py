@@ -148,7 +148,8 @@ def grouped_gemm_s(
     """Seconds of `groups` matrix multiplications of m rows each: the experts of one rank.
 
     Fused, they are one operator with one fixed cost, at the grouped rate; apart, each is an operator of its own.
-    The weights of all groups are read whatever m is: few tokens per expert make the operator memory-bound.
+    The weights of all groups are read whatever m is: few tokens per expert make the operator memory-bound. An expert
+    without tokens (m = 0) costs that reading; m is kept above 0 only so that no efficiency divides by it.
     Source: the roofline model, as `gemm_s`; grouped rates: SimuMax's system files, in the hardware profiles.
     """
     m = np.maximum(m, 1e-9)

@@ -16,7 +16,9 @@ Switch = npt.NDArray[np.bool_] | bool
 GIB = float(2**30)
 MIB = float(2**20)
 
-# Flash attention on Ascend keeps the row maximum and the row sum of the softmax as FP32 [batch, heads, tokens, 8].
+# Bytes that flash attention keeps of a token and head for the backward pass. Ascend: row maximum and row sum of the
+# softmax, each FP32 [batch, heads, tokens, 8], 2 x 8 x 4 B (CANN, FlashAttentionScore: softmax_max, softmax_sum).
+# NVIDIA: the logarithm of the sum of exponentials alone, FP32 (FlashAttention-2, arXiv:2307.08691, section 3.1).
 SOFTMAX_STATS_BYTES = {"ascend": 64.0, "nvidia": 4.0}
 
 
@@ -91,6 +93,7 @@ def state_bytes(
     reuse_fp32_param : the 16-bit weight is stored inside the FP32 master copy: 2 bytes a parameter less, of the
         sharded copy when the optimizer is distributed.
     swap_optimizer : states live on the host; a 1/swap_chunks window of them is on the device during the update.
+    swap_chunks : windows in which an update moves the states (count); 16 is the default of --swap-optimizer-times.
     virtual_optimizer : both moments are in host memory that the device reads and writes in place.
     fsdp : weights, gradients and states are all split.
     sharded_gradients : a gradient is reduced and split as soon as it exists: nothing accumulates over micro batches.

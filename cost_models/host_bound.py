@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Number = Floats | float | int
 
-# Threads that keep a device's queue filled: Python, autograd, task queue, collectives. Source: torch_npu TASK_QUEUE.
+# Threads of a process that keep a device's queue filled, each wanting a core of its own: Python's main thread, the
+# autograd thread of backward passes, the second level of the task queue and the one that watches collectives. Source:
+# torch_npu documentation, TASK_QUEUE_ENABLE and CPU_AFFINITY_CONF (fine-grained binding gives hot threads a core each).
 ISSUING_THREADS = 4.0
 
 
@@ -33,14 +35,23 @@ def bound_issue_factor(cores: float, numa_nodes: float, remote_ratio: float, mem
 
     Parameters
     ----------
-    cores : cores bound to one device. numa_nodes : memory domains of a node.
-    remote_ratio : latency of another domain's memory against the own one's.
-    memory_share : share of issuing that waits for memory.
+    cores : cores bound to one device (count). numa_nodes : memory domains of a node (count).
+    remote_ratio : latency of another domain's memory against the own one's (ratio).
+    memory_share : share of issuing that waits for memory (fraction).
+
+    Returns
+    -------
+    The ratio of the times, below 1 where binding is faster.
 
     Notes
     -----
-    A wandering thread finds its data at home once in `numa_nodes` times; a bound one always, but its threads share
-    the cores where those are fewer.
+    max(1, 4 / cores) / (1 - s + s (1 / D + (1 - 1 / D) r)) with D domains, ratio r and share s. A wandering thread
+    finds its data at home once in D times; a bound one always, but its threads share the cores where those are fewer.
+
+    References
+    ----------
+    torch_npu documentation, CPU_AFFINITY_CONF: binding avoids memory of other NUMA nodes and switches between cores; a
+    card's range is the node's cores over its cards (160 / 8 = 20). r and s are of the hardware profile, both assumed.
     """
     away = 1.0 - 1.0 / numa_nodes
     wandering = 1.0 - memory_share + memory_share * (1.0 - away + away * remote_ratio)

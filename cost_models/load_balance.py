@@ -24,6 +24,7 @@ Number = Floats | float | int
 # Of a load series that stands in for a factor; a few layers and intervals give its mean within a few percent.
 SERIES_LAYERS, SERIES_ROWS, SERIES_SEED = 8, 5, 20251121
 MOST_SIGMA = 16.0  # deviation of the logarithm of a load: one expert has nearly everything
+SIGMA_WITHIN = MOST_SIGMA * 2.0**-41  # what 41 halvings of 0 to MOST_SIGMA leave: 7e-12, far below what a load shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,12 @@ def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, 
     Rows are an interval of `row_steps` steps apart. The first row is the past that a prediction learns from: the mean
     is over the others.
 
+    Parameters
+    ----------
+    imbalance : the factor, max / mean (ratio). experts, ranks : of a layer, of the group (count).
+    change : relative change of an expert's load from one row to the next, its standard deviation (fraction).
+    row_steps : training steps between rows.
+
     Notes
     -----
     The logarithms of the experts' loads are independent and normal with deviation sigma. From one row to the next a
@@ -106,7 +113,7 @@ def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, 
         return float(imbalance_of(loads_of_ranks(series(sigma)[1:], placement, ranks)).mean()) - imbalance
 
     steps = row_steps * np.arange(SERIES_ROWS, dtype=np.int64)
-    return LoadSeries(steps, series(_root(above, 0.0, MOST_SIGMA, MOST_SIGMA * 2.0**-41)))
+    return LoadSeries(steps, series(_root(above, 0.0, MOST_SIGMA, SIGMA_WITHIN)))
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 
 SEED = 20251121
 MOST_PACKS = 4096  # of a global batch that are looked at; more only sharpen the mean
+# Documents drawn at a time: a fifth and 64 more than the mean needs, so that one draw is enough but for rare batches.
+# The generator is read on in order, so that how many are drawn at a time changes no pack.
+DRAW_SHARE, DRAW_MORE = 1.2, 64
 
 
 def pack_squares(weights: Mapping[int, float], seq_length: int, packs: int) -> Floats:
@@ -27,7 +30,8 @@ def pack_squares(weights: Mapping[int, float], seq_length: int, packs: int) -> F
 
     Parameters
     ----------
-    weights : document length in tokens -> share of documents; the shares may add up to anything.
+    weights : document length [tokens] -> share of documents; the shares may add up to anything.
+    seq_length : of a pack [tokens].
 
     Documents are drawn in proportion to their shares with numpy's frozen legacy generator, so that equal histograms
     give equal packs.
@@ -36,7 +40,7 @@ def pack_squares(weights: Mapping[int, float], seq_length: int, packs: int) -> F
     share = np.array([weights[int(length)] for length in lengths])
     share = share / share.sum()
     needed = packs * seq_length
-    count = int(np.ceil(1.2 * needed / float(lengths @ share))) + 64
+    count = int(np.ceil(DRAW_SHARE * needed / float(lengths @ share))) + DRAW_MORE
     state = np.random.RandomState(SEED)
     ends = np.cumsum(state.choice(lengths, size=count, p=share))
     while ends[-1] < needed:

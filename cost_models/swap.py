@@ -9,7 +9,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def transfer_s(transfer_bytes: Floats | float, link_bytes_per_s: Floats | float) -> Floats:
-    """Seconds to move bytes over the host link, one direction."""
+    """Seconds to move bytes [B] over the host link [B/s], one direction.
+
+    S / B of Hockney's T = a + S / B ("The communication challenge for MPP", 1994): a tensor that is swapped has many
+    MB, milliseconds at the tens of GB/s of a host link, beside which a latency of microseconds is left out.
+    """
     return np.asarray(np.asarray(transfer_bytes, dtype=np.float64) / link_bytes_per_s)
 
 

@@ -22,7 +22,7 @@ RECORDS = {"Ascend": "ascend.jsonl", "NVIDIA": "nvidia.jsonl"}
 FITTED = {"800T A2": "ascend-800t-a2", "A100": "nvidia-a100-80g", "H100": "nvidia-h100"}
 TITLES = {
     "en": ("records", "quantity", "runs", "median error", "mean", "90th percentile", "bias"),
-    "zh": ("记录", "量", "条数", "误差中位数", "平均", "90 分位", "偏差"),
+    "zh": ("记录", "指标", "条数", "误差中位数", "平均", "90 分位", "偏差"),
 }
 QUANTITIES = {"en": {"time": "time", "memory": "memory"}, "zh": {"time": "时间", "memory": "内存"}}
 SECONDS = re.compile(r"\d+(?:\.\d+)? s\b")

@@ -10,11 +10,13 @@ import numpy as np
 from autodeploy.calibration.measured import tokens_of
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, release_of
-from autodeploy.evaluation.build_context import build_context, device_of, profile_of
+from autodeploy.evaluation.build_context import device_of, profile_of, spec_context
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.spec import Spec
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
     from cost_models.collectives import Number
     from hardware_profiles.profile import Profile
+
+ANY_FRAMEWORK = SearchSpec(target="any")
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,10 @@ def predict_record(
     profile = profile_of(record.cluster, overlay=str(overlay) if overlay else None, calibrated=calibrated)
     device_of(profile, record.cluster)
     record = runnable(record, profile)
-    context = build_context(
-        record.model,
-        record.cluster,
-        record.training,
-        features=features_of(record) | ({"fsdp"} if record.strategy.fsdp else frozenset()),
-        target="any",
-        profile=profile,
+    context = spec_context(
+        Spec(model=record.model, cluster=record.cluster, training=record.training, search=ANY_FRAMEWORK),
+        profile,
+        features_of(record) | ({"fsdp"} if record.strategy.fsdp else frozenset()),
         distributed_optimizer=record.strategy.distributed_optimizer,
         release=release_of(record).band,
         efficiency=efficiency,

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from autodeploy.evaluation.build_context import build_context, profile_of
+from autodeploy.evaluation.build_context import profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from cost_models.hbm import MIB
@@ -84,9 +86,8 @@ def predict_stage_memory(recomputed_layers: int = 0) -> StageMemory:
     model, training, strategy = _documents(record, recomputed_layers)
     degrees = record["strategy"]
     cluster = ClusterSpec(profile="ascend-800t-a2", num_npus=degrees["dp"] * degrees["tp"] * degrees["pp"])
-    context = build_context(
-        model, cluster, training, features=FEATURES, target="mindformers", profile=profile_of(cluster)
-    )
+    spec = Spec(model=model, cluster=cluster, training=training, search=SearchSpec(target="mindformers"))
+    context = spec_context(spec, profile_of(cluster), FEATURES)
     candidate = candidate_of(
         strategy, world=context.world, global_batch=context.global_batch, moe=True, vendor=context.machine.vendor
     )

@@ -194,16 +194,3 @@ def _statistics(errors: Sequence[float]) -> Statistics | None:
         p90_ape=float(np.percentile(absolute, 90)),
         bias=float(values.mean()),
     )
-
-
-def interval_coverage(records: Iterable[Record]) -> float:
-    """Share of records whose measured step time lies in the 80 % interval of its prediction."""
-    inside = []
-    for record in records:
-        measured = measured_step_s(record)
-        if measured is None or not counts_for_time(record):
-            continue
-        predicted = predict_record(record)
-        low, high = record_spread(predicted).interval(predicted.step_time_s)
-        inside.append(low <= measured <= high)
-    return float(np.mean(inside)) if inside else float("nan")

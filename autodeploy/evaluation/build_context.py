@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, ProfileError, SpecError
 from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.expert_balance import CAPACITY_FACTOR, Loads
-from autodeploy.evaluation.machine import Machine, machine_of
+from autodeploy.evaluation.machine import machine_of
 from autodeploy.evaluation.sample_balance import packs_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.training import TrainingSpec
     from autodeploy.strategies.feature_choice import FeatureChoice
@@ -181,30 +182,55 @@ def spec_context(
     num_npus: int | None = None,
     global_batch: int | None = None,
     distributed_optimizer: bool = True,
+    release: str | None = None,
     efficiency: Mapping[str, Number] | None = None,
 ) -> Context:
     """The context of a spec, on its own cards and batch unless others are given.
 
     Parameters
     ----------
+    release : band of the framework's release; None is the current one.
     efficiency : values that replace the profile's.
+
+    Raises
+    ------
+    SpecError
+        if the device has no peak for the precision, or the cluster's geometry is not possible.
     """
-    return build_context(
-        spec.model,
-        spec.cluster,
-        spec.training,
+    model, cluster, training = spec.model, spec.cluster, spec.training
+    device = _device_with_peak(profile, cluster, training.precision)
+    cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
+    topology = topology_of(profile, cluster, cards)
+    world = cards * profile.devices_per_npu
+    batch = global_batch if global_batch is not None else training.global_batch_size.value
+    histogram = training.sequence_length_histogram
+    packs = packs_of(histogram, training.seq_length, batch) if histogram else None
+    operators = operator_features(model, training, features, profile.vendor.lower())
+    return Context(
+        model=model,
+        machine=machine_of(
+            profile, device, topology, training.precision, release=release, efficiency=efficiency, features=features
+        ),
+        operators=replace(operators, mean_keys=packs.keys if packs is not None else None),
         features=features,
         target=spec.search.target,
-        profile=profile,
-        num_npus=num_npus,
-        memory_limit_gib=spec.search.memory_limit_gib,
-        host_memory_reserved_gib=spec.search.host_memory_reserved_gib,
+        world=world,
+        num_npus=cards,
+        seq_length=training.seq_length,
+        global_batch=batch,
+        loads=loads_of(model, training, features),
+        slowest_device_factor=cluster.slowest_device_factor,
+        limit_bytes=_limit_bytes(device, spec.search),
+        host_bytes_per_device=_host_bytes_per_device(profile, spec.search),
+        gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(features).gradient,
         distributed_optimizer=distributed_optimizer,
-        global_batch=global_batch,
-        efficiency=efficiency,
-        exact_numerics=spec.search.numerics == "exact",
-        deterministic=spec.search.deterministic_training,
-        asked=frozenset(m for name, switch in spec.search.features.items() if switch == "on" for m in expand(name)),
+        deduplicate="deduplicated_dispatch" in features,
+        packs=packs,
+        precision=training.precision,
+        profile=profile,
+        release=release,
+        family=profile.family if cluster.profile in list_profiles() else f"{profile.family}{OWN}",
+        facts=_facts(spec, profile, features, world, batch),
     )
 
 
@@ -244,91 +270,39 @@ def _under(features: frozenset[str], context: Context, training: TrainingSpec) -
     )
 
 
-def build_context(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    training: TrainingSpec,
-    *,
-    features: frozenset[str],
-    target: str,
-    profile: Profile,
-    num_npus: int | None = None,
-    memory_limit_gib: float | None = None,
-    host_memory_reserved_gib: float = 128.0,
-    distributed_optimizer: bool = True,
-    global_batch: int | None = None,
-    release: str | None = None,
-    efficiency: Mapping[str, Number] | None = None,
-    exact_numerics: bool = False,
-    deterministic: bool = False,
-    asked: frozenset[str] = frozenset(),
-) -> Context:
-    """Lower documents to a context.
-
-    Raises
-    ------
-    SpecError
-        if the device has no peak for the precision, or the cluster's geometry is not possible.
-    """
+def _device_with_peak(profile: Profile, cluster: ClusterSpec, precision: str) -> Device:
+    """The chip grade of a cluster spec, which has to compute in this precision."""
     device = device_of(profile, cluster)
-    if training.precision not in device.peak_flops:
+    if precision not in device.peak_flops:
         known = ", ".join(device.peak_flops)
-        raise SpecError(
-            f"{device.name} has no {training.precision} peak", path="/training/precision", hint=f"one of {known}"
-        )
-    cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
-    topology = topology_of(profile, cluster, cards)
-    machine: Machine = machine_of(
-        profile,
-        device,
-        topology,
-        precision=training.precision,
-        release=release,
-        efficiency=efficiency,
-        features=features,
-    )
-    world = cards * profile.devices_per_npu
-    batch = global_batch if global_batch is not None else training.global_batch_size.value
-    host = profile.host.memory_bytes_per_node / profile.ranks_per_node
-    reserved = host_memory_reserved_gib * GIB / profile.ranks_per_node
+        raise SpecError(f"{device.name} has no {precision} peak", path="/training/precision", hint=f"one of {known}")
+    return device
+
+
+def _limit_bytes(device: Device, search: SearchSpec) -> float:
+    """What the framework may use of a card: what the driver leaves, or less where the spec says so."""
     usable = device.usable_hbm_bytes
-    histogram = training.sequence_length_histogram
-    packs = packs_of(histogram, training.seq_length, batch) if histogram else None
-    return Context(
-        model=model,
-        machine=machine,
-        operators=replace(
-            operator_features(model, training, features, profile.vendor.lower()),
-            mean_keys=packs.keys if packs is not None else None,
-        ),
-        features=features,
-        target=target,
+    return min(search.memory_limit_gib * GIB, usable) if search.memory_limit_gib else usable
+
+
+def _host_bytes_per_device(profile: Profile, search: SearchSpec) -> float:
+    """A device's share of its host's memory, less what the spec keeps for other things."""
+    host = profile.host.memory_bytes_per_node / profile.ranks_per_node
+    return max(0.0, host - search.host_memory_reserved_gib * GIB / profile.ranks_per_node)
+
+
+def _facts(spec: Spec, profile: Profile, features: frozenset[str], world: int, global_batch: int) -> dict[str, Any]:
+    """What legality rules read of a spec."""
+    switches = spec.search.features.items()
+    return facts_of(
+        spec.model,
         world=world,
-        num_npus=cards,
-        seq_length=training.seq_length,
-        global_batch=batch,
-        loads=loads_of(model, training, features),
-        slowest_device_factor=cluster.slowest_device_factor,
-        limit_bytes=min(memory_limit_gib * GIB, usable) if memory_limit_gib else usable,
-        host_bytes_per_device=max(0.0, host - reserved),
-        gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(features).gradient,
-        distributed_optimizer=distributed_optimizer,
-        deduplicate="deduplicated_dispatch" in features,
-        packs=packs,
-        precision=training.precision,
-        profile=profile,
-        release=release,
-        family=profile.family if cluster.profile in list_profiles() else f"{profile.family}{OWN}",
-        facts=facts_of(
-            model,
-            world=world,
-            seq_length=training.seq_length,
-            global_batch=batch,
-            node_ranks=profile.ranks_per_node,
-            tp_limit=profile.ranks_per_node,
-            features=set(features),
-            exact_numerics=exact_numerics,
-            deterministic=deterministic,
-            asked=asked,
-        ),
+        seq_length=spec.training.seq_length,
+        global_batch=global_batch,
+        node_ranks=profile.ranks_per_node,
+        tp_limit=profile.ranks_per_node,
+        features=set(features),
+        exact_numerics=spec.search.numerics == "exact",
+        deterministic=spec.search.deterministic_training,
+        asked=frozenset(member for name, switch in switches if switch == "on" for member in expand(name)),
     )

@@ -65,8 +65,8 @@ def machine_of(
     profile: Profile,
     device: Device,
     topology: ClusterTopology,
-    *,
     precision: str,
+    *,
     release: str | None = None,
     efficiency: Mapping[str, Number] | None = None,
     features: frozenset[str] = frozenset(),
@@ -80,14 +80,33 @@ def machine_of(
     features : those of kernels and host that are on.
     """
     value: dict[str, Number] = {**profile.efficiency, **(efficiency or {})}
-    fixed, host = profile.fixed_costs, profile.host
-    bound = (
-        bound_issue_factor(host.cores_per_device, host.numa_nodes, host.remote_memory_ratio, host.issue_memory_share)
-        if "host_core_binding" in features
-        else 1.0
+    return Machine(
+        name=device.name,
+        vendor=profile.vendor.lower(),
+        rates=_compute_rates(profile, device, precision, value, features),
+        tiers=tuple(_tier(tier, value) for tier in profile.tiers),
+        topology=topology,
+        comm_op_s=profile.fixed_costs.comm_op_s,
+        host=_host_rates(profile, value, features),
+        software_factor=value.get(f"release_{release}", profile.release_factors.get(release or "current", 1.0)),
+        dispatch_loss=value["dispatch_loss"],
+        combine_loss=value["combine_loss"],
+        contention=1.0 + np.asarray(value["link_overlap_contention"]),
+        overlap=value.get("overlap", 1.0),
+        runtime_bytes=profile.memory.runtime_bytes,
+        communicator_bytes=profile.memory.communicator_buffer_bytes,
+        fragmentation=profile.memory.fragmentation,
+        peak_flops=device.peak_flops[precision],
+        devices_per_npu=profile.devices_per_npu,
     )
-    factor = value.get(f"release_{release}", profile.release_factors.get(release or "current", 1.0))
-    rates = ComputeRates(
+
+
+def _compute_rates(
+    profile: Profile, device: Device, precision: str, value: Mapping[str, Number], features: frozenset[str]
+) -> ComputeRates:
+    """What a device computes and moves in a second, in this precision."""
+    fixed = profile.fixed_costs
+    return ComputeRates(
         peak_flops=device.peak_flops[precision],
         hbm_bytes_per_s=device.hbm_bytes_per_s,
         gemm_fraction=value["gemm_peak_fraction"],
@@ -107,28 +126,20 @@ def machine_of(
         gemm_units=profile.efficiency["gemm_units"],
         wide_peak_flops=device.peak_flops["bf16"] if precision == "fp8" else None,
     )
-    return Machine(
-        name=device.name,
-        vendor=profile.vendor.lower(),
-        rates=rates,
-        tiers=tuple(_tier(tier, value) for tier in profile.tiers),
-        topology=topology,
-        comm_op_s=fixed.comm_op_s,
-        host=HostRates(
-            issue_s=host.issue_s_per_op * bound * np.asarray(value.get("host_issue", 1.0)),
-            sync_s=host.sync_s,
-            link_bytes_per_s=host.link_bytes_per_s,
-        ),
-        software_factor=factor,
-        dispatch_loss=value["dispatch_loss"],
-        combine_loss=value["combine_loss"],
-        contention=1.0 + np.asarray(value["link_overlap_contention"]),
-        overlap=value.get("overlap", 1.0),
-        runtime_bytes=profile.memory.runtime_bytes,
-        communicator_bytes=profile.memory.communicator_buffer_bytes,
-        fragmentation=profile.memory.fragmentation,
-        peak_flops=device.peak_flops[precision],
-        devices_per_npu=profile.devices_per_npu,
+
+
+def _host_rates(profile: Profile, value: Mapping[str, Number], features: frozenset[str]) -> HostRates:
+    """The host's part of a device, whose threads keep to cores of their own where that is on."""
+    host = profile.host
+    bound = (
+        bound_issue_factor(host.cores_per_device, host.numa_nodes, host.remote_memory_ratio, host.issue_memory_share)
+        if "host_core_binding" in features
+        else 1.0
+    )
+    return HostRates(
+        issue_s=host.issue_s_per_op * bound * np.asarray(value.get("host_issue", 1.0)),
+        sync_s=host.sync_s,
+        link_bytes_per_s=host.link_bytes_per_s,
     )
 
 

@@ -247,11 +247,9 @@ def synchronised_of(
     overlap_reduce = "overlap_grad_reduce" in on
     # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
     overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
-    paired = candidates.paired
-    zero = np.zeros(len(candidates))
+    exposed = total = np.zeros(len(candidates))
     if context.fsdp:  # every micro batch has reduced and gathered in its passes
-        return zero, zero
-    exposed, total = zero, zero
+        return exposed, total
     last = 1.0 / np.maximum(layers, 1.0)
     all_params = np.maximum(dense_params + expert_params, 1.0)
     for params, group, rate in (
@@ -271,15 +269,13 @@ def synchronised_of(
             (sync.reduce_s, compute_s[1], overlap_reduce),
             (sync.gather_s, compute_s[0], overlap_gather),
         ):
-            behind = seconds
-            if overlapped:
-                behind = data_parallel.exposed_s(
-                    seconds,
-                    window * share * machine.overlap,
-                    overlapped=True,
-                    contention=machine.contention,
-                    last_share=last,
-                )
-            exposed = exposed + np.where(paired, seconds, behind)
+            behind = data_parallel.exposed_s(
+                seconds,
+                window * share * machine.overlap,
+                overlapped=overlapped,
+                contention=machine.contention,
+                last_share=last,
+            )
+            exposed = exposed + np.where(candidates.paired, seconds, behind)
             total = total + seconds
     return np.asarray(exposed), np.asarray(total)

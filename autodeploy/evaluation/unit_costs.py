@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.workload.operators import LayerTable, OperatorFeatures
 
 T = TypeVar("T")
+Array = npt.NDArray[Any]
 MODULE = -1  # place of the prediction module among the layers
 LEVELLERS = frozenset({"expert_migration", "mutual_routing"})
 """Features that change nothing but which rank holds which experts."""
@@ -55,19 +56,20 @@ class UnitCosts:
 
     def take(self, index: Any) -> UnitCosts:
         """The costs of the candidates at an index array."""
-        return _take(self, index)
+        # Scalars, and arrays of one entry, hold for all candidates.
+        return each_array(self, lambda array: array if array.shape[:1] in ((), (1,)) else array[index])
 
 
-def _take(value: T, index: Any) -> T:
-    """Index every array inside a value; scalars of one entry hold for all candidates."""
+def each_array(value: T, change: Callable[[Array], Array]) -> T:
+    """The value with every array inside it changed: in dataclasses, tuples and mappings, however deep."""
     if isinstance(value, np.ndarray):
-        return value if value.shape[:1] in ((), (1,)) else value[index]
+        return change(value)  # type: ignore[return-value]
     if isinstance(value, dict):
-        return {k: _take(v, index) for k, v in value.items()}  # type: ignore[return-value]
+        return {k: each_array(v, change) for k, v in value.items()}  # type: ignore[return-value]
     if isinstance(value, tuple):
-        return tuple(_take(v, index) for v in value)  # type: ignore[return-value]
+        return tuple(each_array(v, change) for v in value)  # type: ignore[return-value]
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{f.name: _take(getattr(value, f.name), index) for f in fields(value)})
+        return type(value)(**{f.name: each_array(getattr(value, f.name), change) for f in fields(value)})
     return value
 
 
@@ -175,7 +177,7 @@ def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> 
         few = _Batch.of(context, candidates.take(first))
 
     def of_all(cost: LayerCost) -> LayerCost:
-        return _spread(cost, which, len(first)) if one_machine else cost
+        return each_array(cost, lambda a: a[which] if a.shape == first.shape else a) if one_machine else cost
 
     tables = whole.tables(experts=True)
     return _Unlevelled(
@@ -221,19 +223,6 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
         features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
         return {}, {n: batch.cost(table, features) for n, table in plain.tables.items()}
     return {}, {}
-
-
-def _spread(value: T, index: npt.NDArray[np.int64], n: int) -> T:
-    """Entries at an index of every array [n] inside a value; other arrays hold for all candidates."""
-    if isinstance(value, np.ndarray):
-        return value[index] if value.shape == (n,) else value  # type: ignore[return-value]
-    if isinstance(value, dict):
-        return {k: _spread(v, index, n) for k, v in value.items()}  # type: ignore[return-value]
-    if isinstance(value, tuple):
-        return tuple(_spread(v, index, n) for v in value)  # type: ignore[return-value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{f.name: _spread(getattr(value, f.name), index, n) for f in fields(value)})
-    return value
 
 
 def _alone(cost: LayerCost) -> LayerCost:

@@ -101,7 +101,7 @@ WORDS: dict[Language, dict[str, str]] = {
         "limit": "可用",
         "reference": "常用起点",
         "interval": "80 % 区间",
-        "front": "两项上都无更优方案",
+        "front": "两项互不支配的方案",
         "forward": "前向",
         "backward": "反向",
         "pair": "前向与反向并行",

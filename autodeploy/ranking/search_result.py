@@ -24,6 +24,7 @@ from autodeploy.specs.planset import (
     Optimality,
     Plan,
     PlanSet,
+    RobustSearch,
     SearchInfo,
     Status,
     Timing,
@@ -32,7 +33,7 @@ from autodeploy.specs.planset import (
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.solver.frontier import Frontier
@@ -76,15 +77,9 @@ def finish(
     alone: bool = False,
 ) -> PlanSet:
     """Rank, explain and certify what the search found; `alone` without what stands beside the plans."""
-    plans = list(plans_of_solved(frontier.best, spec, identity))
-    robust = None
-    if spec.search.robust != "off" and plans:
-        plans = plans[: max(TOP, spec.search.top_k)]
-        weights = np.array([cost(plan, spec.search.objective) / plan.step_time_s for plan in plans])
-        robust = at_corners(frontier.best[: len(plans)], weights, spec, profile, should_cancel)
-    if robust is not None:
-        together = zip(plans, robust.plans, strict=True)
-        plans = [plan.model_copy(update={"robustness": found}) for plan, found in together]
+    plans, robust = _at_their_worst(
+        plans_of_solved(frontier.best, spec, identity), frontier, spec, profile, should_cancel
+    )
     bound = _bound(frontier, spec.search.objective)
     ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
     gap = ranked[0].gap if ranked else None
@@ -93,8 +88,6 @@ def finish(
     if not ranked and not frontier.cancelled and not alone:
         infeasible = why_infeasible(spec, profile, context, searched)
     enumerate_s, solve_s, started = timing
-    counts = searched.counts
-    rest = len(searched.candidates) - frontier.solved
     return PlanSet(
         search=SearchInfo(
             id=search_id,
@@ -113,25 +106,50 @@ def finish(
             gap=gap,
             proved=proved,
         ),
-        counts=Counts(
-            enumerated=counts.enumerated,
-            rejected=counts.rejected,
-            too_big=counts.too_big,
-            pruned=max(0, rest),
-            solved=frontier.solved,
-        ),
+        counts=_counts(searched, frontier),
         timing=Timing(enumerate_s=enumerate_s, solve_s=solve_s, total_s=time.monotonic() - started),
         plans=tuple(ranked),
         reference=usual_start(spec, profile, context, identity) if ranked and not alone else None,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
-        robust=None if robust is None else robust.search,
+        robust=robust,
         warnings=(
             *_batch_note(spec, context),
             *_mode_note(spec),
             *(divisibility_warnings(spec, profile, context, searched) if ranked and not alone else ()),
         ),
         infeasible=infeasible,
+    )
+
+
+def _at_their_worst(
+    plans: Sequence[Plan],
+    frontier: Frontier,
+    spec: Spec,
+    profile: Profile,
+    should_cancel: Callable[[], bool] | None,
+) -> tuple[list[Plan], RobustSearch | None]:
+    """The plans, where the spec asks for robust ones the first of them with their times at the corners of the box."""
+    if spec.search.robust == "off" or not plans:
+        return list(plans), None
+    plans = plans[: max(TOP, spec.search.top_k)]
+    weights = np.array([cost(plan, spec.search.objective) / plan.step_time_s for plan in plans])
+    robust = at_corners(frontier.best[: len(plans)], weights, spec, profile, should_cancel)
+    if robust is None:
+        return list(plans), None
+    together = zip(plans, robust.plans, strict=True)
+    return [plan.model_copy(update={"robustness": found}) for plan, found in together], robust.search
+
+
+def _counts(searched: Searched, frontier: Frontier) -> Counts:
+    """What became of every strategy of the space."""
+    counts = searched.counts
+    return Counts(
+        enumerated=counts.enumerated,
+        rejected=counts.rejected,
+        too_big=counts.too_big,
+        pruned=max(0, len(searched.candidates) - frontier.solved),
+        solved=frontier.solved,
     )
 
 

@@ -73,7 +73,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     # remedies
     "distributed_optimizer": ("distributed optimizer", "分布式优化器"),
     "sequence_parallel": ("sequence parallelism", "序列并行"),
-    "reuse_fp32_param": ("reuse the FP32 parameters", "复用 FP32 参数"),
+    "reuse_fp32_param": ("reuse the FP32 parameters", "复用 FP32 参数副本"),
     "swap_optimizer": ("swap the optimizer states", "换出优化器状态"),
     "virtual_optimizer": ("virtual optimizer", "虚拟优化器"),
     "swap_attention": ("swap attention activations", "换出注意力激活值"),
@@ -110,7 +110,7 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "sequence_parallel": ("sequence parallelism", "序列并行"),
     "distributed_optimizer": ("distributed optimizer", "分布式优化器"),
     "swap_optimizer": ("swapped optimizer states", "换出优化器状态"),
-    "reuse_fp32_param": ("reused FP32 parameters", "复用 FP32 参数"),
+    "reuse_fp32_param": ("reused FP32 parameters", "复用 FP32 参数副本"),
     "training.routing_imbalance": ("routing imbalance, sustained", "持续路由不均衡"),
     "training.routing_imbalance_peak": ("routing imbalance, peak", "峰值路由不均衡"),
     "search.numerics": ("numerics", "数值要求"),

@@ -14,7 +14,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     # header
     "on": ("on", "@"),
     "cards": ("{cards} cards", "{cards} 卡"),
-    "cards_and_dies": ("{cards} cards ({ranks} dies)", "{cards} 卡（{ranks} 芯）"),
+    "cards_and_dies": ("{cards} cards ({ranks} dies)", "{cards} 卡（{ranks} 个 die）"),
     "workload": ("seq {seq}, batch {batch}, {precision}", "序列 {seq}，批 {batch}，{precision}"),
     "for_target": ("for {target}", "目标框架 {target}"),
     "any_target": ("without a framework's launch rules", "不受框架启动规则限制"),
@@ -30,7 +30,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "in_total": ("{value} tokens/s", "共 {value} tokens/s"),
     "mfu": ("MFU {value} % ({convention})", "MFU {value} %（{convention}）"),
     "interval": ("80 % interval {low}-{high} s", "80 % 区间 {low}-{high} s"),
-    "extrapolated": ("extrapolated in {axes}", "外推于 {axes}"),
+    "extrapolated": ("extrapolated in {axes}", "外推维度：{axes}"),
     "nearest": ("nearest record: {record}", "最近实测：{record}"),
     "memory": ("memory {peak} of {limit} GiB (stage {stage})", "内存 {peak} / {limit} GiB（阶段 {stage}）"),
     "oom": (
@@ -61,7 +61,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "run_lost": (
         "lost: checkpoints {checkpoint} %, repeated work {lost} %, restarts {restart} % ({failures} failures)",
-        "损失：检查点 {checkpoint} %，重做 {lost} %，重启 {restart} %（{failures} 次故障）",
+        "损失：检查点 {checkpoint} %，重复训练 {lost} %，重启 {restart} %（{failures} 次故障）",
     ),
     "run_checkpoint": (
         "a checkpoint of {size} every {interval} stops training for {pause}; a failure every {failure}, "
@@ -94,14 +94,14 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "storage {value} GB/s a card ({source})",
         "每卡存储带宽 {value} GB/s（{source}）",
     ),
-    "a_step": ("a step: ", "一步构成： "),
+    "a_step": ("a step: ", "一步构成："),
     "headroom": ("lost: {losses}", "损失：{losses}"),
     "loss": ("{part} {seconds} s (MFU +{points})", "{part} {seconds} s（MFU +{points}）"),
     "below_peak": ("operators below peak", "算子未达峰值"),
     "mfu_without": ("MFU {mfu} % without these", "去除后 MFU {mfu} %"),
     "robustness": (
         "where calibration may be wrong: at worst {step} s, at worst {regret} % behind the best plan there",
-        "校准误差范围内：最慢 {step} s，最多落后当处最优方案 {regret} %",
+        "校准误差范围内：最慢 {step} s，最多落后该处最优方案 {regret} %",
     ),
     "robust_regret": (
         "ranked by the worst regret of {plans} plans at {corners} corners of the error box ({axes} efficiencies)",
@@ -113,9 +113,9 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "pareto": (
         "{count} plans that none beats in time, memory and cards at once: {points}",
-        "{count} 个在时间、内存、卡数上均不被超越的方案：{points}",
+        "{count} 个方案在时间、内存、卡数上互不支配：{points}",
     ),
-    "hidden": ("{share} % hidden", "隐藏 {share} %"),
+    "hidden": ("{share} % hidden", "掩盖 {share} %"),
     "tie": ("tie", "持平"),
     "starting_point": ("the usual starting point", "常用起点"),
     "other_layers": ("layers or memory placed otherwise", "层或内存安排不同"),
@@ -123,12 +123,13 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "host_line": (
         "host: {operators} operators a layer in {issue} ms, {synchronisations} synchronisations of {event} ms, "
         "free {free} % of the step",
-        "主机：每层 {operators} 个算子，下发 {issue} ms；{synchronisations} 次同步，每次 {event} ms；空闲占 {free} %",
+        "主机：每层 {operators} 个算子，下发 {issue} ms；{synchronisations} 次同步，每次 {event} ms；"
+        "设备空闲占一步的 {free} %",
     ),
     "operator_line": (
         "operators: flash attention {attention} %, matrix {matmul} %, sorting {sorting} % ({hidden} % of it hidden), "
         "other vector {vector} %",
-        "算子：Flash Attention {attention} %，矩阵 {matmul} %，排序类 {sorting} %（其中隐藏 {hidden} %），"
+        "算子：Flash Attention {attention} %，矩阵 {matmul} %，排序类 {sorting} %（其中掩盖 {hidden} %），"
         "其他向量 {vector} %",
     ),
     "menu": (
@@ -150,7 +151,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "{seconds} s 内枚举 {enumerated} 个策略：{illegal} 个不合法，{too_big} 个放不下，{pruned} 个被下界剪枝，"
         "{solved} 个求解",
     ),
-    "gap": ("gap {gap} % (of this model)", "最优性差距 {gap} %（在此模型内）"),
+    "gap": ("gap {gap} % (of this model)", "最优性差距 {gap} %（在本代价模型内）"),
     "gap_unknown": ("no bound proven", "未证得下界"),
     "price": (
         "launch rules of {target} cost {price} %: without them {step} s",
@@ -186,7 +187,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "best_plan": ("Best plan", "最优方案"),
     "plans": ("Plans", "方案列表"),
     "search": ("Search", "搜索"),
-    "provenance": ("numbers are at weakest", "数字来源最弱为"),
+    "provenance": ("numbers are at weakest", "所依据的最弱数据"),
     "generated": ("generated, review before launch", "自动生成，启动前请复核"),
 }
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from autodeploy.strategies.grid import grid_of
+from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,8 +115,3 @@ def _encoder(axis: str) -> Any:
     if axis in CHOICES:
         return lambda value: CHOICES[axis].index(str(value))
     return int
-
-
-def enumerate_space(space: Space, *, world: int, global_batch: int, moe: bool) -> Candidates:
-    """All combinations as candidates, before any rule: `grid_of`, multiplied out."""
-    return grid_of(space, world=world, global_batch=global_batch, moe=moe).whole().candidates()

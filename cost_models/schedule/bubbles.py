@@ -22,10 +22,19 @@ def bubble_fraction(pp: int, vpp: int, micro_batches: int) -> float:
 
 
 def dualpipev_bubble_s(pp: int, forward_s: float, backward_s: float, weight_s: float, pair_s: float) -> float:
-    """(P - 1)(F&B + B - W) - F with F, B, W (dW alone) and the fused pair F&B of one chunk, half a stage.
+    """Idle seconds of a device: (P - 1)(F&B + B - W) - F of one chunk, half a stage.
 
-    The graph gives the same for long pipelines (P >= 8, W <= 0.8 F); in short ones a path remains that passes one or
-    two whole backwards. Source: MindSpeed dualpipev.md; DeepSeek DualPipe README for the two directions' version.
+    Parameters
+    ----------
+    forward_s, backward_s : F and B [s]. weight_s : W, dW alone, a part of B [s]. pair_s : F&B, a fused pair [s].
+
+    Notes
+    -----
+    The published formula is for long pipelines. The graph gives the same from 8 stages on where W is at most 0.8 F, as
+    simulations of 2 to 16 stages show; in short pipelines a path remains that passes one or two whole backwards, and
+    the idle time lies between this and the same with W = 0.
+
+    Source: MindSpeed dualpipev.md; DeepSeek DualPipe README for the two directions' version.
     """
     return (pp - 1) * (pair_s + backward_s - weight_s) - forward_s
 

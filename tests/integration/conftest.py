@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -16,6 +18,7 @@ from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests import factories
+from tests.support.postgresql import fresh_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,12 +28,47 @@ QUICK = "tests.quick_planner"
 WAIT_S = 90.0
 
 
+def migrate(database_url: str) -> None:
+    """Gives a database its tables."""
+    database = Database(database_url, pool_size=1)
+    upgrade(database)
+    database.close()
+
+
+# Migrated once: a copy of the file, or of the database, takes less time than to migrate again.
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite database without rows."""
+    path = tmp_path_factory.mktemp("migrated") / "autodeploy.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_name(postgres_server_dsn: str, worker_name: str) -> Iterator[str]:
+    """The name of a migrated PostgreSQL database without rows."""
+    name = f"autodeploy_{worker_name}_{uuid4().hex[:8]}"
+    with fresh_database(postgres_server_dsn, name) as dsn:
+        migrate(dsn)
+        yield name
+
+
+@pytest.fixture
+def migrated_postgres_dsn(postgres_server_dsn: str, migrated_name: str) -> Iterator[str]:
+    """DSN of a migrated database for one test."""
+    name = f"{migrated_name}_{uuid4().hex[:8]}"
+    with fresh_database(postgres_server_dsn, name, migrated_name) as dsn:
+        yield dsn
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database: once SQLite, once PostgreSQL."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'autodeploy.db'}"
-    return str(request.getfixturevalue("empty_postgres_dsn"))
+    """A migrated database: once SQLite, once PostgreSQL."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("migrated_postgres_dsn"))
+    path = tmp_path / "autodeploy.db"
+    shutil.copy(request.getfixturevalue("migrated_file"), path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture
@@ -43,7 +81,6 @@ def sqlite_url(tmp_path: Path) -> str:
 def database(database_url: str) -> Iterator[Database]:
     """A migrated database, SQLite and PostgreSQL in turn."""
     database = Database(database_url, pool_size=5)
-    upgrade(database)
     yield database
     database.close()
 

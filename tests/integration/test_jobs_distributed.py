@@ -10,7 +10,6 @@ import pytest
 from autodeploy.jobs.distributed import JobSendingRunner
 from autodeploy.services import open_services
 from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
 from autodeploy.store.searches import Searches
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.integration.test_store_searches import new_row
@@ -25,12 +24,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def settings(empty_postgres_dsn: str) -> Settings:
+def settings(migrated_postgres_dsn: str) -> Settings:
     """Settings of servers and workers on a migrated database."""
-    database = Database(empty_postgres_dsn, pool_size=1)
-    upgrade(database)
-    database.close()
-    return quick_settings(empty_postgres_dsn, jobs="procrastinate", stalled_after_s=2.0)
+    return quick_settings(migrated_postgres_dsn, jobs="procrastinate", stalled_after_s=2.0)
 
 
 @pytest.fixture

@@ -10,17 +10,16 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.build_context import build_context
+from autodeploy.evaluation.build_context import spec_context
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
 from autodeploy.evaluation.expert_balance import ExpertBalance, migrated_balance, routed_balance
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.training import TrainingSpec
 from cost_models.expert_migration import greedy_placement
 from cost_models.load_balance import contiguous, hot_share, loads_of_ranks, series_of_factor, without_hottest
-from tests.support.accounting.cases import LATENT, MOE, Case, candidates_of, case_of, cluster
+from tests.support.accounting.cases import LATENT, MOE, Case, candidates_of, case_of, cluster, spec_of
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.run import Levelled
 from tests.support.accounting.step import account
@@ -104,15 +103,8 @@ def with_histogram(case: Case) -> Case:
         {"seq_length": 4096, "global_batch_size": 64, "sequence_length_histogram": HISTOGRAM, "routing_imbalance": 1.0}
     )
     where = cluster("nodes")
-    context = build_context(
-        ModelSpec.model_validate(case.run.model),
-        where.spec,
-        training,
-        features=case.context.features,
-        target="any",
-        profile=where.profile,
-    )
-    return replace(case, context=context)
+    spec = spec_of(dict(case.run.model), where, training)
+    return replace(case, context=spec_context(spec, where.profile, case.context.features))
 
 
 @settings(max_examples=60, phases=[Phase.generate])

@@ -16,7 +16,7 @@ from autodeploy.strategies.facts import facts_of
 from autodeploy.strategies.grid import Grid, grid_of
 from autodeploy.strategies.grid_rules import judge_grid
 from autodeploy.strategies.rules import judge
-from autodeploy.strategies.space import Space, enumerate_space
+from autodeploy.strategies.space import Space
 from autodeploy.strategies.tree import CandidateTree, tree_of
 
 MODELS = ("deepseek-v3", "llama2-70b", "qwen3-235b-a22b")
@@ -64,7 +64,7 @@ def judged(draw: st.DrawFn) -> tuple[Grid, Candidates, dict[str, Any], str]:
         deterministic=draw(st.booleans()),
     )
     sizes = {"world": world, "global_batch": batch, "moe": model.is_moe}
-    return grid_of(space, **sizes), enumerate_space(space, **sizes), facts, draw(st.sampled_from(TARGETS))
+    return grid_of(space, **sizes), grid_of(space, **sizes).whole().candidates(), facts, draw(st.sampled_from(TARGETS))
 
 
 def rows(candidates: Candidates) -> np.ndarray:
@@ -122,7 +122,7 @@ def test_a_space_is_every_combination_that_exists() -> None:
         etp_modes=("whole", "as_tp"),
         memory_modes=("", "swap_optimizer"),
     )
-    found = set(map(tuple, rows(enumerate_space(space, world=16, global_batch=32, moe=True)).tolist()))
+    found = set(map(tuple, rows(grid_of(space, world=16, global_batch=32, moe=True).whole().candidates()).tolist()))
     assert found == set(combinations(space))
 
 

@@ -21,9 +21,10 @@ from autodeploy.solver.frontier import Budget
 from autodeploy.solver.legality_model import AXES, LegalityModel
 from autodeploy.solver.search_space import legal_candidates
 from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.grid import grid_of
 from autodeploy.strategies.knobs import KNOBS, allowed_values, log2_ratio
 from autodeploy.strategies.rules import judge, load_rules, values_of
-from autodeploy.strategies.space import default_space, enumerate_space, restrict
+from autodeploy.strategies.space import default_space, restrict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,8 +126,12 @@ def enumerated(prepared: Prepared, search: SearchSpec) -> Candidates:
         context.global_batch,
         prepared.choice.switches,
     )
-    found = enumerate_space(
-        restrict(space, search), world=context.world, global_batch=context.global_batch, moe=context.model.is_moe
+    found = (
+        grid_of(
+            restrict(space, search), world=context.world, global_batch=context.global_batch, moe=context.model.is_moe
+        )
+        .whole()
+        .candidates()
     )
     keep = np.ones(len(found), dtype=bool)
     for axis in ("dp", "etp"):

@@ -26,6 +26,7 @@ from tests.property.test_solver_brute_force import best_step_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
 
 INSTANCES = 200
@@ -74,9 +75,10 @@ def test_the_best_plans_are_those_of_the_enumeration(drawn: dict[str, Any]) -> N
     context = prepared.context
     swept = sweep(legal, context)
     outer = outer_tuples(legal)
+    classes = step_classes(unit_costs(context, legal), legal, context)
     truth: dict[int, float] = {}
     for index in range(len(legal)):
-        truth[int(outer[index])] = min(truth.get(int(outer[index]), math.inf), fastest(legal, context, index))
+        truth[int(outer[index])] = min(truth.get(int(outer[index]), math.inf), fastest(classes, legal, context, index))
     expected = sorted(seconds for seconds in truth.values() if math.isfinite(seconds))[:TOP_K]
     found = best_first(
         legal,
@@ -120,13 +122,11 @@ def resolved(drawn: dict[str, Any], limit_gib: float | None) -> Prepared:
     )
 
 
-def fastest(legal: Candidates, context: Context, index: int) -> float:
+def fastest(classes: StepClasses, legal: Candidates, context: Context, index: int) -> float:
     """Least simulated step time of one candidate over every placement and every count of every memory choice.
 
     Recomputing whole layers takes a buffer: strategies that do without it are enumerated without it.
     """
-    one = legal.take(slice(index, index + 1))
-    classes = step_classes(unit_costs(context, one), one, context)
-    choices = memory_choices(one, context)
-    problems = [build_problem(classes, one, context, 0, choices=each) for each in (choices, choices - {"full"})]
+    choices = memory_choices(legal.take(slice(index, index + 1)), context)
+    problems = [build_problem(classes, legal, context, index, choices=each) for each in (choices, choices - {"full"})]
     return min(best_step_s(problem) for problem in problems)

@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.ablation.switches import active_features
 from autodeploy.calibration.predict import predict_record
-from autodeploy.evaluation.build_context import build_context, with_alternatives
+from autodeploy.evaluation.build_context import spec_context, with_alternatives
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.solver.best_first import best_first
 from autodeploy.solver.effort import FAST
@@ -86,17 +86,14 @@ def dominance_under_auto(record: Record) -> Dominance:
     )
     why = incomparable(prediction, search.target)
     choice = choose_features(search, record.model, prediction.profile.name)
-    context = build_context(
-        record.model,
-        record.cluster,
-        record.training,
-        features=choice.on | (had - set(FEATURES)),
-        target=search.target,
-        profile=prediction.profile,
+    spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
+    context = spec_context(
+        spec,
+        prediction.profile,
+        choice.on | (had - set(FEATURES)),
         distributed_optimizer=record.strategy.distributed_optimizer,
         release=prediction.context.release,
     )
-    spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
     context = with_alternatives(context, choice, record.training)
     searched = search_space(spec, prediction.profile, choice, context)
     best = best_first(

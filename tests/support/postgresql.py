@@ -153,13 +153,13 @@ def libpq_dsn(dsn: str) -> str:
 
 
 @contextlib.contextmanager
-def fresh_database(server_dsn: str, name: str) -> Iterator[str]:
-    """Creates the empty database `name` on the server, gives its DSN, and drops it afterwards."""
+def fresh_database(server_dsn: str, name: str, template: str = "template1") -> Iterator[str]:
+    """Creates the database `name` on the server, empty or like `template`, gives its DSN, and drops it afterwards."""
     head, _, query = server_dsn.partition("?")
     database_dsn = f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
     with psycopg.connect(libpq_dsn(server_dsn), autocommit=True) as connection:
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-        connection.execute(f'CREATE DATABASE "{name}"')
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         try:
             yield database_dsn
         finally:

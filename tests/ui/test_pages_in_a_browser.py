@@ -6,7 +6,6 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from playwright.sync_api import expect
 
 from tests import factories
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from tests.ui.conftest import Site, Visitor
 
-COLOURS_OF_BODY = "(({color, backgroundColor}) => [color, backgroundColor])(getComputedStyle(document.body))"
 CHARTS = ("chart-time", "chart-memory", "chart-pareto", "chart-layers")
 
 
@@ -66,28 +64,6 @@ def test_charts_answer_the_pointer(visitor: Visitor, site: Site) -> None:
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(page.locator("#chart-time .hoverlayer")).to_contain_text("62.0 %")
-
-
-@pytest.mark.parametrize(("lang", "scheme"), [("en", "light"), ("zh", "dark")])
-def test_every_page_in_each_language_and_colour_scheme(
-    chromium_browser: Browser, site: Site, lang: str, scheme: str
-) -> None:
-    paths = ["/", "/new", "/profiles", "/profiles/cloudmatrix-384", *(f"/searches/{i}" for i in site.stored.values())]
-    with visiting(chromium_browser, site.url, color_scheme=scheme) as visitor:
-        for path in paths:
-            page = visitor.open(f"{path}?lang={lang}")
-            assert page.evaluate("document.documentElement.lang").startswith(lang)
-            ink, ground = page.evaluate(
-                "(({color, backgroundColor}) => [color, backgroundColor])(getComputedStyle(document.body))"
-            )
-            assert (brightness(ink) > brightness(ground)) == (scheme == "dark")
-            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"{path} is too wide"
-            for href in page.locator("a[href^='/']").evaluate_all("links => links.map(a => a.getAttribute('href'))"):
-                assert f"lang={lang}" in href or href.startswith(("/v1/", "/openapi.json", "?")) or "lang=" in href
-
-
-def brightness(colour: str) -> int:
-    return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
 
 def test_the_browsers_language_is_spoken(chromium_browser: Browser, site: Site) -> None:

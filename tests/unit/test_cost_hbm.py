@@ -57,6 +57,12 @@ def test_swap_optimizer_leaves_a_window_of_the_states(chunks: float) -> None:
     assert float(state.total) == pytest.approx(6 + 12 / (8 * chunks))
 
 
+def test_the_optimizer_is_swapped_in_sixteen_windows() -> None:
+    # --swap-optimizer-times: 16 unless given.
+    usual = state_bytes(8, distributed_optimizer=True, swap_optimizer=True).optimizer
+    assert float(usual) == 12 / 8 / 16
+
+
 def test_fully_sharded_is_18_over_d() -> None:
     # MindSpeed custom-FSDP, optim_grads_params.
     assert float(state_bytes(32, distributed_optimizer=True, fsdp=True).total) == pytest.approx(18 / 32)

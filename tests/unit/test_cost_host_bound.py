@@ -51,4 +51,7 @@ def test_bound_cores_issue_faster_unless_they_are_too_few() -> None:
     # 30 % of issuing waits for memory that is twice as far 7 times in 8: 1 / (0.7 + 0.3 * (1 / 8 + 7 / 8 * 2)).
     assert bound_issue_factor(24, 8, 2.0, 0.3) == pytest.approx(1 / 1.2625)
     assert bound_issue_factor(24, 1, 2.0, 0.3) == 1.0
+    # The range that torch_npu's documentation gives a card of 160 cores and 8 cards holds all hot threads.
+    assert bound_issue_factor(160 / 8, 8, 2.0, 0.3) == bound_issue_factor(4, 8, 2.0, 0.3)
+    assert bound_issue_factor(3, 8, 2.0, 0.3) == pytest.approx(4 / 3 / 1.2625)
     assert bound_issue_factor(2, 1, 1.0, 0.0) == 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models import sample_packing
 from cost_models.sample_packing import attention_imbalance, longest_first, mean_keys, pack_squares
 
 MIXED = {512: 50.0, 2048: 30.0, 8192: 15.0, 32768: 5.0}
@@ -14,6 +15,12 @@ def test_full_sequences_cost_alike_and_see_half_the_sequence() -> None:
     squares = pack_squares({8192: 1.0}, 8192, 64)
     assert squares.tolist() == [8192.0**2] * 64
     assert mean_keys(squares, 8192) == 4096.0
+
+
+def test_how_many_documents_are_drawn_at_a_time_changes_no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = pack_squares(MIXED, 8192, 64)
+    monkeypatch.setattr(sample_packing, "DRAW_SHARE", 0.05)
+    assert np.array_equal(at_once, pack_squares(MIXED, 8192, 64))
 
 
 def test_documents_longer_than_a_sequence_are_cut() -> None:

@@ -116,11 +116,9 @@ def test_equal_calls_give_equal_answers() -> None:
     assert first.layout is not None
     assert second.layout is not None
     assert (first.layout == second.layout).all()
-    assert (first.step_s, first.bound_s, first.deterministic_work) == (
-        second.step_s,
-        second.bound_s,
-        second.deterministic_work,
-    )
+    assert (first.step_s, first.bound_s) == (second.step_s, second.bound_s)
+    # The last bits of CP-SAT's deterministic seconds differ from run to run on a busy machine.
+    assert first.deterministic_work == pytest.approx(second.deterministic_work, rel=1e-12)
 
 
 def test_cancel_returns_the_incumbent_at_once() -> None:

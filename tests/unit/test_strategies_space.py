@@ -10,7 +10,8 @@ import pytest
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
-from autodeploy.strategies.space import Space, default_space, divisors, enumerate_space, restrict
+from autodeploy.strategies.grid import grid_of
+from autodeploy.strategies.space import Space, default_space, divisors, restrict
 
 
 def space_of(
@@ -20,7 +21,7 @@ def space_of(
 
 
 def candidates_of(space: Space, *, world: int = 128, batch: int = 256, moe: bool = True) -> Candidates:
-    return enumerate_space(space, world=world, global_batch=batch, moe=moe)
+    return grid_of(space, world=world, global_batch=batch, moe=moe).whole().candidates()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 from autodeploy import planner
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.strategies.space import default_space, enumerate_space, restrict
+from autodeploy.strategies.grid import grid_of
+from autodeploy.strategies.space import default_space, restrict
 from autodeploy.strategies.space_size import grid_cells, most_candidates
 
 pytestmark = pytest.mark.unit
@@ -52,9 +53,8 @@ def test_no_less_than_there_are_and_not_many_more(model, num_npus, seq_length, s
         prepared.choice.switches,
     )
     space = restrict(space, prepared.spec.search)
-    found = len(
-        enumerate_space(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
-    )
+    sizes = {"world": context.world, "global_batch": context.global_batch, "moe": context.model.is_moe}
+    found = len(grid_of(space, **sizes).whole().candidates())
     assert found <= most_candidates(space, context.world) <= 3 * found + 100
     assert grid_cells(space) < 2_000_000
 

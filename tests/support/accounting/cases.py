@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.build_context import build_context, profile_of
+from autodeploy.evaluation.build_context import profile_of, spec_context
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from tests.support.accounting.machine import Link, Numbers
@@ -158,6 +160,13 @@ class Case:
     world: int
 
 
+def spec_of(model: dict[str, Any], where: Cluster, training: TrainingSpec) -> Spec:
+    """A run that any framework may launch."""
+    return Spec(
+        model=ModelSpec.model_validate(model), cluster=where.spec, training=training, search=SearchSpec(target="any")
+    )
+
+
 def case_of(
     model: dict[str, Any],
     where: Cluster,
@@ -182,14 +191,8 @@ def case_of(
             "precision": precision,
         }
     )
-    context = build_context(
-        ModelSpec.model_validate(model),
-        where.spec,
-        training,
-        features=on,
-        target="any",
-        profile=where.profile,
-        distributed_optimizer=distributed_optimizer,
+    context = spec_context(
+        spec_of(model, where, training), where.profile, on, distributed_optimizer=distributed_optimizer
     )
     if network != 1.0:
         tiers = tuple(replace(tier, bytes_per_s=tier.bytes_per_s * network) for tier in context.machine.tiers)
