@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
-from autodeploy.specs.features import FEATURES, GROUPS, expand
+from autodeploy.specs.features import FEATURES, GROUPS, LACKING, expand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,44 +35,8 @@ _OWN_STACK = frozenset({"ascendp_mm", "vector_sort", "cube_vector_parallel", "ho
 LAUNCHABLE: dict[str, frozenset[str]] = {
     # Samples are rearranged by the data pipeline, which no public release does.
     "mindspeed-llm": MODELLED - _OWN_STACK - {"hierarchical_a2a", "sample_rearrangement"},
-    "megatron": MODELLED
-    - _OWN_STACK
-    - {
-        *("expert_migration", "mutual_routing", "sample_rearrangement"),
-        "dualpipev",
-        "hierarchical_a2a",
-        "host_core_binding",
-        "coc",
-        "mc2",
-        "reuse_fp32_param",
-        "swap_optimizer",
-        "virtual_optimizer",
-        "o2_optimizer",
-        "quantized_optimizer",
-        "adaptive_comm_buffers",
-        "swap_attention",
-        "selective_swap",
-        "tp_extend_ep",
-        "moe_alltoall_overlap",
-    },
-    "mindformers": MODELLED
-    - _OWN_STACK
-    - {
-        *("expert_migration", "mutual_routing", "sample_rearrangement", "capacity_drop"),
-        "adaptive_pipe",
-        "dualpipev",
-        "coc",
-        "mc2",
-        "reuse_fp32_param",
-        "swap_optimizer",
-        "virtual_optimizer",
-        "o2_optimizer",
-        "quantized_optimizer",
-        "adaptive_comm_buffers",
-        "moe_alltoall_overlap",
-        "tp_extend_ep",
-        "fsdp",
-    },
+    "megatron": MODELLED - _OWN_STACK - LACKING["megatron"],
+    "mindformers": MODELLED - _OWN_STACK - LACKING["mindformers"],
     "any": MODELLED,
 }
 
