@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from api.app import create_app
+from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.logs import configure_logging
+from autodeploy.store.database import Database
+from autodeploy.store.migrate import require_current, upgrade
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -32,6 +36,32 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def _refuse_taken_address(settings: Settings) -> None:
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        with socket.create_server(address[:2], family=family):
+            pass
+    except OSError as error:
+        reason = str(error.strerror).partition(" (")[0]  # without the address again
+        raise AutoDeployError(
+            f"{settings.host}:{settings.port} can't be listened on: {reason}",
+            hint="another --port or --host, AUTODEPLOY_PORT or AUTODEPLOY_HOST",
+        ) from error
+
+
+def _refuse_unready_database(settings: Settings) -> None:
+    """As the services do when they open: an SQLite file is migrated, PostgreSQL only on purpose."""
+    database = Database(settings.database_url)
+    try:
+        if database.is_sqlite:
+            upgrade(database)
+        else:
+            require_current(database)
+    finally:
+        database.close()
+
+
 def serve(settings: Settings, *, planner: str = PLANNER) -> None:
     """Serves until the process is told to stop; then requests drain and running searches go back to the queue.
 
@@ -39,8 +69,13 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
     ------
     SpecError
         when the server would be open to other machines without that being said.
+    AutoDeployError
+        when the address is taken, or the database is away or at another revision: said in one line before the server
+        starts, which would tell it as a trace.
     """
     settings.refuse_open_server()
+    _refuse_taken_address(settings)
+    _refuse_unready_database(settings)
     configure_logging(settings)
     app = create_app(settings, planner=planner)
     config = uvicorn.Config(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
@@ -12,10 +13,12 @@ from api.ui.profile_page import ProfilePage, profile_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
 from autodeploy.importers.import_document import import_document
+from autodeploy.jobs.planning import load_planner
 from autodeploy.services.access import ANYONE
 from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.spec import Spec
+from autodeploy.specs.strategy import Strategy
 from autodeploy.store.clock import iso
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
@@ -38,11 +41,18 @@ if TYPE_CHECKING:
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.scaling import ScalingReport
-    from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.store.searches import SearchFilter
 
 PAGE_LENGTH = 50
+# Each has up to some ten thousand slots.
+KEPT_TIMELINES = 32
+
+
+@lru_cache(maxsize=KEPT_TIMELINES)
+def _timeline(planner: str, spec: str, strategy: str) -> PipelineTimeline:
+    """A plan's page is opened again and again, for another language or a question; its pipeline stays the same."""
+    return load_planner(planner).timeline(Spec.model_validate_json(spec), Strategy.model_validate_json(strategy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +170,9 @@ class Views:
         """The simulated pipeline of a plan; None where its profile or schedule is no longer known."""
         spec = Spec.model_validate(view.plan_set.search.spec)
         try:
-            return self._services.planner.timeline(spec, view.plan.strategy)
+            return _timeline(
+                self._services.planner_module, spec.model_dump_json(), view.plan.strategy.model_dump_json()
+            )
         except (SpecError, ProfileError):
             return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.exporters.flag_changes import flag_changes
 from autodeploy.specs.check import Remedy
 from autodeploy.specs.strategy import Recompute, Strategy
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
 OPTIMIZER = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 KEPT = 3
+# A single change that costs less than this share of a step needs no company.
+CHEAP = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,17 @@ class Tried:
 def remedies_of(
     launch: Launch, plan: Plan, limits: CheckLimits, rules: LaunchRules, planner: CheckPlanner
 ) -> tuple[Remedy, ...]:
-    """The cheapest single changes after which the launch fits, or one combination where none is enough."""
+    """The cheapest changes after which the launch fits: single ones, and together where these cost much or too few."""
     attempt = _Attempts(launch, rules, planner)
     allowed = limits.max_memory * plan.memory_limit_gib
     singles = [tried for change in single_changes(plan, rules) if (tried := attempt.of((change,))) is not None]
     fitting = [tried for tried in singles if tried.plan.peak_memory_gib <= allowed]
     if any(tried.changes == (EVERY_LAYER,) for tried in fitting):
-        fitting += _fewest_layers(plan, attempt, allowed)
+        fitting += _fewest_layers(plan, (), attempt, allowed)
+    if all(tried.plan.step_time_s > (1.0 + CHEAP) * plan.step_time_s for tried in fitting):
+        fitting += _together(_cheapest_relief_first(singles, plan), plan, attempt, allowed)
     if not fitting:
-        combined = _combination(singles, attempt, allowed)
-        fitting = [combined] if combined is not None else []
+        fitting += _together(_most_relief_first(singles), plan, attempt, allowed)
     fitting.sort(key=lambda tried: (tried.plan.step_time_s, len(tried.changes)))
     return tuple(_remedy(launch, plan, tried) for tried in _one_of_each_kind(fitting)[:KEPT])
 
@@ -130,14 +134,17 @@ class _Attempts:
         return Tried(changes, strategy, self._planner.estimate(spec, features=features))
 
 
-def _fewest_layers(plan: Plan, attempt: _Attempts, allowed_gib: float) -> list[Tried]:
-    """Recomputing as few layers of each stage as fit, by bisection: each more takes less memory and more time."""
+def _fewest_layers(plan: Plan, others: tuple[Change, ...], attempt: _Attempts, allowed_gib: float) -> list[Tried]:
+    """Recomputing as few layers of each stage as fit with the other changes, by bisection.
+
+    Each layer more takes less memory and more time.
+    """
     fitting: list[Tried] = []
     low = plan.strategy.recompute.num_layers or 0  # does not fit
     high = max(sum(stage.layers) for stage in plan.stages)  # is every layer
     while high - low > 1:
         count = (low + high) // 2
-        tried = attempt.of((_full(count),))
+        tried = attempt.of((*others, _full(count)))
         if tried is not None and tried.plan.peak_memory_gib <= allowed_gib:
             high = count
             fitting = [tried]
@@ -146,27 +153,56 @@ def _fewest_layers(plan: Plan, attempt: _Attempts, allowed_gib: float) -> list[T
     return fitting
 
 
-def _combination(singles: list[Tried], attempt: _Attempts, allowed_gib: float) -> Tried | None:
-    """Changes of different kinds, those that free most first, until they fit together."""
-    by_relief = sorted(singles, key=lambda tried: tried.plan.peak_memory_gib)
-    chosen: list[Change] = []
-    for tried in by_relief:
-        change = tried.changes[0]
-        if _kind(change) in map(_kind, chosen):
-            continue
-        chosen.append(change)
-        together = attempt.of(tuple(chosen)) if len(chosen) > 1 else tried
-        if together is not None and together.plan.peak_memory_gib <= allowed_gib:
-            return together
-    return None
+def _cheapest_relief_first(singles: list[Tried], plan: Plan) -> list[Change]:
+    """Changes that free memory, those first that lose least time for each GiB they free."""
+
+    def price(tried: Tried) -> float:
+        freed_gib = plan.peak_memory_gib - tried.plan.peak_memory_gib
+        return max(0.0, tried.plan.step_time_s - plan.step_time_s) / freed_gib
+
+    freeing = [tried for tried in singles if tried.plan.peak_memory_gib < plan.peak_memory_gib]
+    return [tried.changes[0] for tried in sorted(freeing, key=price)]
+
+
+def _most_relief_first(singles: list[Tried]) -> list[Change]:
+    return [tried.changes[0] for tried in sorted(singles, key=lambda tried: tried.plan.peak_memory_gib)]
+
+
+def _together(changes: list[Change], plan: Plan, attempt: _Attempts, allowed_gib: float) -> list[Tried]:
+    """Changes of different kinds in this order until they fit together, without those that turn out to be idle.
+
+    A change takes the place of an earlier one of its kind where that frees more.
+    """
+
+    def fits(tried: Tried | None) -> bool:
+        return tried is not None and tried.plan.peak_memory_gib <= allowed_gib
+
+    found: Tried | None = None
+    for change in changes:
+        kept = () if found is None else tuple(c for c in found.changes if _kind(c) != _kind(change))
+        tried = attempt.of((*kept, change))
+        if tried is not None and (found is None or tried.plan.peak_memory_gib < found.plan.peak_memory_gib):
+            found = tried
+        if fits(found):
+            break
+    if found is None or not fits(found):
+        return []
+    for change in found.changes[-2::-1]:  # without the last it did not fit; the first ones cost least
+        fewer = attempt.of(tuple(c for c in found.changes if c is not change))
+        if fewer is not None and fits(fewer):
+            found = fewer
+    if EVERY_LAYER not in found.changes:
+        return [found]
+    others = tuple(change for change in found.changes if change is not EVERY_LAYER)
+    return _fewest_layers(plan, others, attempt, allowed_gib) or [found]
 
 
 def _kind(change: Change) -> str:
-    """Changes of one kind replace each other: all recompute choices, all micro batch sizes, all optimizer homes."""
+    """Changes of one kind replace each other: recompute choices, micro batch sizes, places of optimizer states."""
     kind = change.name.partition(":")[0]
     if kind.startswith("recompute"):
         return "recompute"
-    return "optimizer_home" if kind in {"swap_optimizer", "virtual_optimizer"} else kind
+    return "optimizer" if kind in OPTIMIZER else kind
 
 
 def _one_of_each_kind(tried: list[Tried]) -> list[Tried]:
@@ -178,11 +214,14 @@ def _one_of_each_kind(tried: list[Tried]) -> list[Tried]:
 
 def _remedy(launch: Launch, plan: Plan, tried: Tried) -> Remedy:
     assert launch.spec.strategy is not None
+    flags = flag_changes(launch.spec, plan, tried.plan)
     before = launch.spec.strategy.model_dump(mode="json")
     after = tried.strategy.model_dump(mode="json")
     return Remedy(
         names=tuple(change.name for change in tried.changes),
         changes={field: value for field, value in after.items() if value != before[field]},
+        add_flags=flags.add,
+        drop_flags=flags.drop,
         step_time_s=tried.plan.step_time_s,
         peak_memory_gib=tried.plan.peak_memory_gib,
         slowdown=tried.plan.step_time_s / plan.step_time_s - 1.0,

@@ -69,6 +69,8 @@ def _database() -> str:
     from autodeploy.store.migrate import is_current
 
     settings = load_settings()
+    if not settings.has_database():
+        return "SQLite, not there yet: its first use makes it"
     database = Database(settings.database_url)
     try:
         if not database.ping():

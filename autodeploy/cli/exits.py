@@ -19,6 +19,8 @@ BAD_INPUT = 2
 INFEASIBLE = 3
 SERVICE_ERROR = 4
 
+_DATABASE_HINT = "AUTODEPLOY_DATABASE_URL says where it is"
+
 
 def exit_code(status: Status) -> int:
     """The exit code of a finished search."""
@@ -44,6 +46,10 @@ def report_error(error: Exception, lang: Language = "en") -> int:
     if isinstance(error, AutoDeployError):
         _tell(say(lang, "error") + _said(str(error), lang), error.hint, lang)
         return BAD_INPUT if isinstance(error, NotFoundError | ConflictError) else SERVICE_ERROR
+    if type(error).__module__.startswith("sqlalchemy."):
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        _tell(say(lang, "error") + _said(f"the database can't be used: {reason}", lang), _DATABASE_HINT, lang)
+        return SERVICE_ERROR
     _tell(say(lang, "error") + f"{type(error).__name__}: {error}", "", lang)
     return SERVICE_ERROR
 

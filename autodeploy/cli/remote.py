@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connect(server: str) -> Iterator[Client]:
-    """A client of the server; its key is in AUTODEPLOY_API_KEY."""
+    """A client of the server; its key is in AUTODEPLOY_API_KEY; an empty one is none."""
     from autodeploy.client import Client
     from autodeploy.errors import SpecError
 
     if not server.startswith(("http://", "https://")):
         raise SpecError(f"{server[:100]!r} is not an address", path="--server", hint="such as http://127.0.0.1:8000")
-    with Client(server, os.environ.get("AUTODEPLOY_API_KEY")) as client:
+    with Client(server, os.environ.get("AUTODEPLOY_API_KEY") or None) as client:
         yield client
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.specs.features import LACKING
+
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments, Value
     from autodeploy.specs.strategy import Strategy
@@ -95,13 +97,16 @@ NO_FLAG_IN_MEGATRON: dict[str, str] = {
 
 
 def features_without_flags(strategy: Strategy, target: str) -> list[str]:
-    """Features of the plan that no flag of the target says: they come with a release, the data or the layout."""
+    """Features of the plan that no flag of the target says: they come with a release, the data or the layout.
+
+    What the target does not have at all is not among them: whoever reads the file back must not count on it.
+    """
     said = {*SAID_ELSEWHERE} - {"virtual_pipeline_balance"}
     if target == "mindformers":
         said |= MINDFORMERS_KEYS
     else:
         said |= {*BOTH, *(MINDSPEED if target == "mindspeed-llm" else ())}
-    return sorted({*strategy.features} - said)
+    return sorted({*strategy.features} - said - LACKING.get(target, frozenset()))
 
 
 def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.artefact import REVIEW, Artefact
 from autodeploy.reports.best_plan import header, plan_lines
+from autodeploy.reports.check_texts import tell
 from autodeploy.reports.plan_report import counts_lines, no_plan_lines, note_lines
 from autodeploy.reports.rows import plan_rows
 from autodeploy.reports.texts import Language, part_name, say
@@ -45,7 +46,7 @@ def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None =
         shown=shown,
         parts=[] if shown is None else _parts(shown, lang),
         stages=[] if shown is None else _stages(shown),
-        memory_kinds=list(StageMemory.model_fields),
+        memory_kinds=[tell(lang, f"part_{kind}") for kind in StageMemory.model_fields],
         strategy=[] if shown is None else _strategy(shown),
         notes=[line.strip() for line in notes],
         search=plan_set.search,

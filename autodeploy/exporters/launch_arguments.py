@@ -41,7 +41,11 @@ def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
 
 def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     """Every argument block of the plan, in the order a reader expects."""
-    spec = Spec.model_validate(plan_set.search.spec)
+    return launch_of_spec(Spec.model_validate(plan_set.search.spec), plan, target)
+
+
+def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
+    """As `launch_of`, for a plan that stands in no PlanSet."""
     strategy, arguments = plan.strategy, LaunchArguments(target)
     placed = placement(plan, spec.model.num_hidden_layers)
     note_other_target(arguments, spec)
@@ -95,4 +99,4 @@ def _ranks(strategy: Strategy, plan: Plan) -> int:
     return strategy.tp * strategy.pp * strategy.cp * strategy.dp
 
 
-__all__ = ["Launch", "ShellVariable", "launch_of", "plain_launch"]
+__all__ = ["Launch", "ShellVariable", "launch_of", "launch_of_spec", "plain_launch"]

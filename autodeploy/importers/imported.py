@@ -88,6 +88,12 @@ class Imported:
         """
         from autodeploy.importers.spec_file import read_spec_document
 
+        if self.kind == "launch-script" and "seq_length" not in self.document["training"]:
+            unread = "; ".join(
+                note.reason for note in self.diagnostics.ignored if "its value stays unknown" in note.reason
+            )
+            hint = "add --seq-length to the launch" + (f"; {unread[:200]}" if unread else "")
+            raise SpecError("the script has no --seq-length", path="/training/seq_length", hint=hint)
         return read_spec_document(self.spec_document(cluster, device, num_npus), base_dir=self.base_dir)
 
     def _cards(self, profile: str) -> int:

@@ -1,4 +1,4 @@
-"""Whole-number expressions of `$((...))` and `((...))`: + - * / %, comparisons, && and ||, brackets."""
+"""Whole-number expressions of `$((...))` and `((...))`: + - * / % **, comparisons, && and ||, brackets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autodeploy.importers.documents import MAX_DEPTH
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|\$?\{?([A-Za-z_]\w*)\}?|(\|\||&&|[<>=!]=|[-+*/%<>!()]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)|\$?\{?([A-Za-z_]\w*(?:\[\w+\])?)\}?|(\|\||&&|\*\*|[<>=!]=|[-+*/%<>!()]))")
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",),
     ("&&",),
@@ -78,12 +78,26 @@ class _Parser:
 
     def level(self, index: int) -> int:
         if index == len(_LEVELS):
-            return self.operand()
+            return self.power()
         left = self.level(index + 1)
         while self.tokens and self.tokens[0] in _LEVELS[index]:
             operator = self.tokens.pop(0)
             left = _apply(operator, left, self.level(index + 1))
         return left
+
+    def power(self) -> int:
+        """`2 ** 3 ** 2` is 2 ** 9; a sign before it binds closer."""
+        powers = [self.operand()]
+        while self.tokens and self.tokens[0] == "**":
+            self.tokens.pop(0)
+            powers.append(self.operand())
+        value = powers.pop()
+        while powers:
+            base = powers.pop()
+            if value < 0:
+                raise ExpressionError("a negative exponent")
+            value = _bounded(base ** min(value, _WORD_BITS)) if abs(base) > 1 else base ** (value % 2 + 2 * (value > 1))
+        return value
 
     def operand(self) -> int:
         if not self.tokens:

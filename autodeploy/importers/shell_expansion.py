@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.shell_words import WordReader
 
 MAX_EXPANDED = 1_000_000
+_KEYED = re.compile(r"\[(\w{1,60})\]=")
 
 
 class Variables:
@@ -51,15 +53,25 @@ class Variables:
         self.scalars[name] = self._count([Value((*before, *value.runs))])[0]
 
     def assign_array(self, name: str, values: list[Value], *, appends: bool) -> None:
-        """Sets an array."""
+        """Sets an array; `([NAME]=value)` sets the scalars `ARRAY[NAME]`."""
+        keyed = [_keyed(value) for value in values]
+        if values and None not in keyed:
+            for found in keyed:
+                if found is not None:
+                    self.scalars[f"{name}[{found[0]}]"] = found[1]
+            return
         before = self.arrays.get(name) or ((self.scalars[name],) if name in self.scalars else ())
         self.arrays[name] = (*(before if appends else ()), *values)
         self.scalars.pop(name, None)
 
     def known(self, name: str) -> Value | None:
-        """The value of a scalar, or of an array's first element; None where the script sets none."""
+        """The value of a scalar, of an array's first element or of `NAME[index]`; None where the script sets none."""
         if name in self.scalars:
             return self.scalars[name]
+        array, _, index = name.removesuffix("]").partition("[")
+        if index:
+            elements = self.arrays.get(array, ())
+            return elements[int(index)] if index.isdigit() and int(index) < len(elements) else None
         return self.arrays[name][0] if self.arrays.get(name) else None
 
     def number(self, expression: str, offset: int) -> int | None:
@@ -117,6 +129,8 @@ class Variables:
         return self._count([Value(tuple(runs))])[0]
 
     def _parameter(self, part: Parameter) -> Value:
+        if part.operator == "#":
+            return self._number_of_elements(part)
         value = joined(self.arrays[part.name]) if part.all_elements and part.name in self.arrays else None
         value = value if value is not None else self.known(part.name)
         hole = Value((Run("", part.offset, f"${part.name}"),))
@@ -130,8 +144,24 @@ class Variables:
                 self.assign(part.name, value, appends=False)
         return hole if value is None else value
 
+    def _number_of_elements(self, part: Parameter) -> Value:
+        if part.name in self.arrays:
+            return Value((Run(str(len(self.arrays[part.name])), part.offset),))
+        hole = "" if part.name in self.scalars else f"${{#{part.name}[@]}}"
+        return Value((Run("" if hole else "1", part.offset, hole),))  # a scalar is an array of one
+
     def _count(self, values: list[Value]) -> list[Value]:
         self._spent += sum(value.size for value in values)
         if self._spent > MAX_EXPANDED:
             raise SpecError(f"the script expands to more than {MAX_EXPANDED:,} characters")
         return values
+
+
+def _keyed(value: Value) -> tuple[str, Value] | None:
+    """Key and value of an array's element that is written `[key]=value`."""
+    found = _KEYED.match(value.runs[0].text) if value.runs else None
+    if found is None:
+        return None
+    first = value.runs[0]
+    rest = Run(first.text[found.end() :], first.offset + found.end())
+    return found[1], Value((rest, *value.runs[1:]) if rest.text else value.runs[1:])

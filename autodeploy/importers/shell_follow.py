@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from autodeploy.importers.documents import MAX_DEPTH
 from autodeploy.importers.shell_expansion import Variables
 from autodeploy.importers.shell_statements import StatementReader
 from autodeploy.importers.shell_tests import truth
-from autodeploy.importers.shell_tree import Command, Condition, Function, NotFollowed
+from autodeploy.importers.shell_tree import Choice, Command, Condition, Function, NotFollowed, Text
+from autodeploy.importers.shell_values import Run, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.importers.shell_tree import Statement
-    from autodeploy.importers.shell_values import Value
+    from autodeploy.importers.shell_tree import Statement, Word
 
+ARGUMENTS = ("@", "*")
 TESTS = frozenset({"[", "[[", "test"})
 MAX_COMMANDS = 20_000
+_ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -76,6 +80,9 @@ class _Follower:
             elif isinstance(statement, Condition):
                 self._branch(statement)
                 status = None
+            elif isinstance(statement, Choice):
+                self._choose(statement)
+                status = None
             else:
                 skipped = self._is_skipped(statement, status, skipped=skipped)
                 if not skipped:
@@ -103,11 +110,38 @@ class _Follower:
                 return
         self.run(condition.otherwise)
 
+    def _choose(self, choice: Choice) -> None:
+        """Follows the first branch whose pattern fits a word that is known."""
+        word = self.variables.value(choice.word)
+        for patterns, body in choice.branches:
+            met = [None if word.unknown else self._fits(word, pattern) for pattern in patterns]
+            if True in met:
+                self.run(body)
+                return
+            if None in met:
+                self.followed.notes.append((choice.offset, "'case': its word can't be known, so it is not followed"))
+                return
+
+    def _fits(self, word: Value, pattern: Word) -> bool | None:
+        """Whether the word fits a pattern, where quotes make `*?[` plain; None where the pattern isn't known."""
+        glob = ""
+        for part in pattern.parts:
+            if isinstance(part, Text):
+                glob += re.sub(r"([*?\[])", r"[\1]", part.text) if part.quoted else part.text
+            else:
+                value = self.variables.value(type(pattern)((part,), pattern.offset))
+                if value.unknown:
+                    return None
+                glob += value.text
+        return fnmatchcase(word.text, glob)
+
     def _command(self, command: Command) -> bool | None:
         self._count += 1
         if self._count > MAX_COMMANDS:
             raise self.followed.source.error(command.offset, f"the script follows more than {MAX_COMMANDS:,} commands")
         if command.arithmetic is not None:
+            if self._assign_number(command.arithmetic, command.offset):
+                return None
             if "=" in command.arithmetic.replace("==", "").replace("!=", "").replace("<=", "").replace(">=", ""):
                 self.followed.notes.append((command.offset, "an assignment inside ((...)) is not followed"))
                 return None
@@ -121,7 +155,7 @@ class _Follower:
         if name in TESTS:
             return truth(words)
         if name in self._functions:
-            return self._call(name, command.offset)
+            return self._call(name, words[1:], command.offset)
         if name == "export":
             for word in words[1:]:
                 if (known := self.variables.known(word.text)) is not None:
@@ -131,17 +165,58 @@ class _Follower:
                 self.variables.scalars.pop(word.text, None)
                 self.variables.arrays.pop(word.text, None)
                 self.followed.environment.pop(word.text, None)
+        elif name == "let":
+            for word in words[1:]:
+                if not self._assign_number(word.text, command.offset):
+                    self.followed.notes.append((command.offset, f"'let {word.text[:50]}' is not followed"))
+        elif name == "shift" and "@" in self.variables.arrays:
+            steps = int(words[1].text) if len(words) > 1 and words[1].text.isdigit() else 1
+            self._set_arguments(list(self.variables.arrays["@"][steps:]), command.offset)
         elif words:
             self.followed.commands.append((command.offset, words))
         return name == "true" or (False if name == "false" else None)
 
-    def _call(self, name: str, offset: int) -> bool | None:
+    def _assign_number(self, text: str, offset: int) -> bool:
+        """`NAME = expression`, of `let` and `((...))`; whether it is one."""
+        assigned = _ASSIGNED.fullmatch(text)
+        if assigned is None:
+            return False
+        name, expression = assigned.groups()
+        if name not in self._fixed:
+            number = self.variables.number(expression, offset)
+            hole = "" if number is not None else f"$(({expression[:60]}))"
+            run = Run("" if number is None else str(number), offset, hole)
+            self.variables.assign(name, Value((run,)), appends=False)
+        return True
+
+    def _call(self, name: str, arguments: list[Value], offset: int) -> bool | None:
+        """A function with its own `$1`, `$@` and `$#`; those of the caller are back afterwards."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.followed.source.error(offset, f"functions call each other more than {MAX_DEPTH} deep")
+        scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
+        arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
+        self._set_arguments(arguments, offset)
         status = self.run(self._functions[name])
+        self._forget_arguments()
+        self.variables.scalars |= scalars
+        self.variables.arrays |= arrays
         self._depth -= 1
         return status
+
+    def _set_arguments(self, arguments: list[Value], offset: int) -> None:
+        self._forget_arguments()
+        for index, argument in enumerate(arguments, start=1):
+            self.variables.scalars[str(index)] = argument
+        self.variables.scalars["#"] = Value((Run(str(len(arguments)), offset),))
+        for name in ARGUMENTS:
+            self.variables.arrays[name] = tuple(arguments)
+
+    def _forget_arguments(self) -> None:
+        for name in [key for key in self.variables.scalars if key.isdigit() or key == "#"]:
+            del self.variables.scalars[name]
+        for name in ARGUMENTS:
+            self.variables.arrays.pop(name, None)
 
     def _assign(self, command: Command, *, exports: bool) -> None:
         """Assignments before a command are the command's environment: they are read like exports."""

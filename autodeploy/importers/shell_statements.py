@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.importers.documents import MAX_DEPTH
 from autodeploy.importers.shell_tree import (
     Assignment,
+    Choice,
     Command,
     Condition,
     Function,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _REDIRECTION = re.compile(r"\d*(<<<|<<-?|>>|<>|>\||[<>]&?)|&>>?")
 _FUNCTION = re.compile(r"(?:function\s+)?([A-Za-z_][\w-]*)\s*\(\s*\)\s*\{|function\s+([A-Za-z_][\w-]*)\s*\{")
+_NO_PATTERN = frozenset("\n;&<>()|")
 _LOOPS = frozenset({"for", "while", "until", "select"})
 _CLOSING = {"then": "if", "elif": "if", "else": "if", "fi": "if", "do": "for", "done": "for", "}": "{", "esac": "case"}
 
@@ -118,7 +120,7 @@ class StatementReader(WordReader):
             self._statements(("done",))
             return [NotFollowed(keyword, start)]
         if keyword == "case":
-            return [self._case(start)]
+            return [self._choice(start)]
         if keyword == "{":
             self.position += 1
             body, _ = self._statements(("}",))
@@ -142,21 +144,42 @@ class StatementReader(WordReader):
         otherwise = self._statements(("fi",))[0] if end == "else" else []
         return Condition(tuple(branches), otherwise, start)
 
-    def _case(self, start: int) -> NotFollowed:
+    def _choice(self, start: int) -> Choice:
         self.position += len("case")
-        depth = 1
-        words = re.compile(r"(?<=\s)#[^\n]*|\b(case|esac)\b|['\"]")
-        while depth:
-            match = words.search(self.text, self.position)
-            if match is None:
+        self.skip_blanks()
+        word = self.word()
+        self._separators("")
+        if self._keyword() != "in":
+            raise self.error(start, "'case' without its 'in'")
+        self.position += len("in")
+        branches, end = [], ";;"
+        while end == ";;":
+            self._separators("")
+            if self._keyword() == "esac":
+                self.position += len("esac")
+                break
+            patterns = self._patterns(start)
+            body, end = self._statements((";;", "esac"))
+            branches.append((patterns, body))
+        return Choice(word, tuple(branches), start)
+
+    def _patterns(self, start: int) -> tuple[Word, ...]:
+        """`a | b)`, with or without a bracket before it."""
+        self.position += self.peek() == "("
+        found = list[Word]()
+        while True:
+            self.skip_blanks()
+            if self.position < len(self.text) and self.peek() not in _NO_PATTERN:
+                found.append(self.word())
+                self.skip_blanks()
+            end = self.peek()
+            if not end:
                 raise self.error(start, "no 'esac' before the end of the script")
-            self.position = match.end()
-            if match.group() in "'\"":
-                end = self.text.find(match.group(), self.position)
-                self.position = end + 1 if end >= 0 else len(self.text)
-            elif match[1]:
-                depth += 1 if match[1] == "case" else -1
-        return NotFollowed("case", start)
+            if end not in "|)" or not found:
+                raise self.error(self.position, f"unexpected {end!r}")
+            self.position += 1
+            if end == ")":
+                return tuple(found)
 
     def _skip_words(self) -> None:
         while True:

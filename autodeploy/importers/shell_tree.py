@@ -20,7 +20,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`$NAME`, `${NAME}`, `${NAME[@]}` or `${NAME:-operand}` with one of the operators `:- - := = :? ? :+ +`."""
+    """`$NAME`, `${NAME}`, `${NAME[@]}` or `${NAME:-operand}` with one of the operators `:- - := = :? ? :+ +`.
+
+    The operator `#` is `${#NAME[@]}`, the number of elements; one of them, `${NAME[0]}`, has the name `NAME[0]`.
+    """
 
     name: str
     offset: int
@@ -100,6 +103,15 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """`case`: a word, and the patterns of each branch with its body."""
+
+    word: Word
+    branches: tuple[tuple[tuple[Word, ...], Sequence[Statement]], ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """A function's body, followed where it is called."""
 
@@ -110,10 +122,10 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class NotFollowed:
-    """A loop or a case: what it does depends on more than the script."""
+    """A loop: what it does depends on more than the script."""
 
     keyword: str
     offset: int
 
 
-Statement = Command | Condition | Function | NotFollowed
+Statement = Command | Condition | Choice | Function | NotFollowed

@@ -15,6 +15,10 @@ from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-]")
 _OPERATOR = re.compile(r":?[-=?+]")
+_COUNT = re.compile(r"#([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}")
+_ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[(['\"]?)(\w{1,60})\2\]\}")
+_HERE_TEXT = re.compile(r"\$\(\s*cat\s*<<-?\s*(['\"]?)([A-Za-z_]\w*)\1[ \t]*\r?\n")
+_IN_HERE_TEXT = re.compile(r"[^\\$`]+")
 MAX_CHARACTERS, MAX_WORDS = 200_000, 20_000
 _ENDS = frozenset(" \t\r\n;&|<>()")
 _PLAIN = re.compile(r"[^\s;&|<>()\\'\"$`]+")
@@ -121,7 +125,8 @@ class WordReader:
                 return [Text(self.text[start : start + 2], start, quoted)]
             return [Text(self.text[start + 1 : start + 2], start + 1, quoted=True)]
         if character == "$":
-            return [self._dollar(quoted=quoted)]
+            here = _HERE_TEXT.match(self.text, start)
+            return [self._dollar(quoted=quoted)] if here is None else self._here_text(here, quoted=quoted)
         if character == "`":
             end = self.text.find("`", start + 1)
             if end < 0:
@@ -134,6 +139,26 @@ class WordReader:
             return self._double_quoted()
         self.position += 1
         return [Text(character, start, quoted)]
+
+    def _here_text(self, here: re.Match[str], *, quoted: bool) -> list[Part]:
+        """`$(cat <<NAME`: the lines up to NAME, with their substitutions unless NAME is quoted."""
+        end = re.compile(rf"^\t*{here[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, here.end())
+        if end is None:
+            raise self.error(here.start(), f"the lines up to {here[2]!r} never end")
+        self.position = here.end()
+        # Line ends at the end go, as of every substitution.
+        limit = self.position + len(self.text[self.position : end.start()].rstrip("\r\n"))
+        parts: list[Part] = []
+        while self.position < limit:
+            plain = _IN_HERE_TEXT.match(self.text, self.position, limit)
+            if here[1] or plain:
+                stop = limit if plain is None or here[1] else plain.end()
+                parts.append(Text(self.text[self.position : stop], self.position, quoted))
+                self.position = stop
+            else:
+                parts += self._special(quoted=True)
+        self.position = end.end()
+        return parts
 
     def _single_quoted(self, start: int) -> Text:
         end = self.text.find("'", self.position + 1)
@@ -167,6 +192,9 @@ class WordReader:
             if inside.startswith("(") and inside.endswith(")"):
                 return Arithmetic(inside[1:-1], start, quoted)
             return Refused(self.text[start : self.position], start, quoted)
+        if self.peek(2) == "$[":  # what $((...)) was written as before
+            self.position += 1
+            return Arithmetic(self.balanced("[", "]"), start, quoted)
         if self.peek(2) == "$(":
             self.position += 1
             self.balanced("(", ")")
@@ -182,7 +210,7 @@ class WordReader:
             return Text("$", start, quoted)
         name = match.group() if match.group()[0].isalpha() or match.group()[0] == "_" else match.group()[0]
         self.position = start + 1 + len(name)
-        return Parameter(name, start, quoted)
+        return Parameter(name, start, quoted, all_elements=name in {"@", "*"})
 
     def _braced(self, *, quoted: bool) -> Part:
         start = self.position
@@ -190,6 +218,12 @@ class WordReader:
         if self._depth > MAX_DEPTH:
             raise self.error(start, f"substitutions are nested more than {MAX_DEPTH} deep")
         try:
+            if match := _COUNT.match(self.text, start + 2):
+                self.position = match.end()
+                return Parameter(match[1], start, quoted, operator="#")
+            if match := _ELEMENT.match(self.text, start + 2):
+                self.position = match.end()
+                return Parameter(f"{match[1]}[{match[3]}]", start, quoted)
             match = _PARAMETER.match(self.text, start + 2)
             if match is not None:
                 self.position = match.end()
@@ -198,11 +232,11 @@ class WordReader:
                 if self.peek() == "}":
                     self.position += 1
                     return Parameter(match.group(), start, quoted, every)
-                operator = _OPERATOR.match(self.text, self.position)
-                if operator:
-                    self.position = operator.end()
+                found = _OPERATOR.match(self.text, self.position)
+                if found:
+                    self.position = found.end()
                     operand = self._operand(start, quoted=quoted)
-                    return Parameter(match.group(), start, quoted, every, operator.group(), operand)
+                    return Parameter(match.group(), start, quoted, every, found.group(), operand)
             self.position = start + 1
             self.balanced("{", "}")
             return Refused(self.text[start : self.position], start, quoted)

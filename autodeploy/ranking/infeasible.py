@@ -65,13 +65,15 @@ def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[Near
     found = []
     batch = context.global_batch
     nodes = max(1, context.num_npus // profile.npus_per_node)
+    # Blocks name the nodes that there are: more of them stand in a cluster without blocks.
+    larger = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"blocks": None})})
     for factor in GROWTH:
         count = int(np.ceil(nodes * factor)) * profile.npus_per_node
-        seconds = _fits(spec, profile, count, batch)
+        seconds = _fits(larger, profile, count, batch)
         if seconds is not None:
-            found.append(
-                NearestChange(change=f"cluster.num_npus: {count}", effect=f"fits; about {seconds:.1f} s a step")
-            )
+            change = f"cluster.num_npus: {count + spec.cluster.spare_npus}"
+            change += ", no cluster.blocks" if spec.cluster.blocks else ""
+            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
             break
     for change, search in _looser(spec.search):
         seconds = _fits(spec, profile, context.num_npus, batch, search)

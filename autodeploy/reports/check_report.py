@@ -29,7 +29,7 @@ def render_check(report: CheckReport, lang: Language = "en") -> str:
         for i, line in enumerate(_title(spec, report, lang))
     ]
     for gate in report.gates:
-        mark = "ok  " if gate.passed else "FAIL"
+        mark = tell(lang, "gate_passed" if gate.passed else "gate_failed")
         lines += wrap(f"{mark} {tell(lang, gate.name)}: {gate_words(gate, lang)}", indent="  ", hanging="     ")
     for fact in [*facts(report, lang), *advice(report, lang)]:
         lines += wrap(fact, indent="  ", hanging="  ")
@@ -91,7 +91,7 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     plan = report.plan
     stage = max(range(len(plan.stages)), key=lambda index: plan.stages[index].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    survives = tell(lang, "survives_any")
+    survives = tell(lang, "survives_any") if report.spec["model"].get("n_routed_experts") else ""
     if plan.oom_imbalance is not None and plan.oom_imbalance <= 1.0:
         survives = tell(lang, "survives_none")
     elif plan.oom_imbalance is not None:
@@ -99,7 +99,7 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
         survives = tell(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
     low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
     lines = [
-        tell(lang, "memory_line", stage=stage, peak=peak, limit=limit, survives=survives),
+        tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + survives,
         tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
     lines.append(tell(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
@@ -169,7 +169,9 @@ def _slower(slowdown: float, lang: Language) -> str:
 
 def _remedy(remedy: Remedy, lang: Language) -> str:
     names = " + ".join(remedy_name(lang, name) for name in remedy.names)
-    return tell(
+    flags = tell(lang, "fix_add", flags=" ".join(remedy.add_flags)) if remedy.add_flags else ""
+    flags += tell(lang, "fix_drop", flags=" ".join(remedy.drop_flags)) if remedy.drop_flags else ""
+    cost = tell(
         lang,
         "fix_cost",
         names=names,
@@ -177,6 +179,7 @@ def _remedy(remedy: Remedy, lang: Language) -> str:
         step=seconds(remedy.step_time_s),
         cost=f"{100 * remedy.slowdown:+.1f} %",
     )
+    return cost + flags
 
 
 def _printable(text: str) -> str:

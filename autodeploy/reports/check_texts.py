@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 _TEXTS: dict[str, tuple[str, str]] = {
     "passed": ("PASS", "通过"),
+    "gate_passed": ("ok  ", "通过  "),
+    "gate_failed": ("FAIL", "未通过"),
     "failed": ("FAIL", "未通过"),
     "title": ("AutoDeploy check", "AutoDeploy 检查"),
     "gate": ("gate", "检查项"),
@@ -22,15 +24,15 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "mfu": ("MFU", "MFU"),
     "no_best": ("the search found no plan that fits", "搜索未找到放得下的方案"),
     "memory_line": (
-        "stage {stage} needs {peak} of {limit} GiB usable; {survives}",
-        "阶段 {stage} 需要 {peak} GiB，可用 {limit} GiB；{survives}",
+        "stage {stage} needs {peak} of {limit} GiB usable",
+        "阶段 {stage} 需要 {peak} GiB，可用 {limit} GiB",
     ),
     "survives": (
-        "runs out of memory above expert imbalance {oom} (sized for {peak})",
-        "专家不均衡超过 {oom} 即内存不足（按 {peak} 估算）",
+        "; runs out of memory above expert imbalance {oom} (sized for {peak})",
+        "；专家不均衡超过 {oom} 即内存不足（按 {peak} 估算）",
     ),
-    "survives_any": ("no imbalance of the experts changes that", "与专家不均衡无关"),
-    "survives_none": ("too much at any imbalance of the experts", "任何专家不均衡下都放不下"),
+    "survives_any": ("; no imbalance of the experts changes that", "；与专家不均衡无关"),
+    "survives_none": ("; too much at any imbalance of the experts", "；任何专家不均衡下都放不下"),
     "time_line": (
         "step {step} s, 80 % interval {low}-{high} s, MFU {mfu} %",
         "单步 {step} s，80 % 区间 {low}-{high} s，MFU {mfu} %",
@@ -55,6 +57,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "cheapest": ("cheapest fix: {fix}", "代价最小的修改：{fix}"),
     "other_fix": ("or: {fix}", "或：{fix}"),
     "fix_cost": ("{names}: {peak} GiB, step {step} s ({cost})", "{names}：{peak} GiB，单步 {step} s（{cost}）"),
+    "fix_add": ("; add {flags}", "；添加 {flags}"),
+    "fix_drop": ("; take out {flags}", "；去掉 {flags}"),
     "no_fix": (
         "no recompute, swap, optimizer or micro batch choice makes this layout fit",
         "重计算、换出、优化器与微批的任何选择都不能使此布局放下",

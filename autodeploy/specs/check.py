@@ -51,10 +51,15 @@ class Shortage(Document):
 
 
 class Remedy(Document):
-    """A change of the strategy after which it fits. `changes`: its fields; `slowdown`: against the launch as is."""
+    """A change of the strategy after which it fits. `changes`: its fields; `slowdown`: against the launch as is.
+
+    `add_flags` and `drop_flags` say the same to the author of a script; a framework without flags has none.
+    """
 
     names: tuple[str, ...]
     changes: dict[str, Any]
+    add_flags: tuple[str, ...] = ()
+    drop_flags: tuple[str, ...] = ()
     step_time_s: float
     peak_memory_gib: float
     slowdown: float

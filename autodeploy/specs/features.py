@@ -119,6 +119,19 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "host": ("host_sync_free", "host_reorder", "host_core_binding"),
 }
 
+# MindSpeed's and its trainers' own, which another framework's public release does not have.
+_MINDSPEED_ONLY = (
+    *("expert_migration", "mutual_routing", "sample_rearrangement", "moe_alltoall_overlap", "tp_extend_ep"),
+    *("dualpipev", "coc", "mc2", "adaptive_comm_buffers"),
+    *("reuse_fp32_param", "swap_optimizer", "virtual_optimizer", "o2_optimizer", "quantized_optimizer"),
+)
+LACKING: dict[str, frozenset[str]] = {
+    "megatron": frozenset(
+        (*_MINDSPEED_ONLY, "hierarchical_a2a", "host_core_binding", "swap_attention", "selective_swap")
+    ),
+    "mindformers": frozenset((*_MINDSPEED_ONLY, "capacity_drop", "adaptive_pipe", "fsdp")),
+}
+
 
 def expand(name: str) -> tuple[str, ...]:
     """The members of a feature group, or the feature itself."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.strategy import CpAlgo, Dispatcher, Schedule
 
 Objective = Literal["step_time", "tokens_per_s_per_npu", "peak_memory", "npu_hours"]
 Target = Literal["mindspeed-llm", "megatron", "mindformers", "any"]
@@ -14,6 +15,25 @@ Numerics = Literal["exact", "reordered", "lossy"]
 Switch = Literal["on", "off", "auto"]
 Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"]
 AxisValue = int | str
+# The axes whose values are words; those of the others are whole numbers.
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "schedule": get_args(Schedule),
+    "cp_algo": get_args(CpAlgo),
+    "moe_dispatcher": get_args(Dispatcher),
+}
+_MOST_DIGITS = 9
+
+
+def _axis_value(axis: str, value: AxisValue) -> AxisValue:
+    """The value, a number also where it was written as text; ValueError where the axis has no such value."""
+    if axis in _WORDS:
+        if value in _WORDS[axis]:
+            return value
+        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | one of {', '.join(_WORDS[axis])}")
+    text = str(int(value) if isinstance(value, bool) else value)
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{axis} has no value {text[:40]!r} | a whole number from 1")
 
 
 def _robust(value: Any) -> Any:
@@ -55,6 +75,16 @@ class SearchSpec(Document):
             description="rank the best 50 by their worst at the corners of the efficiencies' error box; true: regret"
         ),
     ] = "off"
+
+    @field_validator("fix")
+    @classmethod
+    def _fixed_values_exist(cls, axes: dict[Axis, AxisValue]) -> dict[Axis, AxisValue]:
+        return {axis: _axis_value(axis, value) for axis, value in axes.items()}
+
+    @field_validator("allow", "forbid")
+    @classmethod
+    def _listed_values_exist(cls, axes: dict[Axis, tuple[AxisValue, ...]]) -> dict[Axis, tuple[AxisValue, ...]]:
+        return {axis: tuple(_axis_value(axis, value) for value in values) for axis, values in axes.items()}
 
 
 # A search for one good plan, not for its proof: raising bounds takes longer than finding plans. Nothing is faster by

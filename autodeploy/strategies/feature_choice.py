@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
-from autodeploy.specs.features import FEATURES, GROUPS, expand
+from autodeploy.specs.features import FEATURES, GROUPS, LACKING, expand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,24 +31,12 @@ MODELLED: frozenset[str] = frozenset(
 # Kernels and host code of Huawei's own stack, which no public release has.
 _OWN_STACK = frozenset({"ascendp_mm", "vector_sort", "cube_vector_parallel", "host_sync_free", "host_reorder"})
 
-# What MindSpeed has and other public frameworks lack.
-_MINDSPEED_ALONE = frozenset(
-    {
-        *("dualpipev", "expert_migration", "mutual_routing", "tp_extend_ep", "moe_alltoall_overlap", "coc", "mc2"),
-        *("reuse_fp32_param", "swap_optimizer", "virtual_optimizer", "o2_optimizer", "quantized_optimizer"),
-        "adaptive_comm_buffers",
-    }
-)
-
-# What a framework's public release can launch; the rest comes from Huawei's own stack. Samples are rearranged by the
-# data pipeline, which no public release does.
-_PUBLIC = MODELLED - _OWN_STACK - {"sample_rearrangement"}
+# What a framework's public release can launch; the rest comes from Huawei's own stack.
 LAUNCHABLE: dict[str, frozenset[str]] = {
-    "mindspeed-llm": _PUBLIC - {"hierarchical_a2a"},
-    "megatron": _PUBLIC
-    - _MINDSPEED_ALONE
-    - {"hierarchical_a2a", "host_core_binding", "swap_attention", "selective_swap"},
-    "mindformers": _PUBLIC - _MINDSPEED_ALONE - {"capacity_drop", "adaptive_pipe", "fsdp"},
+    # Samples are rearranged by the data pipeline, which no public release does.
+    "mindspeed-llm": MODELLED - _OWN_STACK - {"hierarchical_a2a", "sample_rearrangement"},
+    "megatron": MODELLED - _OWN_STACK - LACKING["megatron"],
+    "mindformers": MODELLED - _OWN_STACK - LACKING["mindformers"],
     "any": MODELLED,
 }
 

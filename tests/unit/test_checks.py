@@ -20,6 +20,7 @@ from autodeploy.cli import main
 from autodeploy.cli.check import share
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_file
+from autodeploy.importers.spec_file import parse_spec
 from autodeploy.reports.check_report import MARK, render_check, render_check_junit, render_check_markdown
 from autodeploy.reports.wording import width
 from autodeploy.services.check_intake import baseline_plan
@@ -32,6 +33,7 @@ from tests import factories
 FILES = Path(__file__).parents[1] / "launch_files"
 CI = Path(__file__).parents[2] / "examples" / "ci"
 SCRIPT = FILES / "megatron_dense.sh"
+FAST = ("flash_attention", "fused_operators")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,51 @@ def test_a_remedy_is_what_an_estimate_of_the_changed_strategy_says(launch: Launc
     changed = planner.estimate(Spec.model_validate(document), features=launch.features)
     assert changed.step_time_s == remedy.step_time_s
     assert changed.peak_memory_gib == remedy.peak_memory_gib
+
+
+def test_the_flags_of_a_remedy_make_the_script_fit(tight: CheckReport, tmp_path: Path) -> None:
+    for remedy in tight.remedies:
+        assert remedy.add_flags
+        text = "\n".join(
+            line
+            for line in SCRIPT.read_text().splitlines()
+            if line.split() == [] or line.split()[0] not in remedy.drop_flags
+        )
+        mended = tmp_path / "mended.sh"
+        mended.write_text(text + " " + " ".join(remedy.add_flags) + "\n")  # its last line is the launch
+        changed = launch_of(import_file(mended), "nvidia-h100")
+        plan = planner.estimate(changed.spec, features=changed.features)
+        assert (plan.peak_memory_gib, plan.step_time_s) == (remedy.peak_memory_gib, remedy.step_time_s)
+        assert all(flag in render_check(tight).replace("\n   ", "") for flag in remedy.add_flags)
+
+
+def test_cheap_changes_together_are_preferred_to_a_dear_one() -> None:
+    """Two memory switches of MindSpeed free what would otherwise take recomputing most layers."""
+    document = {
+        "model": "llama2-70b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+        "training": {"seq_length": 8192, "global_batch_size": 512},
+        "strategy": {
+            "tp": 8,
+            "pp": 4,
+            "micro_batch_size": 2,
+            "sequence_parallel": True,
+            "features": FAST,
+        },
+    }
+    dense = Launch(parse_spec(document), frozenset(FAST))
+    report = check(dense, planner=planner)
+    first, *others = report.remedies
+    assert len(first.names) == 2
+    assert first.peak_memory_gib <= report.plan.memory_limit_gib
+    assert first.slowdown < 0.02 < 0.1 < min(other.slowdown for other in others)
+
+
+def test_only_a_mixture_of_experts_is_told_of_its_experts(good: CheckReport) -> None:
+    assert "experts" not in render_check(good)
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1024}
+    moe = good.model_copy(update={"spec": good.spec | {"model": good.spec["model"] | experts}})
+    assert "no imbalance of the experts" in render_check(moe)
 
 
 def test_no_more_layers_are_recomputed_than_memory_asks_for(launch: Launch, good: CheckReport) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -193,6 +194,16 @@ def test_a_server_that_is_not_there_is_exit_code_4(command, spec_path):
     assert "error:" in err
 
 
+def test_a_server_that_can_not_start_says_why_in_one_line(command, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, _, err = command("serve", "--port", str(taken.getsockname()[1]))
+    assert (code, "Address already in use" in err, "Traceback" in err) == (4, True, False)
+    monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", "postgresql://nobody@127.0.0.1:9/nothing")
+    for arguments in (["serve", "--port", "0"], ["db", "upgrade"]):
+        code, _, err = command(*arguments)
+        assert (code, "the database can't be used" in err, "Traceback" in err) == (4, True, False)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["profiles", "ls"], ["profiles", "show", "cloudmatrix-384"], ["models", "ls"], ["models", "show", "deepseek-v3"]],
@@ -275,7 +286,10 @@ def test_html_is_a_report_format(command, planned, spec_path):
     assert out.startswith("<!doctype html>")
 
 
-def test_database_upgrade_and_doctor(command):
+def test_database_upgrade_and_doctor(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", f"sqlite:///{tmp_path / 'new.db'}")
+    code, out, _ = command("doctor")
+    assert (code, "its first use makes it" in out) == (0, True)
     code, out, err = command("db", "upgrade")
     assert (code, out) == (0, "")
     assert "up to date" in err

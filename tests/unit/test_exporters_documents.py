@@ -95,6 +95,9 @@ def test_html_is_one_file_that_asks_for_nothing():
     assert text.count('class="bar"') == 1 + plan_set.plans[1].strategy.pp
     assert "&lt;script&gt;" in text
     zh = render_html(plan_set, "zh")
+    assert "优化器状态" in zh
+    assert "通信缓冲" in zh
+    assert "communication_buffers" not in text + zh
     assert 'lang="zh"' in zh
     assert "方案排名" in zh
     assert render_html(factories.infeasible_plan_set()).count("<li>") >= 1

@@ -13,6 +13,7 @@ from autodeploy.exporters import export
 from autodeploy.exporters.flag_table import environment_variables, launch_flags
 from autodeploy.exporters.parallel_arguments import micro_batch_group
 from autodeploy.exporters.registry import formats_of
+from autodeploy.importers.import_document import import_document
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
 from cost_models.schedule import group_size
@@ -346,6 +347,16 @@ def test_another_framework_than_the_searched_one_is_noted():
         artefact = export(plan_set, plan_set.plans[0], to)
         assert any("was searched for mindspeed-llm" in note for note in artefact.notes) == noted
         assert ("was searched for" in artefact.text) == noted
+
+
+@pytest.mark.parametrize("target", ["megatron", "mindformers"])
+def test_what_another_framework_lacks_is_not_read_back(target):
+    kept = {"flash_attention", "rect_fa", "virtual_pipeline_balance"}
+    features = tuple(sorted({*kept, "mc2", "virtual_optimizer"}))
+    artefact = export(*a_plan(features=features, schedule="1f1b", vpp=1), target)
+    assert any("virtual_optimizer has no" in note for note in artefact.notes)
+    read = import_document(artefact.text, artefact.filename)
+    assert {*read.document["strategy"]["features"]} - {"host_core_binding"} == kept  # that one is in the environment
 
 
 def test_dualpipe_is_refused():

@@ -68,6 +68,13 @@ def test_a_script_without_chips_asks_for_them():
     assert "--cluster" in caught.value.errors[0].hint
 
 
+def test_a_script_without_a_sequence_says_where_it_may_be():
+    text = script("OPTS=$(python options.py)", flags=f"$OPTS {SHAPE} --vocab-size 1000 --global-batch-size 8")
+    with pytest.raises(SpecError, match="no --seq-length") as caught:
+        import_document(text, "a.sh").spec("ascend-800t-a2")
+    assert "$(python options.py) is not carried out" in caught.value.errors[0].hint
+
+
 def test_a_script_may_name_its_chips():
     mark = "# autodeploy: cluster=ascend-800t-a2 device=910B3 num_npus=64"
     spec = import_document(script(mark), "a.sh").spec()
@@ -104,6 +111,20 @@ def test_too_few_ranks_are_a_contradiction_and_ask_for_cards():
         (["B=1 # not 2"], "--lr $B", "1"),
         (["B=1; cat <<EOF > x", "B=2", "EOF", ""], "--lr $B", "1"),
         (["export B=3"], "--lr=$B", "3"),
+        (["A=b", "case $A in", "a) B=1 ;;", "b|c)", "  B=2", "  ;;", "*) B=3", "esac"], "--lr $B", "2"),
+        (["A=7b", 'case "${A}" in (13?) B=1;; *b) B=2;; esac'], "--lr $B", "2"),
+        (["B=1", "case x in '*') B=2;; [!x]) B=3;; esac"], "--lr $B", "1"),
+        (["B=1", "case $1 in x) B=2;; esac"], "--lr $B", "1"),
+        (["f() { B=$2; C=$#; }", "f 4 5 6"], "--lr $B$C", "53"),
+        (["f() { shift; g $@; }", "g() { B=$1; }", "f 4 5"], "--lr $B", "5"),
+        (["f() { g 1; B=$1; }", "g() { :; }", "f 8"], "--lr $B", "8"),
+        (["A=3", "let B=A*2"], "--lr $B", "6"),
+        (["A=3", "(( B = A ** 2 ))"], "--lr $B", "9"),
+        (["B=$[2**10 / 4]"], "--lr $B", "256"),
+        (["A=(x y z)", "B=${#A[@]}${A[1]}"], "--lr $B", "3y"),
+        (["declare -A A=([one]=4 [two]=5)", 'B=$((${A[one]} * 2))${A["two"]}'], "--lr $B", "85"),
+        (["A=2", "B=$(cat <<E", '  $A "x"', "E", ")"], "--lr $B", '2 "x"'),
+        (["A=2", "B=$(cat <<'E'", "$A", "E", ")"], '--lr "$B"', "$A"),
     ],
 )
 def test_variables(lines, flags, expected):
@@ -153,6 +174,13 @@ def test_nothing_is_run(tmp_path):
         ("A=$((1 / 0))\n", "line 1, column 3: arithmetic: division by zero"),
         ("A=$((99999999999999999999 * 9))\n", "arithmetic: the number is too large"),
         ("A=$(echo\n", "is never closed"),
+        ("case x\n", "line 1, column 1: 'case' without its 'in'"),
+        ("case x in\na) B=1\n", "no ;; or esac before the end"),
+        ("case x in\na", "line 1, column 1: no 'esac' before the end"),
+        ("case x in\n) B=1;; esac", r"line 2, column 1: unexpected '\)'"),
+        ("A=$(cat <<E\nB\n", "line 1, column 3: the lines up to 'E' never end"),
+        ("A=$((2 ** -1))\n", "arithmetic: a negative exponent"),
+        ("A=$((2 ** 63))\n", "arithmetic: the number is too large"),
         ("echo hello\n", "the script starts no training"),
         (script(flags=f"{SHAPE} {REST} --num-query-groups many"), "line 1, column .*'many' is not a whole number"),
         (script(flags=f"{SHAPE} {REST} --num-query-groups {'9' * 50}"), "is not a whole number of usable size"),
@@ -173,6 +201,9 @@ HOSTILE = {
     "nested defaults": "A=" + "${A:-" * 5000 + "}" * 5000,
     "nested commands": "A=" + "$(" * 50_000,
     "nested arithmetic": "A=$((" + "(" * 900 + ")" * 900 + "))\n" + script(),
+    "nested cases": "case x in x) " * 5000,
+    "powers": "A=$((" + "3**" * 1300 + "1))\n" + "A=$((" + "1**" * 1300 + "9**9**9))\n" + script(flags=SHAPE),
+    "arguments": "f() { f $@ $@; }\nf 1 2\n" + script(),
     "nested conditions": "if true; then\n" * 5000,
     "nested functions": "f() { f; f; }\nf\n" + script(),
     "many quotes": '"' * 99_999,

@@ -219,6 +219,25 @@ def test_the_example_that_cannot_fit_names_memory_and_the_nearest_change_that_fi
     assert plan(larger).plans, "the named change really fits"
 
 
+def test_blocks_and_spares_that_cannot_fit_are_infeasible_and_told_how_many_cards_do() -> None:
+    spec = read_spec_document(
+        {
+            "model": "llama2-70b",
+            "cluster": {"profile": "ascend-800t-a2", "blocks": [{"supernode": 0, "nodes": 1}], "spare_npus": 2},
+            "training": {"seq_length": 4096, "global_batch_size": 64},
+            "search": {"effort": "fast", "top_k": 1},
+        }
+    )
+    found = plan(spec)
+    assert (found.status, found.plans) == ("infeasible", ())
+    assert found.infeasible is not None
+    change = found.infeasible.nearest[0].change
+    assert change.endswith(", no cluster.blocks")
+    npus = int(change.partition(": ")[2].partition(",")[0])
+    larger = spec.cluster.model_copy(update={"blocks": None, "num_npus": npus})
+    assert plan(spec.model_copy(update={"cluster": larger})).plans, "the named change really fits"
+
+
 def test_a_memory_limit_of_the_users_own_is_a_change_to_lift() -> None:
     found = planned(limit_gib=6.0)
     assert found.status == "infeasible"

@@ -209,3 +209,30 @@ def test_a_raw_hugging_face_configuration_is_a_model() -> None:
     spec = read_spec_document(document)
     assert spec.model.num_key_value_heads == 8
     assert spec == read_spec_document(document | {"model": {"hf_config": LLAMA}})
+
+
+@pytest.mark.parametrize("field", ["fix", "allow", "forbid"])
+@pytest.mark.parametrize(
+    ("axis", "value", "hint"),
+    [
+        ("etp", "dualpipev", "a whole number from 1"),
+        ("dp", -1, "a whole number from 1"),
+        ("tp", 10**12, "a whole number from 1"),
+        ("schedule", 3, "one of 1f1b, "),
+        ("moe_dispatcher", "flat", "one of alltoall, "),
+    ],
+)
+def test_an_axis_is_held_only_to_values_that_exist(field, axis, value, hint):
+    constraint = {axis: value if field == "fix" else [value]}
+    with pytest.raises(SpecError) as caught:
+        read_spec_document(factories.spec_document() | {"search": {field: constraint}})
+    (error,) = caught.value.errors
+    assert (error.path, error.message) == (f"/search/{field}", f"{axis} has no value {str(value)!r}")
+    assert error.hint.startswith(hint)
+
+
+def test_numbers_of_an_axis_may_be_written_as_text():
+    search = {"fix": {"tp": "8"}, "allow": {"pp": ["2", 4]}, "forbid": {"schedule": ["1f1b"]}}
+    spec = read_spec_document(factories.spec_document() | {"search": search})
+    assert (spec.search.fix, spec.search.allow) == ({"tp": 8}, {"pp": (2, 4)})
+    assert spec.search.forbid == {"schedule": ("1f1b",)}
