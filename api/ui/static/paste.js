@@ -45,4 +45,5 @@
   };
   form.addEventListener("input", soon);
   form.addEventListener("change", soon);
+  soon(); // what was pasted before this script was loaded, or is still there after a step back
 })();
