@@ -57,7 +57,7 @@ class Visit:
     finished: bool = False
 
 
-MOST_OPTIONS = 12
+MOST_OPTIONS = 16
 """Of a problem whose options are on for all layers or none: more make too many sets to look at each."""
 
 
@@ -65,14 +65,19 @@ MOST_OPTIONS = 12
 class _Open:
     """An outer tuple's relaxed problems, what is proven of each, and how often it was bounded.
 
-    alike : the problems differ in options and fixed bytes alone; others_s: bound of what none of them holds.
+    first : no harder than any of them; others_s : bound of what none of them holds.
     """
 
+    first: InnerProblem
     problems: tuple[InnerProblem, ...]
     proven: list[PathBound]
-    alike: bool = True
     others_s: float = math.inf
     visits: int = 0
+
+    @property
+    def least_s(self) -> float:
+        """No candidate of the tuple is faster."""
+        return min((each.bound_s for each in self.proven), default=math.inf)
 
 
 class TupleBounds:
@@ -105,11 +110,13 @@ class TupleBounds:
 
     def _bounded(self, tuple_: _Open, known_s: float, enough_s: float, work: int) -> Visit:
         tuple_.visits += 1
-        if tuple_.visits == 1 and tuple_.alike and len(tuple_.problems) > 1:
-            # One problem that is no harder than either serves to tell whether the tuple deserves more.
-            problem, before = easier(tuple_.problems), PathBound(0.0, over=False)
-            found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[0])
-            return Visit(found.bound_s, spent)
+        proven_s = min(tuple_.least_s, tuple_.others_s)
+        if proven_s >= enough_s:
+            return Visit(proven_s, 0)
+        if tuple_.visits == 1 and len(tuple_.problems) > 1:
+            # One problem that is no harder than any serves to tell whether the tuple deserves more.
+            found, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), enough_s, ROUNDS[0])
+            return Visit(max(proven_s, found.bound_s), spent)
         over = tuple_.visits > 1 and (tuple_.visits > len(ROUNDS) or all(each.over for each in tuple_.proven))
         aim_s = min(enough_s, known_s * (1.0 + STEP)) if over else enough_s
         done = 0
@@ -131,8 +138,7 @@ class TupleBounds:
                 found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
             done += spent
             tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
-        least_s = min((each.bound_s for each in tuple_.proven), default=math.inf)
-        least_s = min(least_s, tuple_.others_s)
+        least_s = min(tuple_.least_s, tuple_.others_s)
         return Visit(least_s, done, over, finished=over and least_s < aim_s * (1.0 - CLOSE))
 
     def _by_paths_s(
@@ -191,12 +197,12 @@ class TupleBounds:
 
 def _opened(problems: tuple[InnerProblem, ...], enough_s: float) -> _Open:
     """A tuple that nothing is proven of; where options are on for all layers or none, one problem for each set."""
+    free = tuple(replace(problem, uniform_options=False) for problem in problems)
     if not problems[0].uniform_options or max(len(problem.options) for problem in problems) > MOST_OPTIONS:
-        free = tuple(replace(problem, uniform_options=False) for problem in problems)
-        return _Open(free, [PathBound(0.0, over=False)] * len(problems))
+        return _Open(easier(free), free, [PathBound(0.0, over=False)] * len(problems))
     found, others_s = set_problems(problems, enough_s)
     proven = [PathBound(bound_s, over=False) for bound_s, _ in found]
-    return _Open(tuple(problem for _, problem in found), proven, alike=False, others_s=others_s)
+    return _Open(easier(free), tuple(problem for _, problem in found), proven, others_s)
 
 
 def easiest(problems: list[InnerProblem]) -> InnerProblem:
