@@ -42,6 +42,8 @@ SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
 COLUMNS = 170.0
 """Columns of a linear programme that takes twice as long as a small one; larger ones take far longer."""
+MOST_OPTIONS = 16
+"""Of a problem whose options are on for all layers or none: more make too many sets to look at each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,6 @@ class Visit:
     work: int
     whole: bool = False
     finished: bool = False
-
-
-MOST_OPTIONS = 16
-"""Of a problem whose options are on for all layers or none: more make too many sets to look at each."""
 
 
 @dataclass(eq=False)
@@ -77,7 +75,7 @@ class _Open:
     @property
     def least_s(self) -> float:
         """No candidate of the tuple is faster."""
-        return min((each.bound_s for each in self.proven), default=math.inf)
+        return min(self.others_s, *(each.bound_s for each in self.proven), math.inf)
 
 
 class TupleBounds:
@@ -110,13 +108,12 @@ class TupleBounds:
 
     def _bounded(self, tuple_: _Open, known_s: float, enough_s: float, work: int) -> Visit:
         tuple_.visits += 1
-        proven_s = min(tuple_.least_s, tuple_.others_s)
-        if proven_s >= enough_s:
-            return Visit(proven_s, 0)
+        if tuple_.least_s >= enough_s:
+            return Visit(tuple_.least_s, 0)
         if tuple_.visits == 1 and len(tuple_.problems) > 1:
             # One problem that is no harder than any serves to tell whether the tuple deserves more.
             found, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), enough_s, ROUNDS[0])
-            return Visit(max(proven_s, found.bound_s), spent)
+            return Visit(max(tuple_.least_s, found.bound_s), spent)
         over = tuple_.visits > 1 and (tuple_.visits > len(ROUNDS) or all(each.over for each in tuple_.proven))
         aim_s = min(enough_s, known_s * (1.0 + STEP)) if over else enough_s
         done = 0
@@ -138,8 +135,7 @@ class TupleBounds:
                 found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
             done += spent
             tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
-        least_s = min(tuple_.least_s, tuple_.others_s)
-        return Visit(least_s, done, over, finished=over and least_s < aim_s * (1.0 - CLOSE))
+        return Visit(tuple_.least_s, done, over, finished=over and tuple_.least_s < aim_s * (1.0 - CLOSE))
 
     def _by_paths_s(
         self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int
