@@ -52,6 +52,12 @@ class Settings(BaseSettings):
         Field(description="embedded: processes of the server; procrastinate: workers on PostgreSQL"),
     ] = "embedded"
     workers: Annotated[int, Field(ge=1, le=256, description="searches that run at the same time")] = 1
+    cores: Annotated[
+        int | None,
+        Field(
+            ge=1, le=4096, description="most cores of one search, which uses two; absent: all that the process may use"
+        ),
+    ] = None
     call_processes: Annotated[
         int, Field(ge=1, le=64, description="processes for estimates, ablations and exports that a request waits for")
     ] = 1

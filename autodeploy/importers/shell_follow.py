@@ -13,6 +13,7 @@ from autodeploy.importers.shell_statements import StatementReader
 from autodeploy.importers.shell_tests import truth
 from autodeploy.importers.shell_tree import Choice, Command, Condition, Function, NotFollowed, Text
 from autodeploy.importers.shell_values import Run, Value
+from autodeploy.importers.shell_words import MAX_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -194,6 +195,8 @@ class _Follower:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.followed.source.error(offset, f"functions call each other more than {MAX_DEPTH} deep")
+        if len(arguments) > MAX_WORDS:
+            raise self.followed.source.error(offset, f"more than {MAX_WORDS:,} words")
         scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
         arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
         self._set_arguments(arguments, offset)

@@ -33,5 +33,7 @@ EFFORTS: Final = {effort.name: effort for effort in (FAST, DEFAULT, DEEP)}
 
 
 def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use; the environment's AUTODEPLOY_CORES says fewer, where a quota can't be seen."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    told = os.environ.get("AUTODEPLOY_CORES", "")
+    return min(here, max(1, int(told))) if told.isdecimal() else here

@@ -70,3 +70,14 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
         assert one.solution.bound_s == other.solution.bound_s
         np.testing.assert_array_equal(one.solution.layout, other.solution.layout)
         np.testing.assert_array_equal(one.solution.applied, other.solution.applied)
+
+
+def test_a_planset_is_the_same_from_one_process_and_from_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = read_spec_file(EXAMPLES / "llama2_70b_32.yaml").model_dump(mode="json", exclude_unset=True)
+    spec = Spec.model_validate({**document, "search": {"effort": "fast", "fix": {"tp": 8}}})
+    monkeypatch.setenv("AUTODEPLOY_CORES", "1")
+    alone = planner.plan(spec)
+    monkeypatch.setattr(planner, "cores", lambda: 2)
+    both = planner.plan(spec)
+    assert alone.plans
+    assert alone.model_dump(exclude={"timing"}) == both.model_dump(exclude={"timing"})

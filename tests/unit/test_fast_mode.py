@@ -32,7 +32,9 @@ def spec_of(mode: str | None, effort: str = "default", **fix: Any) -> Spec:
 
 @cache
 def planned(mode: str, **fix: Any) -> PlanSet:
-    return plan(spec_of(mode, "fast", **fix))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("AUTODEPLOY_CORES")
+        return plan(spec_of(mode, "fast", **fix))
 
 
 CASES: list[dict[str, Any]] = [
@@ -42,7 +44,15 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def test_every_core_works_in_mode_fast_and_one_otherwise() -> None:
+def test_cores_are_those_of_the_process_or_fewer_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = len(os.sched_getaffinity(0))
+    for told, meant in (("1", 1), ("0", 1), (str(here + 5), here), ("many", here), ("", here)):
+        monkeypatch.setenv("AUTODEPLOY_CORES", told)
+        assert cores() == meant
+
+
+def test_every_core_works_in_mode_fast_and_one_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AUTODEPLOY_CORES")
     assert cores() == len(os.sched_getaffinity(0))
     assert budget_of(spec_of("fast")).effort.workers == cores()
     assert budget_of(spec_of("fast", "deep")).effort.workers == cores()
@@ -64,7 +74,7 @@ def test_the_result_says_that_it_need_not_repeat() -> None:
     fast, sure = planned("fast", **CASES[1]), planned("reproducible", **CASES[1])
     assert not fast.reproducible
     assert sure.reproducible
-    said = f"mode fast searched on {cores()} cores"
+    said = f"mode fast searched on {len(os.sched_getaffinity(0))} cores"
     assert any(said in warning for warning in fast.warnings)
     assert not any(said in warning for warning in sure.warnings)
     assert said in render_plan_set(fast).replace("\n  ", " ")
