@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import platform
 import signal
 import warnings
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
@@ -61,7 +62,8 @@ class Companion(Generic[W]):
         self._last = 0
         self._pid: int | None = None
         self._pipe: Connection | None = None
-        self.beside = beside and hasattr(os, "fork")
+        # Elsewhere system libraries do not survive a fork, or there is none.
+        self.beside = beside and platform.system() == "Linux"
         """Whether it computes while the caller does."""
 
     def begin(self, method: Callable[Concatenate[W, P], T], *args: P.args, **none: P.kwargs) -> Begun[T]:
