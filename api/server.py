@@ -14,7 +14,7 @@ from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.logs import configure_logging
 from autodeploy.store.database import Database
-from autodeploy.store.migrate import require_current, upgrade
+from autodeploy.store.migrate import make_ready
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -51,13 +51,9 @@ def _refuse_taken_address(settings: Settings) -> None:
 
 
 def _refuse_unready_database(settings: Settings) -> None:
-    """As the services do when they open: an SQLite file is migrated, PostgreSQL only on purpose."""
     database = Database(settings.database_url)
     try:
-        if database.is_sqlite:
-            upgrade(database)
-        else:
-            require_current(database)
+        make_ready(database)
     finally:
         database.close()
 

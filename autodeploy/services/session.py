@@ -21,7 +21,7 @@ from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
-from autodeploy.store.migrate import is_current, require_current, upgrade
+from autodeploy.store.migrate import is_current, make_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -244,10 +244,7 @@ def open_services(
         )
     database = Database(settings.database_url)
     try:
-        if database.is_sqlite:
-            upgrade(database)
-        else:
-            require_current(database)
+        make_ready(database)
         loaded = load_planner(planner)
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)

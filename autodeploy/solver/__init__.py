@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autodeploy.solver.bounds import relax_bound
-from autodeploy.solver.effort import DEEP, DEFAULT, EFFORTS, FAST, Effort
+from autodeploy.solver.effort import DEFAULT, FAST, Effort
 from autodeploy.solver.solution import InnerSolution
 from autodeploy.solver.solve import solve
 
-__all__ = ["DEEP", "DEFAULT", "EFFORTS", "FAST", "Effort", "InnerSolution", "relax_bound", "solve"]
+__all__ = ["DEFAULT", "FAST", "Effort", "InnerSolution", "relax_bound", "solve"]

@@ -28,8 +28,6 @@ class Effort:
 QUICK: Final = Effort("quick", deterministic_time=0.0, rounds=0, moves=4, gap=0.02, most_choices=0)
 FAST: Final = Effort("fast", deterministic_time=0.1, rounds=3, moves=12, gap=0.02, most_choices=600)
 DEFAULT: Final = Effort("default", deterministic_time=1.0, rounds=16, moves=60, gap=0.0, most_choices=4000)
-DEEP: Final = Effort("deep", deterministic_time=10.0, rounds=80, moves=400, gap=0.0, most_choices=20000)
-EFFORTS: Final = {effort.name: effort for effort in (FAST, DEFAULT, DEEP)}
 
 
 def cores() -> int:

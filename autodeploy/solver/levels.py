@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autodeploy.solver.effort import EFFORTS, cores
+from autodeploy.solver.effort import DEFAULT, FAST, cores
 from autodeploy.solver.frontier import Budget
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class Level:
         )
 
 
-DEFAULT: Final = Level(quick=60, refined=2, paths=1200, narrow=0.05, inner=EFFORTS["fast"])
+USUAL: Final = Level(quick=60, refined=2, paths=1200, narrow=0.05, inner=FAST)
 """Sized for 3 to 9 s on two cores."""
 LEVELS: Final = {
-    "fast": DEFAULT.times(0.25),
-    "default": DEFAULT,
-    "deep": Level(quick=180, refined=6, paths=24_000, narrow=0.0, inner=EFFORTS["default"]),
+    "fast": USUAL.times(0.25),
+    "default": USUAL,
+    "deep": Level(quick=180, refined=6, paths=24_000, narrow=0.0, inner=DEFAULT),
 }
 
 
@@ -54,7 +54,7 @@ def budget(search: SearchSpec, plans: int, *, alone: bool = False) -> Budget:
 
     alone : half the proof, where nothing but plans is wanted.
     """
-    level = LEVELS[search.effort] if isinstance(search.effort, str) else DEFAULT.times(float(search.effort))
+    level = LEVELS[search.effort] if isinstance(search.effort, str) else USUAL.times(float(search.effort))
     # Where most work goes into few problems they are proven as far as it goes.
     inner = level.inner if search.effort == "deep" else replace(level.inner, gap=search.gap)
     if search.mode == "fast":
@@ -63,7 +63,7 @@ def budget(search: SearchSpec, plans: int, *, alone: bool = False) -> Budget:
     quick = usual if search.robust == "off" else max(usual, plans + level.quick)
     return Budget(
         quick=quick,
-        slots=SLOTS * level.quick / DEFAULT.quick * quick / usual,
+        slots=SLOTS * level.quick / USUAL.quick * quick / usual,
         refined=min(level.refined, 4 * search.top_k),
         effort=inner,
         paths=level.paths // (2 if alone else 1),

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates
 
+WHOLE = "full"
+"""The choice that recomputes a whole layer."""
+
 
 def memory_choices(candidate: Candidates, context: Context) -> frozenset[str]:
     """Memory choices a candidate may use: launchable, and not switched off."""

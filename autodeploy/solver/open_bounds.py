@@ -77,16 +77,15 @@ class _Tuples:
         """The one with the least bound of some."""
         return int(np.argmin(np.where(some, self.bound_s, np.inf))) if some.any() else None
 
-    def soon(self, some: npt.NDArray[np.bool_]) -> tuple[Ints, ...]:
-        """Candidates of the few with the least bounds of some."""
+    def first(self, some: npt.NDArray[np.bool_], count: int) -> list[Ints]:
+        """Candidates of those with the least bounds of some, the least first."""
         places = np.flatnonzero(some)
-        return tuple(self.rows[each] for each in places[np.argsort(self.bound_s[places], kind="stable")[:SOON]])
+        return [self.rows[each] for each in places[np.argsort(self.bound_s[places], kind="stable")[:count]]]
 
     def ahead(self, number: int) -> list[Ints]:
         """Tuples of the same side that nobody bounded yet, the least first."""
-        some = np.flatnonzero((self.visits == 0) & (self.beside == self.beside[number]))
-        some = some[some != number]
-        return [self.rows[each] for each in some[np.argsort(self.bound_s[some], kind="stable")[:TOGETHER]]]
+        others = np.arange(len(self.rows)) != number
+        return self.first(others & (self.visits == 0) & (self.beside == self.beside[number]), TOGETHER)
 
 
 class OpenBounds:
@@ -178,7 +177,7 @@ class OpenBounds:
             rows = tuples.rows[number]
             if handing and tuples.visits[number]:
                 tuples.aside[number] = True
-                soon = tuples.soon(low & ~tuples.aside & (tuples.visits > 0))
+                soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), SOON))
                 # Where no other plan is in sight, the companion raises bounds.
                 fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
                 begun = self._begin(tuples, fresh, enough_s(), work)

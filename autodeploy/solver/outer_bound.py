@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes, host_room_bytes
-from autodeploy.solver.memory_choices import possible_choices
+from autodeploy.solver.memory_choices import WHOLE, possible_choices
 from autodeploy.solver.stage_bound import (
     Batch,
     Choices,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from autodeploy.workload.operators import Floats
     from cost_models.schedule import ScheduleKind
 
-WHOLE = "full"
 BLOCK = 8_192  # candidates whose costs are computed together
 
 

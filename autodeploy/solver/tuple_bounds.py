@@ -75,7 +75,7 @@ class _Open:
     @property
     def least_s(self) -> float:
         """No candidate of the tuple is faster."""
-        return min(self.others_s, *(each.bound_s for each in self.proven), math.inf)
+        return min([self.others_s, *(each.bound_s for each in self.proven)])
 
 
 class TupleBounds:

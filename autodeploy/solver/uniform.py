@@ -10,6 +10,7 @@ import numpy as np
 from autodeploy.solver.bounds import relax_bounds
 from autodeploy.solver.layouts import to_layout
 from autodeploy.solver.local_search import improve
+from autodeploy.solver.memory_choices import WHOLE
 from autodeploy.solver.memory_options import uniform_choices
 from autodeploy.solver.search import search
 from autodeploy.solver.stage_choices import StageChoices, fits
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from autodeploy.solver.search import Search
 
 MOST_TEMPLATE_ROWS = 2048
-WHOLE = "full"
-"""The option that recomputes a whole layer."""
 BATCH = 64
 """Simulated at once, the most promising first: the first few rule out most of the rest."""
 

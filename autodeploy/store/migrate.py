@@ -61,6 +61,20 @@ def upgrade(database: Database, revision: str = "head") -> None:
         command.upgrade(alembic_config(connection), revision)
 
 
+def make_ready(database: Database) -> None:
+    """Before a program uses the database: an SQLite file is migrated, PostgreSQL only on purpose.
+
+    Raises
+    ------
+    ConflictError
+        when PostgreSQL is at another revision.
+    """
+    if database.is_sqlite:
+        upgrade(database)
+    else:
+        require_current(database)
+
+
 def require_current(database: Database) -> None:
     """Raises unless the database is at the newest revision.
 

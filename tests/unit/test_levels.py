@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.solver.levels import DEFAULT, LEVELS, budget
+from autodeploy.solver.levels import LEVELS, USUAL, budget
 from autodeploy.specs.search import SearchSpec
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_more_effort_is_more_of_everything() -> None:
 def test_a_number_scales_the_default() -> None:
     assert of(effort=1.0) == of(effort="default") == of()
     twice = of(effort=2.0)
-    assert (twice.quick, twice.paths, twice.refined) == (2 * DEFAULT.quick, 2 * DEFAULT.paths, 2 * DEFAULT.refined)
+    assert (twice.quick, twice.paths, twice.refined) == (2 * USUAL.quick, 2 * USUAL.paths, 2 * USUAL.refined)
     assert twice.slots == pytest.approx(2 * of().slots)
     assert twice.narrow == 0.0, "who asks for more wants the gap narrowed"
     assert of(effort=0.25) == of(effort="fast")
@@ -47,5 +47,5 @@ def test_plans_alone_are_proven_half_and_robust_ones_are_all_made() -> None:
     assert alone.paths == of().paths // 2
     assert alone.quick == of().quick
     robust = budget(SearchSpec.model_validate({"robust": "regret"}), 50)
-    assert robust.quick == 50 + DEFAULT.quick
+    assert robust.quick == 50 + USUAL.quick
     assert robust.slots > of().slots
