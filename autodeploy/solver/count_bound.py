@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.solver.count_master import solve_counts
+from autodeploy.solver.master import UNITS
 from autodeploy.solver.memory_prices import Surcharges, surcharges
 from autodeploy.solver.path_bound import PathLibrary, first_layout, longest_paths
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
 
+SLIGHTLY_MORE: Final = 1.0 + 8.0 / UNITS
+"""Whole units keep a proven bound this far below what is asked for."""
 ROUND: Final = 0.01
 """What a round counts at least: its paths and its model take time, too."""
 
@@ -41,7 +44,7 @@ def count_bound_s(
         low, found, spent = solve_counts(
             problem,
             list(known.values()),
-            enough_s - problem.tail_s,
+            (enough_s - problem.tail_s) * SLIGHTLY_MORE,
             hint=layout,
             deterministic_time=deterministic_time - work,
             seed=0,

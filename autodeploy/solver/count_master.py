@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from autodeploy.solver.memory_prices import Surcharges
     from cost_models.schedule import SchedulePath
 
+STEP: Final = 1 << 12
+"""Units by which a layout must be faster than the last where memory takes time: in single units there is no end."""
 FINE: Final = 64
 """Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""
 
@@ -77,7 +79,12 @@ def solve_counts(
     _add_memory(model, weighted, problem, counts)
     _add_places(model, problem, counts)
     model.add(makespan + tail <= UNITS - 1)
-    model.minimize(makespan + tail)
+    if memory is None:
+        model.minimize(makespan + tail)
+    else:
+        steps = model.new_int_var(0, UNITS // STEP, "")
+        model.add(makespan + tail <= STEP * steps)
+        model.minimize(steps)
     result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap, workers)
     if result.infeasible:
         return upper_s * (1.0 - 3.0 / UNITS), None, result.deterministic_time
@@ -85,8 +92,9 @@ def solve_counts(
     if result.solver is not None:
         solver = result.solver
         layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
+    bound = result.bound if memory is None else (result.bound - 1.0) * STEP
     # Makespan and tail are whole units: each may be rounded up by one.
-    return max(0.0, result.bound - 2.0) / scale, layout, result.deterministic_time
+    return max(0.0, bound - 2.0) / scale, layout, result.deterministic_time
 
 
 def _add_surcharges(

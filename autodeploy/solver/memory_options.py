@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints, MemoryOption, fill_chunks
+from autodeploy.solver.rivals import connected, maximal_cliques
 
 
 @lru_cache(maxsize=512)
@@ -29,32 +30,15 @@ def conflicts(options: tuple[MemoryOption, ...]) -> tuple[frozenset[int], ...]:
 @lru_cache(maxsize=512)
 def cliques(options: tuple[MemoryOption, ...]) -> tuple[tuple[int, ...], ...]:
     """Maximal sets of options that all compete with each other (two or more)."""
-    rival = conflicts(options)
-    found: list[tuple[int, ...]] = []
-
-    def grow(clique: tuple[int, ...], candidates: frozenset[int], done: frozenset[int]) -> None:
-        if not candidates and not done:
-            found.append(clique)
-        for option in sorted(candidates):
-            grow((*clique, option), candidates & rival[option], done & rival[option])
-            candidates, done = candidates - {option}, done | {option}
-
-    grow((), frozenset(range(len(options))), frozenset())
-    return tuple(sorted(tuple(sorted(c)) for c in found if len(c) > 1))
+    found = maximal_cliques(frozenset(range(len(options))), conflicts(options))
+    return tuple(clique for clique in found if len(clique) > 1)
 
 
 @lru_cache(maxsize=512)
 def components(options: tuple[MemoryOption, ...]) -> tuple[tuple[int, ...], ...]:
     """Options in groups that compete directly or through others; options of different groups never do."""
-    rival, left, found = conflicts(options), set(range(len(options))), []
-    while left:
-        group, grown = set(), {min(left)}
-        while grown:
-            group |= grown
-            grown = set().union(*(rival[i] for i in grown)) - group
-        found.append(tuple(sorted(group)))
-        left -= group
-    return tuple(found)
+    found = connected(frozenset(range(len(options))), conflicts(options))
+    return tuple(tuple(sorted(group)) for group in found)
 
 
 def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:

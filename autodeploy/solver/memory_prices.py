@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.solver.stage_bound import PRICES, gained, price_of_whole
+from autodeploy.solver.memory_hull import prices
+from autodeploy.solver.stage_bound import gained
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
@@ -90,17 +91,18 @@ def _rows(
     limit = max(problem.limit_bytes, 1.0)
     lean = static + held[..., None] * (kept - saved)
     parts = [(stage, constant / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]
-    full = max(float(price_of_whole(part)[0]) for part in batch.layers)
-    if problem.options and full > 0.0:
-        price = np.array(PRICES[1:])
-        mu = price * full / np.maximum(held.mean(axis=1), 1e-9)[:, None]  # [k, prices]
+    # At these prices it pays some layer to free more, in some chunk.
+    corners = prices([part.choices for part in batch.layers])
+    if len(corners):
+        often = np.where(held > 0.0, held, np.maximum(held.max(axis=1, keepdims=True), 1.0))
+        mu = (corners[:, None] / often[:, None]).reshape(len(stage), -1)  # [k, prices]
         paid = (mu[..., None] * held[:, None]).reshape(1, -1)
-        shape = (len(stage), len(price), problem.vpp)
+        shape = (*mu.shape, problem.vpp)
         gains = np.stack([gained(part, paid)[0].reshape(shape) for part in batch.layers], axis=-1)
         layer = mu[..., None, None] * (static + held[..., None] * kept)[:, None] - gains
         parts.append(
             (
-                np.repeat(stage, len(price)),
+                np.repeat(stage, mu.shape[1]),
                 (mu * constant[:, None]).ravel() / time_unit_s,
                 layer.reshape(-1, *lean.shape[1:]) / time_unit_s,
                 np.ones(mu.size, dtype=np.bool_),

@@ -118,8 +118,9 @@ class OpenBounds:
 
     def rests_on(self, without: list[int]) -> str:
         """The relaxation behind the least bound of all candidates but some; "" when there are none."""
-        rest = np.setdiff1d(np.arange(len(self.bounds_s)), without)
-        return RELAXATIONS[self._rests_on[rest[np.argmin(self.bounds_s[rest])]]] if len(rest) else ""
+        bounds_s = self.bounds_s.copy()
+        bounds_s[without] = np.inf
+        return RELAXATIONS[self._rests_on[np.argmin(bounds_s)]] if len(without) < len(bounds_s) else ""
 
     def _raise(self, rows: Ints, bounds_s: Floats, relaxation: int) -> None:
         higher = bounds_s > self.bounds_s[rows]

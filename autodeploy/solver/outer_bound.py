@@ -11,11 +11,11 @@ from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes, host_room_bytes
 from autodeploy.solver.memory_choices import WHOLE, possible_choices
+from autodeploy.solver.rivals import rivals
 from autodeploy.solver.stage_bound import (
     Batch,
     Choices,
     Part,
-    independent,
     join,
     lower_bound_s,
     steady_micro_batches,
@@ -258,7 +258,7 @@ class _Costed:
             saved,
             extra,
             dropped,
-            *independent(len(names), lambda a, b: compete(names[a], names[b])),
+            rivals(len(names), lambda a, b: compete(names[a], names[b])),
             self._most_freed(cost, saved[partly].sum(axis=0)),
             self._most_freed(cost, dropped[partly].sum(axis=0)),
         )

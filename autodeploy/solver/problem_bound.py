@@ -10,7 +10,8 @@ import numpy as np
 from autodeploy.solver.hidden_shares import hidden_shares
 from autodeploy.solver.layouts import most_layers_per_chunk
 from autodeploy.solver.memory_options import conflicts
-from autodeploy.solver.stage_bound import Batch, Choices, Part, independent, lower_bound_s
+from autodeploy.solver.rivals import rivals
+from autodeploy.solver.stage_bound import Batch, Choices, Part, lower_bound_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, LayerClass
@@ -88,6 +89,6 @@ def _choices(problem: InnerProblem, layer_class: int) -> Choices:
             [dropped[i].saved_bytes for i in numbers],
         )
     )
-    groups, hub, beside = independent(len(mine), lambda a, b: numbers[b] in rival[numbers[a]])
+    groups = rivals(len(mine), lambda a, b: numbers[b] in rival[numbers[a]])
     most, most_less = (_one(most_saved(options, layer_class)) for options in (problem.options, dropped))
-    return Choices(saved, extra, less, groups, hub, beside, most, most_less)
+    return Choices(saved, extra, less, groups, most, most_less)

@@ -22,29 +22,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from autodeploy.solver import memory_hull
 from cost_models.schedule import ScheduleKind, group_size, in_flight_moments, operation_order, pair_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.solver.rivals import Rivals
 
-PRICES: Final = (0.0, 0.02, 0.06, 0.15, 0.4, 1.0, 2.0, 6.0)
-"""Prices of a byte, in those of recomputing a whole layer."""
 STEADY: Final = 4
 """Micro batches, in pipeline stages, after which an order's moments and its lone passes do not change any more."""
-Groups = tuple[tuple[int, ...], ...]
 STEPS: Final = 7
 """Halvings between the least and the largest T of interest."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Memory choices of one layer class: of each group, numbers of choices, a layer uses at most one.
+    """Memory choices of one layer class, in groups of rivals.
 
     saved_bytes, extra_s : bytes freed and seconds added by a layer and micro batch [choices, n].
     dropped_bytes : of the bytes freed, those that the host does not keep instead [choices, n].
-    hub : the choice that excludes all of `groups` (recomputing the whole layer does), but not those of `beside`.
     most_saved_bytes, most_dropped_bytes : no legal set of choices frees more from one layer, on the card and on card
         and host together [n].
     """
@@ -52,9 +50,7 @@ class Choices:
     saved_bytes: Floats
     extra_s: Floats
     dropped_bytes: Floats
-    groups: Groups
-    hub: int | None
-    beside: Groups
+    groups: tuple[Rivals, ...]
     most_saved_bytes: Floats
     most_dropped_bytes: Floats
 
@@ -62,7 +58,7 @@ class Choices:
     def none(cls, n: int) -> Choices:
         """No choice for n candidates."""
         empty, nothing = np.zeros((0, n)), np.zeros(n)
-        return cls(empty, empty, empty, (), None, (), nothing, nothing)
+        return cls(empty, empty, empty, (), nothing, nothing)
 
     def take(self, rows: Ints) -> Choices:
         """Of some candidates."""
@@ -128,34 +124,6 @@ def join(parts: Sequence[Part]) -> Part:
         choices=replace(choices[0], **joined(choices, ARRAYS_OF_CHOICES)),
         **joined(parts, ARRAYS_OF_PARTS),
     )
-
-
-def independent(count: int, rivals: Callable[[int, int], bool]) -> tuple[Groups, int | None, Groups]:
-    """Choices 0 .. count - 1 by groups of mutual rivals: those that the hub excludes, the hub, and the others.
-
-    The hub is the one with most rivals, where it has more than two thirds of the others.
-    """
-    numbers = range(count)
-    many = [sum(rivals(a, b) for b in numbers if b != a) for a in numbers]
-    hub = max(numbers, key=lambda a: many[a], default=None)
-    if hub is None or 3 * many[hub] <= 2 * (count - 1):
-        return _cliques(numbers, rivals), None, ()
-    rest = [a for a in numbers if a != hub]
-    under = [a for a in rest if rivals(a, hub)]
-    return _cliques(under, rivals), hub, _cliques([a for a in rest if a not in under], rivals)
-
-
-def _cliques(numbers: Sequence[int], rivals: Callable[[int, int], bool]) -> Groups:
-    """A partition into groups whose members all compete, greedily."""
-    found: list[list[int]] = []
-    for number in numbers:
-        for group in found:
-            if all(rivals(number, other) for other in group):
-                group.append(number)
-                break
-        else:
-            found.append([number])
-    return tuple(map(tuple, found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -405,7 +373,7 @@ def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, hel
     [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
     """
     n, pp, vpp = len(missing), batch.pp, batch.vpp
-    prices = np.array(PRICES[1:])
+    prices = memory_hull.prices([part.choices for part in batch.layers]) / max(float(full[0]), 1e-300)
     ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
     place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), held.shape[1], vpp))
     place = (np.arange(len(prices)) * len(ratios))[None, :, None, None] + place  # of prices times ratios
@@ -470,16 +438,11 @@ def gained(part: Part, price: Floats) -> Floats:
         for saved, extra in zip(choices.saved_bytes, choices.extra_s, strict=True)
     ]
 
-    def gain_of(groups: Groups) -> Floats:
-        total = np.zeros_like(price)
-        for group in groups:
-            total = total + np.maximum.reduce([gain[number] for number in group])
-        return total
-
-    best = gain_of(choices.groups)
-    if choices.hub is not None:
-        best = np.maximum(best, gain[choices.hub])
-    return np.asarray(np.minimum(best + gain_of(choices.beside), price * choices.most_saved_bytes[:, None]))
+    best = np.zeros_like(price)
+    for group in choices.groups:
+        apart = sum(np.maximum.reduce([sum(gain[i] for i in some) for some in sets]) for sets in group.parts)
+        best = best + (apart if group.instead is None else np.maximum(apart, gain[group.instead]))
+    return np.asarray(np.minimum(best, price * choices.most_saved_bytes[:, None]))
 
 
 def price_of_whole(part: Part) -> Floats:

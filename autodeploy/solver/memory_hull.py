@@ -1,0 +1,84 @@
+"""At which prices of a byte it pays a layer to free more: the corners of what its memory choices can do.
+
+Points are (bytes freed, seconds added) of legal sets of choices. A price times bytes less seconds is largest at a
+corner of their lower convex hull, so a bound over all prices is reached at the slopes between corners.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autodeploy.evaluation.inner_problem import Floats
+    from autodeploy.solver.stage_bound import Choices
+
+    Point = tuple[float, float]
+
+NEAR: Final = 1.02
+"""Prices that differ by less serve as one."""
+
+
+def prices(choices: Iterable[Choices]) -> Floats:
+    """Seconds a byte at which the first candidate's layers of some classes would free more, ascending [k]."""
+    found: list[float] = []
+    for price in sorted(slope for each in choices for slope in _slopes(_corners(each))):
+        if not found or price > found[-1] * NEAR:
+            found.append(price)
+    return np.array([price for price in found if price > 0.0], dtype=np.float64)
+
+
+def _corners(choices: Choices) -> list[Point]:
+    saved, extra = choices.saved_bytes[:, 0].tolist(), choices.extra_s[:, 0].tolist()
+
+    def sums(some: Sequence[int]) -> list[Point]:
+        """Choices of one legal set, the cheapest a byte first, one after the other."""
+        useful = sorted((i for i in some if saved[i] > 0.0), key=lambda i: extra[i] / saved[i])
+        points = [(0.0, 0.0)]
+        for i in useful:
+            points.append((points[-1][0] + saved[i], points[-1][1] + extra[i]))
+        return points
+
+    total: list[Point] = [(0.0, 0.0)]
+    for group in choices.groups:
+        apart: list[Point] = [(0.0, 0.0)]
+        for sets in group.parts:
+            apart = _sum(apart, _hull([point for some in sets for point in sums(some)]))
+        if group.instead is not None:
+            apart = _hull([*apart, (saved[group.instead], extra[group.instead])])
+        total = _sum(total, apart)
+    return total
+
+
+def _hull(points: list[Point]) -> list[Point]:
+    """Corners of the lower convex hull, from left to right (Andrew's monotone chain)."""
+    found: list[Point] = []
+    for x, y in sorted(points):
+        if found and x == found[-1][0]:
+            continue
+        while len(found) > 1 and _above(found[-2], found[-1], (x, y)):
+            found.pop()
+        found.append((x, y))
+    return found
+
+
+def _above(a: Point, b: Point, c: Point) -> bool:
+    """Whether b is on or above the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
+
+
+def _sum(one: list[Point], other: list[Point]) -> list[Point]:
+    """Corners of the sums of a point of each hull: their edges in the order of their slopes."""
+    edges = [(b[0] - a[0], b[1] - a[1]) for hull in (one, other) for a, b in pairwise(hull)]
+    found = [(one[0][0] + other[0][0], one[0][1] + other[0][1])]
+    for x, y in sorted(edges, key=lambda edge: edge[1] / edge[0]):
+        found.append((found[-1][0] + x, found[-1][1] + y))
+    return found
+
+
+def _slopes(corners: list[Point]) -> list[float]:
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(corners)]
