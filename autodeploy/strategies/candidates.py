@@ -74,4 +74,6 @@ class Candidates:
 
 def concatenate(parts: list[Candidates]) -> Candidates:
     """All candidates of the parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
     return Candidates(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Candidates)})

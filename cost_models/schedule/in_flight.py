@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.compiled import compiled
 from cost_models.schedule.orders import Counts, OperationOrder, ScheduleKind, forwards_ahead, operation_order
 
 Ints = npt.NDArray[np.int64]
@@ -52,9 +53,7 @@ def _distinct(points: Ints) -> Ints:
 
 def _outermost(points: Ints) -> Ints:
     """Points that no other point dominates and that are no midpoint of two others in their own direction."""
-    no_less: npt.NDArray[np.bool_] = np.all(points[None, :, :] >= points[:, None, :], axis=2)
-    np.fill_diagonal(no_less, val=False)
-    points = points[~no_less.any(axis=1)]
+    points = points[_undominated(np.ascontiguousarray(points))]
     vpp = points.shape[1]
     if vpp == 1 or len(points) < 3:
         return points
@@ -68,6 +67,22 @@ def _outermost(points: Ints) -> Ints:
     steps, known = (digit[ahead] - digit[behind])[:, None], np.sort(codes)
     between = (_among(codes + steps, known) & _among(codes - steps, known)).any(axis=0)
     return np.asarray(points[~between])
+
+
+@compiled
+def _undominated(points: Ints) -> npt.NDArray[np.bool_]:
+    """Which of some different points [n, vpp] no other one is at least as large as in every count [n]."""
+    count, vpp = points.shape
+    found = np.ones(count, dtype=np.bool_)
+    for one in range(count):
+        for other in range(count):
+            chunk = 0
+            while chunk < vpp and points[other, chunk] >= points[one, chunk]:
+                chunk += 1
+            if chunk == vpp and other != one:
+                found[one] = False
+                break
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -239,9 +239,10 @@ def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) ->
 
 def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints]) -> OperationOrder:
     """Pad the rows to one array and link the chunks in model order."""
-    width = max(row.shape[1] for row in rows)
-    slots = np.stack([np.pad(row, ((0, 0), (0, width - row.shape[1])), constant_values=NONE) for row in rows], axis=1)
     pp = len(rows)
+    slots = np.full((5, pp, max(row.shape[1] for row in rows)), NONE)
+    for device, row in enumerate(rows):
+        slots[:, device, : row.shape[1]] = row
     before, after = np.full((pp, vpp), NONE), np.full((pp, vpp), NONE)
     parts = model_parts(kind, pp, vpp)
     for first, second in pairwise(parts):

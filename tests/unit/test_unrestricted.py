@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet
 
 
-def planned(target: str, *, batch: int = 18, effort: float | str = 1.5) -> PlanSet:
+def planned(target: str, *, batch: int = 18, effort: float | str = 1.5, vpp: tuple[int, ...] = (1, 2)) -> PlanSet:
     """18 micro batches on four stages: MindSpeed-LLM interleaves only whole groups of four."""
     return plan(
         read_spec_document(
@@ -27,7 +27,7 @@ def planned(target: str, *, batch: int = 18, effort: float | str = 1.5) -> PlanS
                     "effort": effort,
                     "top_k": 1,
                     "fix": {"tp": 8, "pp": 4, "micro_batch_size": 1},
-                    "allow": {"vpp": [1, 2]},
+                    "allow": {"vpp": list(vpp)},
                 },
             }
         )
@@ -49,6 +49,12 @@ def test_without_a_target_there_is_nothing_to_pay() -> None:
     assert found.unrestricted.price_pct == 0.0
     assert found.unrestricted.best_step_time_s is not None
     assert math.isclose(found.unrestricted.best_step_time_s, found.plans[0].step_time_s, rel_tol=1e-6)
+
+
+def test_a_target_that_forbids_nothing_costs_what_its_memory_choices_cost() -> None:
+    free = planned("mindspeed-llm", batch=16, vpp=(1,)).unrestricted
+    assert free.price_pct is not None
+    assert free.price_pct >= 0.0
 
 
 def test_a_shorter_search_does_not_ask() -> None:
