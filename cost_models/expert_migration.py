@@ -15,6 +15,7 @@ import numpy as np
 
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import Group, Tier, all_gather_s
+from cost_models.compiled import compiled
 from cost_models.load_balance import (
     Floats,
     Ints,
@@ -92,33 +93,26 @@ def greedy_placements(cases: Sequence[tuple[Floats, int, int]]) -> list[Ints]:
     return np.split(placement, np.cumsum(each)[:-1])
 
 
+@compiled
 def _filled(loads: Floats, places: Ints) -> Ints:
     """Which of `places` [n], each with equally many slots, takes each load [n, items], the heaviest load first.
 
     It is the place with the least load among those with a free slot; of equals the first.
     """
     n, items = loads.shape
-    most = int(places.max(initial=1))
-    if most == 1:
-        return np.zeros((n, items), dtype=np.int64)
-    # Loads of full places are infinite, and of those that a row doesn't have.
-    held = np.where(np.arange(most) < places[:, None], 0.0, np.inf)
-    slots = np.repeat(items // places, most)
-    flat, first = held.ravel(), np.arange(n) * most
-    full = np.array([np.inf, *np.zeros(int(slots.max(initial=1)))])
-    taken = np.empty((items, n), dtype=np.int64)
-    for number, load in enumerate(np.ascontiguousarray(loads.T)):
-        place = held.argmin(axis=1)
-        taken[number] = place
-        place += first
-        left = slots.take(place)
-        left -= 1
-        slots[place] = left
-        sums = flat.take(place)
-        sums += load
-        sums += full.take(left)
-        flat[place] = sums
-    return np.ascontiguousarray(taken.T)
+    taken = np.zeros((n, items), dtype=np.int64)
+    for row in range(n):
+        held = np.zeros(places[row])
+        slots = np.full(places[row], items // places[row])
+        for item in range(items):
+            least = -1
+            for place in range(places[row]):
+                if slots[place] > 0 and (least < 0 or held[place] < held[least]):
+                    least = place
+            taken[row, item] = least
+            slots[least] -= 1
+            held[least] += loads[row, item]
+    return taken
 
 
 def migrate(
