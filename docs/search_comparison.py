@@ -1,4 +1,4 @@
-"""Writes docs/explanation/search_comparison.md and its pictures: plans against published scripts, even layouts, greedy.
+"""Writes docs/search.md and its pictures: plans against published scripts, even layouts, greedy.
 
     python -m docs.search_comparison
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).resolve().parent
 EXAMPLES = DOCS.parent / "examples"
-PAGE = DOCS / "explanation" / "search_comparison.md"
+PAGE = DOCS / "search.md"
 NOTE = "<!-- Made by `python -m docs.search_comparison` from the code. Change the code, not this page. -->"
 SCRIPTS = ("ML020", "ML022", "ML030", "ML031", "ML036", "ML043", "ML049", "ML062", "ML086")
 """Records of MindSpeed-LLM's README on 16 cards or more, the latest of each model."""
@@ -211,7 +211,7 @@ def main() -> None:
     text = f"{NOTE}\n\n{HEAD}\n{table(columns, [row(case) for case in found])}\n"
     for name, picture in drawn.items():
         (DOCS / "explanation" / "figures" / f"{name}.svg").write_text(picture, encoding="utf-8")
-        text += f"\n![{name.replace('_', ' ')}](figures/{name}.svg)\n"
+        text += f"\n![{name.replace('_', ' ')}](explanation/figures/{name}.svg)\n"
     PAGE.write_text(text, encoding="utf-8")
 
 
