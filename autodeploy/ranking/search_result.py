@@ -18,6 +18,7 @@ from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.robust import TOP, at_corners
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.solver.effort import cores
+from autodeploy.solver.solution import OPTIMAL_GAP
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -83,7 +84,7 @@ def finish(
     bound = _bound(frontier, spec.search.objective)
     ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
     gap = ranked[0].gap if ranked else None
-    proved = gap is not None and gap <= 1e-9
+    proved = gap is not None and gap <= OPTIMAL_GAP
     infeasible: Infeasible | None = None
     if not ranked and not frontier.cancelled and not alone:
         infeasible = why_infeasible(spec, profile, context, searched)

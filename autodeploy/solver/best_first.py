@@ -97,11 +97,14 @@ def _searched(
     settled: list[int] = []
     plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
     opening = max(1, budget.quick // OPENING)
-    plans.by_estimate(opening)
+    plans.open_with(opening)
     if frontier.best and not open_.cancelled():
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
-        for look in open_.by_paths(enough_s, lambda: plans.left(opening), budget.paths):
+        for look in open_.by_paths(enough_s, lambda: plans.left(opening), budget):
+            for solved in look.solved:
+                plans.enter(solved)
+                refined.add(solved.index)
             if look.deep:
                 settle()
             elif look.hopeful:

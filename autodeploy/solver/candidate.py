@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import InnerProblem
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.evaluation.unit_costs import UnitCosts
+    from autodeploy.solver.effort import Effort
     from autodeploy.solver.solution import InnerSolution
     from autodeploy.strategies.candidates import Candidates
 
@@ -79,6 +80,30 @@ def quick_plan(
         solution = _solve_quickly(problem, should_cancel)
         solution = replace(solution, bound_s=min(solution.bound_s, lean_s))
     return problem, solution
+
+
+def earnest_plan(
+    candidate: Candidates,
+    context: Context,
+    effort: Effort,
+    enough_s: float,
+    should_cancel: Callable[[], bool] | None,
+    units: UnitCosts | None = None,
+) -> Quick:
+    """One candidate's problem with its best plan, and a bound of the candidate, of no interest above enough_s.
+
+    With whole layers recomputed and without: two problems, as the first needs the memory of one more layer to work in.
+    """
+    classes = _classes(candidate, context, units)
+    choices = memory_choices(candidate, context)
+    found = []
+    for barred in (frozenset({"full"}), frozenset[str]()):
+        if barred or "full" in choices:
+            problem = build_problem(classes, candidate, context, 0, choices=choices - barred)
+            solution = solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=should_cancel)
+            found.append((problem, solution))
+    problem, solution = min(found, key=lambda each: each[1].step_s)
+    return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
 
 
 def _classes(candidate: Candidates, context: Context, units: UnitCosts | None) -> StepClasses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.candidate import quick_plan
+from autodeploy.solver.candidate import earnest_plan, quick_plan
 from autodeploy.solver.outer_bound import outer_bounds_s
 from autodeploy.solver.solve import solve
 from autodeploy.solver.tuple_bounds import TupleBounds, Visit
@@ -62,6 +62,12 @@ class CandidateSolver:
         """A candidate's problem, solved quickly."""
         candidate, units = self.candidate(index)
         return quick_plan(candidate, self._contexts(index), lambda: self.stopped(), units)
+
+    def earnest_plan(self, index: int, effort: Effort, enough_s: float) -> Quick:
+        """A candidate's problem, solved in earnest."""
+        candidate, units = self.candidate(index)
+        context = self._contexts(index)
+        return earnest_plan(candidate, context, effort, enough_s, lambda: self.stopped(), units)
 
     def refined(self, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> InnerSolution:
         """A problem solved in earnest, from a plan that is known."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.memory_prices import Surcharges
     from cost_models.schedule import SchedulePath
 
-STEP: Final = 1 << 12
+STEP: Final = 1 << 6
 """Units by which a layout must be faster than the last where memory takes time: in single units there is no end."""
 FINE: Final = 64
 """Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Budget:
     """Deterministic limits of one search.
 
-    Inner problems solved quickly, slots they may simulate, refined ones, and outer tuples bounded by paths.
+    Inner problems solved quickly, slots they may simulate, refined ones, and outer tuples bounded by paths; earnest:
+    candidates solved in earnest where no bound raises their outer tuple any more.
     narrow : once plans were made, bounds are raised while the gap is larger than this; never below the gap wanted.
     """
 
@@ -34,6 +35,7 @@ class Budget:
     effort: Effort
     paths: int = 700
     narrow: float = 0.0
+    earnest: int = 4
 
 
 @dataclass

@@ -16,6 +16,10 @@ SLOTS: Final = 600_000.0
 """Slots that quick plans of the default effort may simulate: a candidate takes pp x vpp x micro batches of them."""
 
 
+EARNEST: Final = 4
+"""Candidates that may be solved in earnest for a bound, for each that is refined."""
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """Work of an effort: candidates solved quickly, refined ones, bounds by paths in small linear programmes.
@@ -67,5 +71,6 @@ def budget(search: SearchSpec, plans: int, *, alone: bool = False) -> Budget:
         refined=min(level.refined, 4 * search.top_k),
         effort=inner,
         paths=level.paths // (2 if alone else 1),
+        earnest=0 if alone else EARNEST * level.refined,
         narrow=level.narrow,
     )

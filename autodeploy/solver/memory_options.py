@@ -13,6 +13,13 @@ import numpy as np
 from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints, MemoryOption, fill_chunks
 from autodeploy.solver.rivals import connected, maximal_cliques
 
+MOST_COUNTS = 2_000_000
+"""Counts compared at once: about two seconds."""
+
+
+class TooManyCounts(Exception):
+    """The frontier of a stage is too large to be listed."""
+
 
 @lru_cache(maxsize=512)
 def conflicts(options: tuple[MemoryOption, ...]) -> tuple[frozenset[int], ...]:
@@ -127,6 +134,11 @@ def stage_frontier(
     -----
     Component by component of what competes: options that do are branched on, most rivals first; what is independent is
     summed up one by one with dominance, so that the frontier stays small.
+
+    Raises
+    ------
+    TooManyCounts
+        if more than `MOST_COUNTS` would have to be compared at once.
     """
     stage = _Stage(options, chunks, moments, need, free_swap_bytes)
     total = np.array([chunks[:, o.layer_class].sum() for o in options], dtype=np.int64)
@@ -145,7 +157,7 @@ def stage_frontier(
         others = everything - own
         part = _joined(_branch(stage, mine, total, np.zeros(len(options), dtype=np.int64), others))
         part = undominated(part, None, stage.free_swap_bytes - others)
-        frontier = undominated(summed(frontier, part), need, stage.free_swap_bytes - left)
+        frontier = undominated(_few(frontier, part), need, stage.free_swap_bytes - left)
     return frontier
 
 
@@ -189,12 +201,12 @@ def _summed(stage: _Stage, active: tuple[int, ...], most: Ints, chosen: Ints, la
     """Sum of independent options on top of the chosen counts, with dominance after each."""
     frontier = Frontier(chosen[None, :], np.zeros((1, len(stage.moments))), np.zeros(1), np.zeros(1))
     for taken in np.flatnonzero(chosen).tolist():
-        frontier = summed(frontier, _alone(stage, taken, chosen[taken : taken + 1], keep=False))
+        frontier = _few(frontier, _alone(stage, taken, chosen[taken : taken + 1], keep=False))
     left = later + sum(float(most[i]) * stage.options[i].swap_bytes for i in active)
     for index in active:
         left -= float(most[index]) * stage.options[index].swap_bytes
         step = _alone(stage, index, np.arange(most[index] + 1), keep=True)
-        frontier = undominated(summed(frontier, step), None, stage.free_swap_bytes - left)
+        frontier = undominated(_few(frontier, step), None, stage.free_swap_bytes - left)
     return frontier
 
 
@@ -217,6 +229,13 @@ def summed(a: Frontier, b: Frontier) -> Frontier:
         (a.extra_s[:, None] + b.extra_s[None]).ravel(),
         (a.swap_bytes[:, None] + b.swap_bytes[None]).ravel(),
     )
+
+
+def _few(a: Frontier, b: Frontier) -> Frontier:
+    """`summed` of no more than `MOST_COUNTS`."""
+    if len(a.extra_s) * len(b.extra_s) > MOST_COUNTS:
+        raise TooManyCounts
+    return summed(a, b)
 
 
 def _joined(rows: list[Frontier]) -> Frontier:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.solver.candidate import Solved
 from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.outer_bound import shapes_of
+from autodeploy.solver.tuple_bounds import PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.inner_problem import Floats
     from autodeploy.solver.companion import Begun, Companion
+    from autodeploy.solver.frontier import Budget
     from autodeploy.solver.tuple_bounds import Visit
     from autodeploy.strategies.candidates import Candidates, Ints
 
@@ -45,13 +49,14 @@ class Look:
     """Candidates [n] of one outer tuple.
 
     hopeful: its bound by paths is the least of all, and it may be planned, and `soon` those of candidates of some that
-    will probably be next; deep: only bounds are raised from now on.
+    will probably be next; deep: only bounds are raised from now on; solved: candidates of it, in earnest.
     """
 
     rows: Ints
     hopeful: bool = False
     soon: tuple[Ints, ...] = ()
     deep: bool = False
+    solved: tuple[Solved, ...] = ()
 
 
 class _Tuples:
@@ -107,6 +112,7 @@ class OpenBounds:
         self.candidates, self.contexts, self.outer, self.bounds_s = candidates, contexts, outer, bounds_s
         self.here, self.beside, self.should_cancel = here, beside, should_cancel
         self._rests_on = np.zeros(len(bounds_s), dtype=np.int8)
+        self._earnest: set[int] = set()
 
     def cancelled(self) -> bool:
         """Whether the caller wants the search to end."""
@@ -154,15 +160,16 @@ class OpenBounds:
                     self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
         return len(rows) - int((self.bounds_s[rows] < high_s).sum())
 
-    def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], work: int) -> Iterator[Look]:
+    def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], budget: Budget) -> Iterator[Look]:
         """Raise the bounds below enough_s(), always those of the outer tuple with the least.
 
         A tuple is first bounded by paths in a few rounds. While the caller is `planning`, the one with the least bound
-        is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. It
-        ends where the least bound can't be raised any more, or after `work`, in linear programmes of small problems.
-        Meanwhile the companion bounds the least of its tuples.
+        is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. Where
+        no bound raises the least tuple any more, its candidates are solved in earnest. It ends where that doesn't raise
+        it either, or after the budget's paths, in linear programmes of small problems. Meanwhile the companion bounds
+        the least of its tuples.
         """
-        tuples = _Tuples(self.outer, self.bounds_s, enough_s())
+        tuples, work = _Tuples(self.outer, self.bounds_s, enough_s()), budget.paths
         proof, handed_all, told = PROOF * work, False, False
         while work > 0 and not self.cancelled():
             low = tuples.bound_s < enough_s() * (1.0 - MET)
@@ -173,9 +180,14 @@ class OpenBounds:
             handed_all = not handing or number is None
             if number is None or self._raised(tuples, number):
                 continue
-            if tuples.finished[number]:
-                return
             rows = tuples.rows[number]
+            if tuples.finished[number]:
+                solved = self._in_earnest(rows, enough_s(), budget)
+                if not solved:
+                    return
+                work -= sum(math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
+                yield Look(rows, deep=handed_all, solved=solved)
+                continue
             if handing and tuples.visits[number]:
                 tuples.aside[number] = True
                 soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), SOON))
@@ -194,6 +206,24 @@ class OpenBounds:
             begun = self._begin(tuples, away, enough_s(), work)
             work -= self._here(tuples, near, enough_s(), work) + self._end(tuples, begun)
             yield Look(rows, deep=handed_all)
+
+    def _in_earnest(self, rows: Ints, enough_s: float, budget: Budget) -> tuple[Solved, ...]:
+        """The two candidates with the least bounds of some, solved; none where the least one is, or too many are."""
+        known = self._earnest
+        by_bound = rows[np.argsort(self.bounds_s[rows], kind="stable")].tolist()
+        if by_bound[0] in known or len(known) >= budget.earnest:
+            return ()
+        here, *others = [each for each in by_bound if each not in known and self.bounds_s[each] < enough_s][:2]
+        begun = [self.beside.begin(CandidateSolver.earnest_plan, each, budget.effort, enough_s) for each in others]
+        plans = [(here, self.here.earnest_plan(here, budget.effort, enough_s))]
+        plans += [(other, plan) for other, each in zip(others, begun, strict=True) if (plan := each.result())]
+        found = []
+        for index, (problem, solution) in plans:
+            candidate, units = self.here.candidate(index)
+            known.add(index)
+            self.raise_to(index, solution.bound_s)
+            found.append(Solved(index, candidate, self.contexts(index), problem, solution, units))
+        return tuple(found)
 
     def _raised(self, tuples: _Tuples, number: int) -> bool:
         """Whether a tuple's candidates were planned since, and are known to be slower."""

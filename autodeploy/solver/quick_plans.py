@@ -58,6 +58,11 @@ class QuickPlans:
         made = max(self.frontier.solved, self._looked)
         return made < self.budget.quick - kept and self._slots < self.budget.slots
 
+    def open_with(self, count: int) -> None:
+        """The first plans, in the order of their estimate. Outer tuples that bounds rule out by then cost nothing."""
+        self.by_estimate(count)
+        self._looked = min(self._looked, self.frontier.solved)
+
     def by_estimate(self, count: int, *, again: bool = False) -> None:
         """Plans in the order of their estimate, until `count` candidates are solved; more where there are none yet.
 
@@ -127,7 +132,7 @@ class QuickPlans:
         solved = Solved(index, candidate, self.open.contexts(index), *self._ahead.plan(index, soon), units)
         self._slots += float(solved.problem.pp * solved.problem.vpp * solved.problem.micro_batches)
         others.append(solved)
-        self._enter(solved)
+        self._keep(solved)
         self.report(index)
 
     def _next(self, position: int, count: int) -> list[int]:
@@ -177,7 +182,12 @@ class QuickPlans:
         best = self.frontier.best
         return best[self.top_k - 1].solution.step_s if len(best) >= self.top_k else math.inf
 
-    def _enter(self, solved: Solved) -> None:
+    def enter(self, solved: Solved) -> None:
+        """Take over a candidate that was solved elsewhere."""
+        self._solved.setdefault(int(self.open.outer[solved.index]), []).append(solved)
+        self._keep(solved)
+
+    def _keep(self, solved: Solved) -> None:
         """Keep a solved candidate if it is the best of its outer tuple."""
         self.frontier.solved += 1
         self.open.raise_to(solved.index, solved.solution.bound_s)

@@ -17,7 +17,7 @@ from autodeploy.evaluation.inner_problem import (
     stage_bytes,
 )
 from autodeploy.solver.bounds import most_saved
-from autodeploy.solver.memory_options import Frontier, num_branches, stage_frontier
+from autodeploy.solver.memory_options import Frontier, TooManyCounts, num_branches, stage_frontier
 from autodeploy.solver.nested_options import nested_frontier
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class StageChoices:
         )
         self._bare: dict[Chunks, _Bare] = {}
         self._frontiers: dict[Chunks, Frontier] = {}
+        self._too_many: set[Chunks] = set()
         self._with_mask: dict[Chunks, tuple[Ints, ChunkTimes, np.ndarray]] = {}
 
     def get(self, stage: int, chunks: Chunks) -> StageChoice | None:
@@ -229,11 +230,19 @@ class StageChoices:
 
     def _listed(self, chunks: Chunks) -> bool:
         """Whether all counts are compared: with one chunk a stage, unless its layers and options are too many."""
-        if self.problem.vpp > 1:
+        if self.problem.vpp > 1 or chunks in self._too_many:
             return False
         return num_branches(self.problem.options, np.array(chunks, dtype=np.int64).sum(axis=0)) <= MOST_BRANCHES
 
     def _frontier(self, stage: int, chunks: Chunks, need: Floats, bare: _Bare) -> Frontier:
+        """All counts that no other beats, or those of a few sets of options where they are too many to be listed."""
+        try:
+            return self._all_or_nested(stage, chunks, need, bare)
+        except TooManyCounts:
+            self._too_many.add(chunks)
+            return self._all_or_nested(stage, chunks, need, bare)
+
+    def _all_or_nested(self, stage: int, chunks: Chunks, need: Floats, bare: _Bare) -> Frontier:
         """With one chunk a stage the frontier is the same on all stages, but for the number in flight.
 
         With several moments only the worst (two, when swaps cost no time) are compared: a relaxation.

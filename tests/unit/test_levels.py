@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import plan
 from autodeploy.solver.levels import LEVELS, USUAL, budget
 from autodeploy.specs.search import SearchSpec
 
@@ -49,3 +51,18 @@ def test_plans_alone_are_proven_half_and_robust_ones_are_all_made() -> None:
     robust = budget(SearchSpec.model_validate({"robust": "regret"}), 50)
     assert robust.quick == 50 + USUAL.quick
     assert robust.slots > of().slots
+
+
+def test_with_one_chunk_a_stage_a_deep_search_proves_the_best_plan() -> None:
+    spec = {
+        "model": "llama2-70b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+        "training": {"seq_length": 4096, "global_batch_size": 32},
+        "search": {"target": "any", "gap": 0.0, "fix": {"vpp": 1, "cp": 1, "tp": 4, "micro_batch_size": 1}},
+    }
+    gaps = {}
+    for effort in ("default", "deep"):
+        document = {**spec, "search": {**spec["search"], "effort": effort}}  # type: ignore[dict-item]
+        gaps[effort] = plan(read_spec_document(document)).optimality
+    assert not gaps["default"].proved
+    assert gaps["deep"].proved

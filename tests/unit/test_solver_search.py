@@ -158,9 +158,12 @@ def test_importing_the_solver_leaves_ortools_alone() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_counts_that_are_too_many_to_compare_are_proposed_and_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lowered", ["stage_choices.MOST_BRANCHES", "memory_options.MOST_COUNTS"])
+def test_counts_that_are_too_many_to_compare_are_proposed_and_prove_nothing(
+    lowered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exact = [solve(problem(limit_bytes=limit)) for limit in (12.0, 26.0, 28.0, 30.0, 34.0)]
-    monkeypatch.setattr("autodeploy.solver.stage_choices.MOST_BRANCHES", 0)
+    monkeypatch.setattr(f"autodeploy.solver.{lowered}", 4 if lowered.endswith("COUNTS") else 0)
     for limit, best in zip((12.0, 26.0, 28.0, 30.0, 34.0), exact, strict=True):
         proposed = solve(problem(limit_bytes=limit))
         assert (proposed.layout is None) == (best.layout is None)
