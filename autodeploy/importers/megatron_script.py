@@ -54,6 +54,7 @@ def import_launch_script(text: str, variables: Mapping[str, str] | None = None, 
         environment=script.environment,
         kept=kept,
         plan_id=plan_id_of(text),
+        flags={flag.name: flag.text for flag in script.flags.values()},
     )
 
 
