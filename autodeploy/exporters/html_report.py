@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 UNWRAPPED = 10_000
 
 
-def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+def export(plan_set: PlanSet, plan: Plan, lang: Language = "en") -> Artefact:
     """The plan in detail and the ranking it comes from."""
-    return Artefact(render_html(plan_set, plan=plan), "text/html", f"{plan.plan_id}.html")
+    return Artefact(render_html(plan_set, lang, plan=plan), "text/html", f"{plan.plan_id}.html")
 
 
 def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
