@@ -70,11 +70,11 @@ Server = Annotated[
 
 
 def read_spec(name: str) -> Spec:
-    """The spec in a file, or on stdin for `-`."""
+    """The spec in a file, or on stdin for `-`; what should be checked of its model is told."""
     from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 
     if name != "-":
-        return read_spec_file(Path(name))
+        return read_spec_file(Path(name), _doubt)
     import sys
 
     from autodeploy.errors import SpecError
@@ -83,4 +83,11 @@ def read_spec(name: str) -> Spec:
     text = sys.stdin.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise SpecError(f"stdin has more than {MAX_BYTES:,} characters")
-    return read_spec_document(load_yaml(text), base_dir=Path())
+    return read_spec_document(load_yaml(text), base_dir=Path(), doubt=_doubt)
+
+
+def _doubt(said: str) -> None:
+    from autodeploy.cli.output import tell
+    from autodeploy.reports.translation import translated
+
+    tell("doubt", text=translated(said, spoken()))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.spec import Spec
 
+UNNAMED = "imported model"
 Kind = Literal["spec", "plan-set", "hf-config", "launch-script", "mindformers-yaml"]
 
 

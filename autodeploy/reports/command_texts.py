@@ -11,6 +11,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     # talk of several commands
     "written": ("written to {file}", "已写入 {file}"),
     "note": ("note: {text}", "注意：{text}"),
+    "doubt": ("hf_config: {text}", "hf_config：{text}"),
     "planning": ("planning", "规划中"),
     "stopping": (
         "stopping with the best plan so far; press Ctrl-C again to leave at once",

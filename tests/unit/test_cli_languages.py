@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -189,3 +190,19 @@ def test_single_changes_have_names() -> None:
     assert change_name("zh", "swap_optimizer:off") == "关闭换出优化器状态"
     assert change_name("en", "recompute_full:12") == "recompute 12 layers of each stage"
     assert change_name("en", "coc") == "coc"
+
+
+def test_a_plan_of_an_unknown_architecture_says_so(chinese: Any, tmp_path: Path) -> None:
+    """Its sizes are read as Llama's: whoever plans is told before the figures."""
+    config = {"architectures": ["NewForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 32000}
+    config |= {"num_attention_heads": 8, "intermediate_size": 4096, "some_new_key": 3, "d_model": 2048}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    spec = {"model": {"hf_config": "config.json"}, "cluster": {"profile": "ascend-800t-a2", "num_npus": 8}}
+    spec |= {"training": {"seq_length": 4096, "global_batch_size": 8}, "strategy": {"tp": 1}}
+    path = tmp_path / "spec.yaml"
+    path.write_text(json.dumps(spec))
+    _, _, told = chinese("estimate", str(path))
+    assert "hf_config：未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果" in told
+    assert "hf_config：/d_model = 2048，但 /hidden_size 为 1024" in told
+    assert "hf_config：未知的键，请确认它们不改变模型形状：some_new_key" in told
+    assert "hf_config: architecture NewForCausalLM is unknown" in chinese("estimate", str(path), "--lang", "en")[2]
