@@ -21,6 +21,9 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "memory": ("memory on the card", "卡上内存"),
     "slowdown": ("slower than the best plan", "比最优方案慢"),
     "baseline": ("slower than the baseline", "比基线慢"),
+    "slowdown_faster": ("faster than the best plan of a short search", "比短搜索的最优方案快"),
+    "baseline_faster": ("faster than the baseline", "比基线快"),
+    "slower_allowed": ("{pct} % slower is allowed", "允许慢 {pct} %"),
     "mfu": ("MFU", "MFU"),
     "no_best": ("the search found no plan that fits", "搜索未找到放得下的方案"),
     "memory_line": (
