@@ -158,6 +158,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "{target} 的启动规则代价 {price} %：不受限时为 {step} s",
     ),
     "warning": ("warning: {text}", "注意：{text}"),
+    "features_off": ("off ({reason}): {names}", "未使用（{reason}）：{names}"),
     "not_reproducible": (
         "warning: the time limit was reached, so another run may differ",
         "注意：达到时间上限，再次运行的结果可能不同",
