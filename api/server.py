@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from api.app import create_app
+from api.ui.warm_up import warm_up
 from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.logs import configure_logging
@@ -83,6 +85,7 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
     )
+    threading.Thread(target=warm_up, args=(planner,), name="warm-up", daemon=True).start()
     # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _Server(config, app).run()
