@@ -35,7 +35,11 @@
       status.replaceChildren();
       return;
     }
-    const answer = await fetch("/new/read", { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const answer = await fetch("/new/read", {
+      method: "POST",
+      headers: { "Accept-Language": document.documentElement.lang },
+      body: new URLSearchParams(new FormData(form)),
+    });
     if (answer.ok && number === asked) show(await answer.json());
   };
 
