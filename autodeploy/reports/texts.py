@@ -55,6 +55,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "error_cancelled": ("cancelled: {text}", "已取消：{text}"),
     # the run of weeks
     "run_steps": ("{tokens} tokens: {days} days of steps", "{tokens} tokens：纯训练 {days} 天"),
+    "run_steps_part": (
+        "{trained} of {tokens} tokens: {days} days of steps",
+        "{tokens} tokens 中的 {trained}：纯训练 {days} 天",
+    ),
     "run_total": (
         "with checkpoints and failures {days} days, {card_hours} card-hours, goodput {goodput} %",
         "计入检查点与故障共 {days} 天，{card_hours} 卡时，有效训练占比 {goodput} %",
