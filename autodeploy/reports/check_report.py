@@ -30,7 +30,9 @@ def render_check(report: CheckReport, lang: Language = "en") -> str:
     ]
     for gate in report.gates:
         mark = tell(lang, "gate_passed" if gate.passed else "gate_failed")
-        lines += wrap(f"{mark} {gate_title(gate, lang)}: {gate_words(gate, lang)}", indent="  ", hanging="     ")
+        lines += wrap(
+            f"{mark} {gate_title(gate, lang)}{say(lang, 'colon')}{gate_words(gate, lang)}", indent="  ", hanging="     "
+        )
     for fact in [*facts(report, lang), *advice(report, lang)]:
         lines += wrap(fact, indent="  ", hanging="  ")
     return "".join(line.rstrip() + "\n" for line in lines)
@@ -93,9 +95,10 @@ def _is_faster(gate: Gate) -> bool:
 def gate_words(gate: Gate, lang: Language) -> str:
     """The value of a gate and its limit."""
     if gate.limit is None:
-        return f"{percent(abs(gate.value))} %, {tell(lang, 'told')}"
+        return f"{percent(abs(gate.value))} %{say(lang, 'comma')}{tell(lang, 'told')}"
     if _is_faster(gate):
-        return f"{percent(-gate.value)} %, {tell(lang, 'slower_allowed', pct=percent(gate.limit))}"
+        allowed = tell(lang, "slower_allowed", pct=percent(gate.limit))
+        return f"{percent(-gate.value)} %{say(lang, 'comma')}{allowed}"
     sign = (">=" if gate.passed else "<") if gate.name == "mfu" else ("<=" if gate.passed else ">")
     return f"{percent(gate.value)} % {sign} {percent(gate.limit)} %"
 
@@ -150,7 +153,8 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
     lines += [tell(lang, "broken_rule", rule=translated(rule, lang)) for rule in report.broken_rules]
     lines += [tell(lang, "contradiction", text=translated(text, lang)) for text in report.contradictions]
     if report.unknown_flags:
-        lines.append(tell(lang, "unknown_flags", flags=", ".join(report.unknown_flags)))
+        flags = say(lang, "comma").join(translated(flag, lang) for flag in report.unknown_flags)
+        lines.append(tell(lang, "unknown_flags", flags=flags))
     return lines
 
 

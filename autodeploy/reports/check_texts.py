@@ -69,7 +69,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "take_best": ("take the best plan's layout instead", "请改用最优方案的布局"),
     "broken_rule": ("the framework may refuse it: {rule}", "框架可能拒绝启动：{rule}"),
     "contradiction": ("contradiction in the file: {text}", "文件自相矛盾：{text}"),
-    "unknown_flags": ("flags not understood and not used: {flags}", "未识别、未使用的参数：{flags}"),
+    "unknown_flags": ("flags or keys not understood and not used: {flags}", "未识别、未使用的参数或键：{flags}"),
     "part_weights": ("weights", "权重"),
     "part_gradients": ("gradients", "梯度"),
     "part_optimizer": ("optimizer states", "优化器状态"),

@@ -166,11 +166,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "contradiction": ("contradiction: {source} = {value}: {reason}", "矛盾：{source} = {value}：{reason}"),
     "no_cluster": (
         "no cluster: the file does not name its chips; give --cluster PROFILE for a whole spec",
-        "缺少集群：文件没有写明所用的芯片；给出 --cluster PROFILE 可得完整输入",
+        "缺少集群：文件没有写明所用的芯片；给出 --cluster PROFILE 可得完整规格",
     ),
     "line": ("line", "行"),
     "in_the_file": ("in the file", "文件中"),
-    "in_the_spec": ("in the spec", "输入中"),
+    "in_the_spec": ("in the spec", "规格中"),
     "value": ("value", "值"),
     "why": ("why", "原因"),
     "taken": ("taken", "已采用"),

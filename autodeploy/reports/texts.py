@@ -10,6 +10,7 @@ LANGUAGES: tuple[Language, ...] = ("en", "zh")
 _TEXTS: dict[str, tuple[str, str]] = {
     "comma": (", ", "，"),
     "semicolon": ("; ", "；"),
+    "colon": (": ", "："),
     "and": (" and ", "、"),
     # header
     "on": ("on", "@"),

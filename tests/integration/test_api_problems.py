@@ -201,3 +201,16 @@ async def test_a_problem_is_told_in_the_language_that_is_asked_for(client: httpx
         "/new/read", data={"spec": "a: [1"}, headers={"Accept-Language": "zh", "Origin": "http://test"}
     )
     assert read.json()["errors"][0]["message"] == "第 1 行第 4 列：没有用 ] 闭合"
+
+
+async def test_a_pasted_configuration_of_an_unknown_architecture_is_doubted(client: httpx.AsyncClient) -> None:
+    config = {"architectures": ["NewForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 32_000}
+    config |= {"num_attention_heads": 8, "intermediate_size": 4096, "some_new_key": 3}
+    beside = {"cluster": "cloudmatrix-384", "num_npus": "8", "seq_length": "4096", "global_batch_size": "64"}
+    headers = {"Accept-Language": "zh", "Origin": "http://test"}
+    read = await client.post("/new/read", data={"spec": json.dumps(config), **beside}, headers=headers)
+    assert read.json()["errors"] == []
+    assert read.json()["doubts"] == [
+        "未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果",
+        "未知的键，请确认它们不改变模型形状：some_new_key",
+    ]

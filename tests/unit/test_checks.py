@@ -246,7 +246,7 @@ def test_a_launch_that_beats_the_best_plan_is_called_faster(good: CheckReport) -
     held = told.model_copy(update={"limit": 0.05})
     assert gate_title(told, "en") == "faster than the best plan of a short search"
     assert gate_words(told, "en") == "2.2 %, no limit given"
-    assert gate_words(held, "zh") == "2.2 %, 允许慢 5.0 %"
+    assert gate_words(held, "zh") == "2.2 %，允许慢 5.0 %"
     report = good.model_copy(update={"gates": (held,)})
     for text in (render_check(report), render_check_markdown(report)):
         assert "faster than the best plan" in text

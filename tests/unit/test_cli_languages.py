@@ -117,6 +117,12 @@ def test_a_broken_file_is_refused_in_chinese_with_its_place(chinese: Any, tmp_pa
     assert told == "错误：spec.yaml：第 3 行第 9 列：缺少 ',' 或 }\n"
 
 
+def test_a_broken_json_file_is_refused_in_chinese(chinese: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "spec.json"
+    broken.write_text('{"model": "llama2-7b",,}')
+    assert chinese("plan", str(broken))[2] == "错误：spec.json：第 1 行第 23 列：不是 JSON：应为双引号括起的键名\n"
+
+
 def words_of(text: str) -> list[str]:
     """Lines that hold words of English: three letters and a blank after them."""
     return [line for line in text.splitlines() if re.search(r"\b[a-z]{3,} [a-z]{3,} [a-z]{2,}", line)]
