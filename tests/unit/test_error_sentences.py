@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.errors import SpecError
+from autodeploy.exporters.feature_arguments import NO_FLAG, NO_FLAG_IN_MEGATRON
+from autodeploy.exporters.registry import FORMATS, export
 from autodeploy.importers.documents import load_yaml
 from autodeploy.reports.translation import translated
+from autodeploy.specs.features import FEATURES
 from hardware_profiles.yaml_faults import _FAULTS
+from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,3 +128,23 @@ def test_a_broken_yaml_text_is_refused_in_plain_words_with_its_place(text: str, 
         load_yaml(text)
     assert str(caught.value) == told
     assert CHINESE.search(translated(told, "zh"))
+
+
+def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
+    """Those that are put together from tables too: every feature at once, for every framework."""
+    features = tuple(sorted(FEATURES))
+    plan = factories.plan(1)
+    strategy = plan.strategy.model_copy(update={"features": features, "swap": ("attention",)})
+    plan_set = factories.plan_set()
+    said: set[str] = set()
+    for to, known in FORMATS.items():
+        if known.of_timeline:
+            continue
+        schedule = "1f1b" if strategy.schedule in known.lacks else strategy.schedule
+        changed = plan.model_copy(update={"strategy": strategy.model_copy(update={"schedule": schedule})})
+        said |= set(export(plan_set, changed, to).notes)
+    assert len(said) > 15
+    assert any("has no flag: it" in text for text in said)
+    assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
+    reasons = {*NO_FLAG.values(), *NO_FLAG_IN_MEGATRON.values()}
+    assert [text for text in sorted(reasons) if not CHINESE.search(translated(text, "zh"))] == []
