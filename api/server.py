@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from autodeploy.settings import Settings
 
 
+WARM_UP_AFTER_S = 5.0  # searches that waited for the server go first
+
+
 class _Server(uvicorn.Server):
     """Tells the app at once that it should stop: streams and waits end, so that requests can drain."""
 
@@ -85,7 +88,9 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
     )
-    threading.Thread(target=warm_up, args=(planner,), name="warm-up", daemon=True).start()
+    warming = threading.Timer(WARM_UP_AFTER_S, warm_up, args=(planner,))
+    warming.daemon = True
+    warming.start()
     # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _Server(config, app).run()
