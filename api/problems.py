@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from api.ui.languages import language_of
 from autodeploy.errors import (
     AccessError,
     AutoDeployError,
@@ -24,6 +25,7 @@ from autodeploy.errors import (
     UnknownCallerError,
     UnsupportedError,
 )
+from autodeploy.reports.translation import translated
 from autodeploy.specs.validation import pointer
 from autodeploy.store.database import DATABASE_ERRORS
 
@@ -101,19 +103,24 @@ def problem_response(
     errors: list[FieldProblem] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """A problem document about this request."""
+    """A problem document about this request, `detail` and `hint` in the language that it asks for."""
+    lang = language_of(request)
     title = _TITLES.get(slug) or http.HTTPStatus(status).phrase
     problem = Problem(
         type=TYPE_PREFIX + slug,
         title=title,
         status=status,
-        detail=detail,
-        hint=hint,
+        detail=translated(detail, lang),
+        hint=translated(hint, lang),
         instance=request.url.path,
         request_id=getattr(request.state, "request_id", ""),
-        errors=errors or [],
+        errors=[
+            FieldProblem(pointer=e.pointer, detail=translated(e.detail, lang), hint=translated(e.hint, lang))
+            for e in errors or ()
+        ],
     )
-    return JSONResponse(problem.model_dump(), status, headers, media_type=MEDIA_TYPE)
+    about = {"Content-Language": lang, "Vary": "Accept-Language", **(headers or {})}
+    return JSONResponse(problem.model_dump(), status, about, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

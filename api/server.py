@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from api.app import create_app
+from api.ui.warm_up import warm_up
 from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.logs import configure_logging
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from autodeploy.settings import Settings
+
+
+WARM_UP_AFTER_S = 5.0  # searches that waited for the server go first
 
 
 class _Server(uvicorn.Server):
@@ -83,6 +88,9 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
     )
+    warming = threading.Timer(WARM_UP_AFTER_S, warm_up, args=(planner,))
+    warming.daemon = True
+    warming.start()
     # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _Server(config, app).run()

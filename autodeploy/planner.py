@@ -518,8 +518,8 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     SpecError
         if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
-    found = predict(prepare(spec), strategy)
-    return pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
+    _, context, candidate, classes, layout = _estimated(strategy, _context_for(prepare(spec), strategy, None))
+    return pipeline_timeline(classes, candidate, context, 0, layout)
 
 
 def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:

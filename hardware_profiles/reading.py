@@ -14,6 +14,7 @@ from ruamel.yaml.events import AliasEvent
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.quantities import json_pointer, quantities
 from hardware_profiles.schema import FIELDS_ERROR, ProfileDocument
+from hardware_profiles.yaml_faults import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +60,8 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     try:
         content = parser.load(text)
     except (YAMLError, ValueError) as error:
-        raise ProfileError(f"{name} is not valid YAML: {_one_line(error)}", hint="mend the syntax there") from None
+        message = f"{name} is not valid YAML: {fault_of(error, text)}"
+        raise ProfileError(message, hint="mend the syntax there") from None
     if not isinstance(content, dict):
         raise ProfileError(f"{name} does not hold a mapping", hint="start from one of the shipped profiles")
     return content
@@ -123,9 +125,3 @@ def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
 def _invalid(name: str, problems: list[FieldProblem]) -> ProfileError:
     shown = "; ".join(f"{problem.path or '/'}: {problem.message}" for problem in problems[:20])
     return ProfileError(f"{name} is not a valid profile: {shown}", problems=tuple(problems))
-
-
-def _one_line(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-    return f"{getattr(error, 'problem', None) or str(error).splitlines()[0]}{place}"

@@ -1,6 +1,6 @@
 """/v1/plans and /v1/estimates."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -43,9 +43,10 @@ async def export_plan(
     services: ServicesDep,
     plan_id: PlanId,
     to: Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])],
+    lang: Annotated[Literal["en", "zh"], Query(description="the language of html and markdown")] = "en",
 ) -> Response:
     """Review a generated file before you launch it."""
-    artefact = await run_slowly(request, lambda: services.export(services.searches.plan(plan_id), to))
+    artefact = await run_slowly(request, lambda: services.export(services.searches.plan(plan_id), to, lang))
     disposition = f'attachment; filename="{artefact.filename}"'
     return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
 

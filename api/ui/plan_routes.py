@@ -16,7 +16,9 @@ from api.ui.routes import ViewsOfApp, not_found, refused, see
 from api.ui.run_page import run_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
+from autodeploy.importers.hf_config import unknown_parts
 from autodeploy.reports.comparison import row_title, rows_in_words
+from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices
 from autodeploy.services.comparisons import MOST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
@@ -92,10 +94,14 @@ def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSON
     """What a pasted file says, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
     if is_foreign(request):
         return JSONResponse({}, 403)
+    lang = language_of(request)
     try:
         imported = views.read_text(values.get("spec", ""), values)
     except SpecError as error:
-        faults = [{"pointer": e.path, "message": e.message, "hint": e.hint} for e in error.errors]
+        faults = [
+            {"pointer": e.path, "message": translated(e.message, lang), "hint": translated(e.hint, lang)}
+            for e in error.errors
+        ]
         return JSONResponse({"kind": None, "errors": faults})
     notes = imported.diagnostics
     return JSONResponse(
@@ -104,7 +110,10 @@ def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSON
             "errors": [],
             "taken": len(notes.taken),
             "defaulted": [f"{note.field} = {note.value}" for note in notes.defaulted],
-            "contradicted": [f"{note.source} = {note.value}: {note.reason}" for note in notes.contradicted],
+            "doubts": [translated(text, lang) for text in unknown_parts(notes)] if imported.kind == "hf-config" else [],
+            "contradicted": [
+                translated(f"{note.source} = {note.value}: {note.reason}", lang) for note in notes.contradicted
+            ],
             "unknown": [flag.name for flag in imported.kept],
         }
     )

@@ -272,13 +272,3 @@ def extent_words(extent: Mapping[str, tuple[int, int]]) -> str:
     """`m 512-8192, n 1024`."""
     parts = [f"{axis} {low:,}" if low == high else f"{axis} {low:,}-{high:,}" for axis, (low, high) in extent.items()]
     return ", ".join(parts)
-
-
-def class_lines(report: UnmeasuredReport) -> list[str]:
-    """A line a class with something unmeasured: what, how much of it, how far it reaches, what stands in."""
-    return [
-        f"{each.profile}: {each.kind.replace('_', ' ')}: {each.unmeasured} of {each.shapes} "
-        f"({extent_words(each.extent)}), {each.number} is {each.number_kind}"
-        for each in report.classes
-        if each.unmeasured
-    ]

@@ -9,6 +9,8 @@ from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.importers.imported import Imported
     from autodeploy.specs.spec import Spec
 
@@ -17,13 +19,17 @@ LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml"})
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A spec with a strategy. `features`: exactly those that are on; None: those of the spec."""
+    """A spec with a strategy. `features`: exactly those that are on; None: those of the spec.
+
+    `flags` are those of its script with their values; None where it has no script.
+    """
 
     spec: Spec
     features: frozenset[str] | None = None
     source: str = "spec"
     contradictions: tuple[str, ...] = ()
     unknown_flags: tuple[str, ...] = ()
+    flags: Mapping[str, str] | None = None
 
 
 def launch_of(
@@ -47,5 +53,6 @@ def launch_of(
     if imported.kind in LAUNCH_FILES:
         features = frozenset(spec.strategy.features) | unnamed_features(spec.cluster.profile)
     contradictions = tuple(f"{note.source} = {note.value}: {note.reason}" for note in imported.diagnostics.contradicted)
-    unknown = tuple(f"{flag.name} (line {flag.line})" for flag in imported.kept)
-    return Launch(spec, features, imported.kind, contradictions, unknown)
+    unknown = tuple(f"{flag.name} (line {flag.line})" if flag.line else flag.name for flag in imported.kept)
+    flags = imported.flags if imported.kind == "launch-script" else None
+    return Launch(spec, features, imported.kind, contradictions, unknown, flags)

@@ -214,7 +214,7 @@ def _one_of_each_kind(tried: list[Tried]) -> list[Tried]:
 
 def _remedy(launch: Launch, plan: Plan, tried: Tried) -> Remedy:
     assert launch.spec.strategy is not None
-    flags = flag_changes(launch.spec, plan, tried.plan)
+    flags = flag_changes(launch.spec, plan, tried.plan, launch.flags)
     before = launch.spec.strategy.model_dump(mode="json")
     after = tried.strategy.model_dump(mode="json")
     return Remedy(

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodeploy.cli.exits import GATE_FAILED
-from autodeploy.cli.options import ListFormat, Output, SimpleFormat, read_spec
+from autodeploy.cli.options import Lang, ListFormat, Output, SimpleFormat, Tongue, language, read_spec
 
 if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.ablation import AblationReport, AblationRow
 
 app = typer.Typer()
 WITHIN_SHARE = 0.8  # of the published figures, for the command to pass
-TITLES = {
-    "baseline": "All features off",
-    "alone": "Each alone, against all off",
-    "cumulative": "One after the other, against the row above",
-    "leave_one_out": "Each left out, against all on",
-}
+MODES = ("baseline", "alone", "cumulative", "leave_one_out")
 
 
 @app.command(epilog="Example: autodeploy ablate spec.yaml --order adaptive_pipe,edpb")
@@ -33,6 +29,7 @@ def ablate(
     order: Annotated[str, typer.Option("--order", metavar="FEATURE,...", help="order of the cumulative rows")] = "",
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Switch features of a strategy one at a time; or compare the published effects with this model.
 
@@ -46,7 +43,7 @@ def ablate(
         from autodeploy.ablation.published import ablate_published
 
         report = ablate_published(cases or CASES, tell=talk)
-        text = published_text(report)
+        text = published_text(report, language(lang))
     else:
         from autodeploy.ablation.ablate import ablate as ablate_spec
         from autodeploy.errors import SpecError
@@ -55,39 +52,47 @@ def ablate(
             raise SpecError("give a spec, or --published", hint="autodeploy ablate examples/llama2_70b_32.yaml")
         names = [name.strip() for name in order.split(",") if name.strip()]
         report = ablate_spec(read_spec(spec), order=names)
-        text = ablation_text(report)
+        text = ablation_text(report, language(lang))
     write_report(report.model_dump_json(indent=2) if output_format is ListFormat.JSON else text, output)
     within = [row.within_tolerance for row in report.rows if row.within_tolerance is not None]
     if published and sum(within) < WITHIN_SHARE * len(within):
         raise typer.Exit(GATE_FAILED)
 
 
-def ablation_text(report: AblationReport) -> str:
+def ablation_text(report: AblationReport, lang: Language = "en") -> str:
     """A table for each way to switch."""
     from autodeploy.cli.output import table_text
+    from autodeploy.reports.command_texts import command_text
 
     blocks = []
-    for mode, title in TITLES.items():
-        rows = [_cells(row) for row in report.rows if row.mode == mode]
-        columns = ["feature", "s/step", "throughput", "GiB", "what moved"]
-        blocks.append(f"{title}\n{table_text(columns, rows, right=frozenset({1, 2, 3}))}")
+    names = ("feature", "step_column", "throughput", "moved")
+    feature, step, throughput, moved = (command_text(lang, name) for name in names)
+    for mode in MODES:
+        rows = [_cells(row, lang) for row in report.rows if row.mode == mode]
+        table = table_text([feature, step, throughput, "GiB", moved], rows, right=frozenset({1, 2, 3}))
+        blocks.append(f"{command_text(lang, mode)}\n{table}")
     return "\n".join(blocks)
 
 
-def _cells(row: AblationRow) -> list[str]:
+def _cells(row: AblationRow, lang: Language) -> list[str]:
+    from autodeploy.reports.texts import PART_NAMES, part_name, say
     from autodeploy.reports.wording import seconds
 
     assert row.step_time_s is not None
     assert row.peak_memory_gib is not None
-    moved = ", ".join(f"{part.removesuffix('_s')} {change:+.3g} s" for part, change in list(row.moved.items())[:2])
+    moved = say(lang, "comma").join(
+        f"{part_name(lang, part) if part in PART_NAMES else part} {change:+.3g} s"
+        for part, change in list(row.moved.items())[:2]
+    )
     change = "" if row.mode == "baseline" else f"{row.predicted:+.1f} %"
     room = "" if row.fits else " !"
     return [row.feature, seconds(row.step_time_s), change, f"{row.peak_memory_gib:.1f}{room}", moved]
 
 
-def published_text(report: AblationReport) -> str:
+def published_text(report: AblationReport, lang: Language = "en") -> str:
     """Published against predicted, then how many are within tolerance and why the others are not."""
     from autodeploy.cli.output import table_text
+    from autodeploy.reports.command_texts import command_text
 
     rows = [
         [
@@ -95,13 +100,13 @@ def published_text(report: AblationReport) -> str:
             f"{row.published:.4g} {row.unit}",
             f"{row.predicted:.4g}",
             row.tolerance or "",
-            "within" if row.within_tolerance else "MISS",
+            command_text(lang, "within" if row.within_tolerance else "miss"),
         ]
         for row in report.rows
     ]
-    columns = ["effect", "published", "predicted", "tolerance", ""]
+    columns = [command_text(lang, name) for name in ("effect", "published", "predicted", "tolerance", "verdict")]
     lines = [table_text(columns, rows, right=frozenset({1, 2}))]
     lines += [f"{row.case}: {row.feature}: {row.reason}\n" for row in report.rows if row.reason]
     within = sum(bool(row.within_tolerance) for row in report.rows)
-    lines.append(f"{within} of {len(report.rows)} figures within their tolerance\n")
+    lines.append(command_text(lang, "within_count", within=within, count=len(report.rows)) + "\n")
     return "\n".join(lines)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autodeploy.cli.options import Lang, Tongue
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,6 +38,7 @@ def calibrate(
     ] = None,
     op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Fit a handful of efficiencies with physical meaning; the overlay says what to and how well."""
     from autodeploy.cli.output import write_report
@@ -65,11 +68,12 @@ def _is_record_file(file: Path) -> bool:
 def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:
     from autodeploy.calibration.calibrate import calibrate as fit
     from autodeploy.calibration.calibrate import overlay_of
+    from autodeploy.cli.output import tell
     from autodeploy.specs.record import read_records
 
     result = fit([record for file in files for record in read_records(file)], profile)
-    typer.echo(f"{len(result.records)} runs on {profile}", err=True)
-    _tell_factors(result.fit.factors(), "of its prior")
+    tell("runs_on", count=len(result.records), profile=profile)
+    _tell_factors(result.fit.factors(), "factor_of_prior")
     return overlay_of(result)
 
 
@@ -82,6 +86,7 @@ def _runs(files: Sequence[Path], op: str | None, ranks: int | None) -> list[tupl
 def _from_runs(
     runs: list[tuple[str, MeasuredRun]], profile: str, plan_id: str | None, spec_file: Path | None
 ) -> dict[str, Any]:
+    from autodeploy.cli.output import tell
     from autodeploy.importers.spec_file import read_spec_file
     from autodeploy.jobs.planning import load_planner
     from autodeploy.services.file_calibration import calibrate_runs
@@ -96,14 +101,16 @@ def _from_runs(
     elif spec_file is not None:
         spec = read_spec_file(spec_file)
     overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
-    typer.echo(f"{len(runs)} measurement{'' if len(runs) == 1 else 's'} on {profile}", err=True)
-    _tell_factors(report.get("factors", {}), "of the shipped value")
+    tell("measurement_on" if len(runs) == 1 else "measurements_on", count=len(runs), profile=profile)
+    _tell_factors(report.get("factors", {}), "factor_of_shipped")
     if "bias_before" in report:
-        before, after = 100 * report["bias_before"], 100 * report["bias_after"]
-        typer.echo(f"  bias {before:+.1f} % before, {after:+.1f} % after", err=True)
+        before, after = (f"{100 * report[name]:+.1f} %" for name in ("bias_before", "bias_after"))
+        tell("bias", before=before, after=after)
     return overlay
 
 
-def _tell_factors(factors: dict[str, float], what: str) -> None:
+def _tell_factors(factors: dict[str, float], key: str) -> None:
+    from autodeploy.cli.output import tell
+
     for name, factor in factors.items():
-        typer.echo(f"  {name:<14} {factor:6.3f} {what}", err=True)
+        tell(key, name=f"  {name:<14}", factor=f"{factor:6.3f}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autodeploy.cli.options import Lang, Tongue
 from autodeploy.errors import SpecError
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ LARGEST_LINE = 64 * 2**20
 
 
 @app.command()
-def upgrade() -> None:
+def upgrade(lang: Lang = Tongue.EN) -> None:
     """Bring the database to this version's tables; nothing happens when it is there already."""
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import tell
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
     from autodeploy.store.migrate import upgrade as migrate
@@ -37,29 +38,32 @@ def upgrade() -> None:
         migrate(database)
     finally:
         database.close()
-    talk("the database is up to date")
+    tell("database_current")
 
 
 @app.command(epilog="Example: autodeploy db prune --older-than 90d --keep-tagged")
 def prune(
     older_than: Annotated[str, typer.Option(help="age of the searches that go: hours (12h), days (90d), weeks (8w)")],
     keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="keep searches that have a tag")] = False,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Delete finished searches of that age with their plans."""
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import tell
     from autodeploy.store.clock import utc_now
     from autodeploy.store.retention import prune as prune_searches
 
     age = read_age(older_than)
     with current_database() as database:
         pruned = prune_searches(database, before=utc_now() - age, keep_tagged=keep_tagged)
-    talk(f"{pruned} searches deleted")
+    tell("searches_deleted", count=pruned)
 
 
 @app.command("export", epilog="Example: autodeploy db export backup.jsonl")
-def export_file(file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")]) -> None:
+def export_file(
+    file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")], lang: Lang = Tongue.EN
+) -> None:
     """Write everything that is stored to a file, while the service may go on."""
-    from autodeploy.cli.output import replacing, talk
+    from autodeploy.cli.output import replacing, tell
     from autodeploy.store.dump import export_lines
 
     rows = 0
@@ -67,19 +71,23 @@ def export_file(file: Annotated[Path, typer.Argument(help="JSON lines; replaced 
         for line in export_lines(database):
             rows += "table" in line
             stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
-    talk(f"{rows} rows written to {file}")
+    tell("rows_written", count=rows, file=file)
 
 
 @app.command("import", epilog="Example: autodeploy db import backup.jsonl")
-def import_file(file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")]) -> None:
+def import_file(
+    file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")], lang: Lang = Tongue.EN
+) -> None:
     """Add what an exported file has and this database has not; a second time nothing happens."""
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import tell
     from autodeploy.store.dump import import_lines
 
     with current_database() as database:
         inserted = import_lines(database, _lines(file))
-    told = ", ".join(f"{count} {table}" for table, count in inserted.items())
-    talk(f"added: {told or 'nothing, it is all there'}")
+    if inserted:
+        tell("rows_added", rows=", ".join(f"{count} {table}" for table, count in inserted.items()))
+    else:
+        tell("nothing_added")
 
 
 @app.callback()

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 import typer
 
 from autodeploy.cli.exits import SERVICE_ERROR
+from autodeploy.cli.options import Lang, Tongue, language
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from autodeploy.reports.texts import Language
 
 app = typer.Typer()
 
 
 @app.command()
-def doctor() -> None:
+def doctor(lang: Lang = Tongue.EN) -> None:
     """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
     from autodeploy.cli.output import write_report
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.translation import translated
 
-    checks: list[tuple[str, Callable[[], str]]] = [
+    spoken = language(lang)
+    checks: list[tuple[str, Callable[[Language], str]]] = [
         ("python", _python),
         ("packages", _packages),
         ("profiles", _profiles),
@@ -28,54 +34,59 @@ def doctor() -> None:
     ]
     lines, healthy = [], True
     for name, check in checks:
+        titled = command_text(spoken, f"check_{name}")
         try:
-            lines.append(f"ok    {name}: {check()}")
+            lines.append(command_text(spoken, "ok", name=titled, found=check(spoken)))
         except Exception as error:
             healthy = False
-            lines.append(f"wrong {name}: {error}")
+            lines.append(command_text(spoken, "wrong", name=titled, found=translated(str(error), spoken)))
     write_report("\n".join(lines), None)
     if not healthy:
         raise typer.Exit(SERVICE_ERROR)
 
 
-def _python() -> str:
+def _python(lang: Language) -> str:
     import platform
 
-    return f"{platform.python_version()} on {platform.machine()}"
+    from autodeploy.reports.command_texts import command_text
+
+    return command_text(lang, "python_on", version=platform.python_version(), machine=platform.machine())
 
 
-def _packages() -> str:
+def _packages(_: Language) -> str:
     from importlib.metadata import version
 
     return ", ".join(f"{name} {version(name)}" for name in ("autodeploy", "numpy", "ortools", "pydantic", "sqlalchemy"))
 
 
-def _profiles() -> str:
+def _profiles(_: Language) -> str:
     from hardware_profiles import list_profiles, load_profile
 
     return ", ".join(f"{name} {load_profile(name).content_hash[:8]}" for name in list_profiles())
 
 
-def _models() -> str:
+def _models(lang: Language) -> str:
+    from autodeploy.reports.command_texts import command_text
     from autodeploy.specs.presets import list_presets
 
-    return f"{len(list_presets())} presets"
+    return command_text(lang, "presets", count=len(list_presets()))
 
 
-def _database() -> str:
+def _database(lang: Language) -> str:
     """The address is left out: it may hold a password."""
+    from autodeploy.reports.command_texts import command_text
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
     from autodeploy.store.migrate import is_current
 
     settings = load_settings()
     if not settings.has_database():
-        return "SQLite, not there yet: its first use makes it"
+        return command_text(lang, "no_database_yet")
     database = Database(settings.database_url)
     try:
         if not database.ping():
-            raise RuntimeError("can't be reached")
-        state = "up to date" if is_current(database) else "behind: run `autodeploy db upgrade`"
+            raise RuntimeError(command_text(lang, "unreachable"))
+        state = "database_up_to_date" if is_current(database) else "database_behind"
     finally:
         database.close()
-    return f"{'SQLite' if settings.is_sqlite else 'PostgreSQL'}, {state}"
+    return command_text(lang, state, kind="SQLite" if settings.is_sqlite else "PostgreSQL")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autodeploy.cli.options import Output, Server  # noqa: TC001 - typer reads annotations while the program runs
+from autodeploy.cli.options import Lang, Output, Server, Tongue, language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,20 +26,22 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"one of {FORMATS}")],
     server: Server = None,
     output: Output = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
-    """Write a plan as something another program reads."""
-    from autodeploy.cli.output import talk, write_report
+    """Write a plan as something another program reads. Documents for people are in the language of `--lang`."""
+    from autodeploy.cli.output import tell, write_report
+    from autodeploy.reports.translation import translated
 
     if server is not None:
         from autodeploy.cli.remote import connect
 
         with connect(server) as client:
-            write_report(client.export(plan_id, to), output)
+            write_report(client.export(plan_id, to, lang=language(lang)), output)
         return
     with stored(plan_id) as (services, view):
-        artefact = services.export(view, to)
+        artefact = services.export(view, to, language(lang))
     for note in artefact.notes:
-        talk(f"note: {note}")
+        tell("note", text=translated(note, language(lang)))
     write_report(artefact.text, output)
 
 
@@ -52,7 +54,7 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
     NotFoundError
         when the database has no such plan.
     """
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import tell
     from autodeploy.errors import NotFoundError
     from autodeploy.services.session import open_services
     from autodeploy.settings import load_settings
@@ -63,7 +65,7 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
         except NotFoundError as error:
             raise NotFoundError(str(error), hint="`autodeploy plan SPEC` stores plans and prints their ids") from error
         if view.stale:
-            talk(f"note: {plan_id} was computed with an older profile; plan again for current figures")
+            tell("stale_plan", plan=plan_id)
         yield services, view
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Output  # noqa: TC001 - typer reads annotations while the program runs
+from autodeploy.cli.options import Lang, Output, Tongue, language
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
     from autodeploy.importers.imported import Imported
+    from autodeploy.reports.texts import Language
 
 app = typer.Typer()
 EXAMPLE = "Example: autodeploy import pretrain.sh --cluster cloudmatrix-384 -o spec.yaml"
@@ -40,15 +41,17 @@ def import_file(
     num_npus: NumNpus = None,
     settings: Settings = None,
     output: Output = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
-    from autodeploy.cli.output import talk, write_report, yaml_text
+    from autodeploy.cli.output import tell, write_report, yaml_text
+    from autodeploy.reports.translation import translated
 
     imported = read_foreign(file, settings, name)
     for note in imported.diagnostics.contradicted:
-        talk(f"contradiction: {note.source} = {note.value}: {note.reason}")
+        tell("contradiction", source=note.source, value=note.value, reason=translated(note.reason, language(lang)))
     if show:
-        write_report(diagnostics_text(imported.diagnostics), output)
+        write_report(diagnostics_text(imported.diagnostics, language(lang)), output)
         return
     write_report(yaml_text(_document(imported, cluster, device, num_npus)), output)
 
@@ -87,13 +90,13 @@ def variables_of(settings: list[str] | None) -> dict[str, str]:
 
 def _document(imported: Imported, cluster: str | None, device: str | None, num_npus: int | None) -> dict[str, Any]:
     """A whole spec, checked; of a model alone its part, and of a script without chips what it says."""
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import tell
 
     named = cluster is not None or "cluster" in imported.document
     if imported.kind == "hf-config" and not named:
         return dict(imported.document)
     if not named:
-        talk("no cluster: the file does not name its chips; give --cluster PROFILE for a whole spec")
+        tell("no_cluster")
         return dict(imported.document)
     document = imported.spec_document(cluster, device, num_npus)
     if "training" in document:
@@ -101,24 +104,27 @@ def _document(imported: Imported, cluster: str | None, device: str | None, num_n
     return document
 
 
-def diagnostics_text(diagnostics: Diagnostics) -> str:
+def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
     """All notes of an import: a table for each fate, without the columns that say nothing there."""
     from autodeploy.cli.output import table_text
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.translation import translated
 
-    titles = ("line", "in the file", "in the spec", "value", "why")
+    titles = [command_text(lang, name) for name in ("line", "in_the_file", "in_the_spec", "value", "why")]
     blocks = []
     for fate in ("taken", "defaulted", "ignored", "contradicted"):
         notes = getattr(diagnostics, fate)
         beside = fate == "taken"  # few of these have a reason, and a column for it would fold all others
-        rows = [
-            (*_place(n.source), n.field, _both(n.value, n.reason) if beside else n.value, "" if beside else n.reason)
-            for n in notes
-        ]
+        rows = []
+        for note in notes:
+            reason = translated(note.reason, lang)
+            told = (_both(note.value, reason), "") if beside else (note.value, reason)
+            rows.append((*_place(note.source), note.field, *told))
         used = [column for column in range(len(titles)) if any(row[column] for row in rows)]
         if rows:
-            unfolded = frozenset(range(2 if "why" in [titles[i] for i in used] else 3))
+            unfolded = frozenset(range(2 if len(titles) - 1 in used else 3))
             table = table_text([titles[i] for i in used], [[row[i] for i in used] for row in rows], whole=unfolded)
-            blocks.append(f"{fate} ({len(rows)})\n{table}")
+            blocks.append(f"{command_text(lang, fate)} ({len(rows)})\n{table}")
     return "\n".join(blocks)
 
 

@@ -8,10 +8,13 @@ import typer
 
 from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
 from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
-from autodeploy.cli.options import ListFormat, Output, Server, SimpleFormat
+from autodeploy.cli.options import Lang, ListFormat, Output, Server, SimpleFormat, Tongue, language
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.checks import Launch
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.what_if import Improvement, ImproveReport
 
 app = typer.Typer()
@@ -29,6 +32,7 @@ def improve(
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Name the three changes of a launch that gain most, and the best that keep its checkpoints' layout."""
     from autodeploy.cli.output import write_report
@@ -38,42 +42,67 @@ def improve(
         report = _here(asked.read())
     else:
         report = asked.on_server(server, lambda client, request: client.improve(request))
-    text = report.model_dump_json(indent=2) if output_format is ListFormat.JSON else improve_text(report)
+    text = (
+        report.model_dump_json(indent=2) if output_format is ListFormat.JSON else improve_text(report, language(lang))
+    )
     write_report(text, output)
 
 
-def improve_text(report: ImproveReport) -> str:
+def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     """The launch, then its improvements as a table, then those that keep the layout where they are others."""
     from autodeploy.cli.output import table_text
+    from autodeploy.reports.command_texts import command_text
     from autodeploy.reports.wording import seconds
 
     plan = report.plan
-    room = "" if plan.fits else ", which does not fit"
-    lines = [f"as it is: {seconds(plan.step_time_s)} s a step, {plan.peak_memory_gib:.1f} GiB{room}"]
-    columns = ["change", "gain", "s/step", "GiB", "checkpoint", "sets"]
+    as_it_is = "as_it_is" if plan.fits else "as_it_is_too_big"
+    lines = [command_text(lang, as_it_is, step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
+    columns = [command_text(lang, name) for name in ("change", "gain", "step_column")]
+    columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "sets"))]
     shown = list(report.improvements)
     shown += [other for other in report.keeping_layout if other.name not in {i.name for i in shown}]
     if shown:
-        lines.append(table_text(columns, [_cells(i) for i in shown], right=frozenset({1, 2, 3})))
+        lines.append(table_text(columns, [_cells(i, lang) for i in shown], right=frozenset({1, 2, 3})))
+        lines += _flag_lines(shown, lang)
     else:
-        lines.append(f"none of {report.tried} single changes gains anything\n")
+        lines.append(command_text(lang, "nothing_gains", count=report.tried) + "\n")
     if report.best_gain_pct is not None:
-        gain = f"the best plan of a short search gains {report.best_gain_pct:+.1f} %: `autodeploy plan`\n"
-        lines.append(gain if report.best_gain_pct > 0.0 else "a short search finds no faster plan\n")
+        gains = report.best_gain_pct > 0.0
+        gain = {"gain": f"{report.best_gain_pct:+.1f}"} if gains else {}
+        lines.append(command_text(lang, "best_gains" if gains else "no_faster_plan", **gain) + "\n")
     return "\n".join(lines)
 
 
-def _cells(improvement: Improvement) -> list[str]:
+def _cells(improvement: Improvement, lang: Language) -> list[str]:
+    from autodeploy.reports.check_texts import change_name
+    from autodeploy.reports.command_texts import command_text
     from autodeploy.reports.wording import seconds
 
     return [
-        improvement.name,
+        change_name(lang, improvement.name),
         f"{improvement.gain_pct:+.1f} %",
         seconds(improvement.step_time_s),
         f"{improvement.peak_memory_gib:.1f}",
-        "loads" if improvement.keeps_checkpoint_layout else "convert",
+        command_text(lang, "loads" if improvement.keeps_checkpoint_layout else "convert"),
         ", ".join(f"{name} {_value(value)}" for name, value in improvement.changes.items()),
     ]
+
+
+def _flag_lines(shown: Sequence[Improvement], lang: Language) -> list[str]:
+    """Below the table, for the author of a script: the flags that each change adds and drops."""
+    from autodeploy.reports.check_texts import change_name
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import say
+    from autodeploy.reports.wording import wrap
+
+    lines = []
+    for improvement in shown:
+        told = [("add_flags", improvement.add_flags), ("drop_flags", improvement.drop_flags)]
+        flags = say(lang, "semicolon").join(command_text(lang, key, flags=" ".join(f)) for key, f in told if f)
+        if flags:
+            of_change = command_text(lang, "flags_of", change=change_name(lang, improvement.name), flags=flags)
+            lines += wrap(of_change, hanging="  ")
+    return [*lines, ""] if lines else []
 
 
 def _value(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import ListFormat, SimpleFormat
+from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,10 +33,11 @@ def create(
     max_spec_bytes: Annotated[
         int | None, typer.Option(min=1024, help="length of a body; default: AUTODEPLOY_BODY_LIMIT_BYTES")
     ] = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Make an API key and print it: it is shown this once, only its hash is stored."""
     from autodeploy.cli.database import current_database
-    from autodeploy.cli.output import talk, write_report
+    from autodeploy.cli.output import tell, write_report
     from autodeploy.services.access import AccessService
 
     with current_database() as database:
@@ -44,16 +45,17 @@ def create(
             name, scope.value, max_searches=max_searches, max_spec_bytes=max_spec_bytes
         )
     write_report(key, None)
-    talk(f"{view.id}: keep the key now, nobody can show it again")
+    tell("keep_key", key_id=view.id)
 
 
 @app.command("ls")
-def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
+def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue.EN) -> None:
     """List the keys: scope, last use, whether they are revoked."""
     from dataclasses import asdict
 
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.command_texts import command_text
     from autodeploy.services.access import AccessService
     from autodeploy.store.clock import iso
 
@@ -68,16 +70,20 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
         [k.id, k.name, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
         for k in keys
     ]
-    write_report(table_text(["key", "name", "scope", "created", "last used", "revoked"], rows), None)
+    columns = [command_text(language(lang), n) for n in ("key", "name", "scope", "created", "last_used", "revoked")]
+    write_report(table_text(columns, rows), None)
 
 
 @app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")
-def revoke(key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="as `keys ls` shows it, key_...")]) -> None:
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="as `keys ls` shows it, key_...")],
+    lang: Lang = Tongue.EN,
+) -> None:
     """End a key at once and for good; its searches stay."""
     from autodeploy.cli.database import current_database
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import tell
     from autodeploy.services.access import AccessService
 
     with current_database() as database:
         AccessService(database).revoke(key_id)
-    talk(f"{key_id} is revoked")
+    tell("key_revoked", key_id=key_id)

@@ -6,15 +6,16 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import ListFormat, SimpleFormat
+from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("ls")
-def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
+def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue.EN) -> None:
     """List the models that a spec can name."""
     from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.command_texts import command_text
     from autodeploy.specs.presets import list_presets
 
     presets = list_presets()
@@ -22,7 +23,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
         write_report(json_text([preset.model_dump(mode="json") for preset in presets]), None)
         return
     rows = [[p.name, p.title, f"{p.params_b:g}", f"{p.active_b:g}", short_source(p.source)] for p in presets]
-    columns = ["name", "model", "billion", "active", "source"]
+    columns = [command_text(language(lang), name) for name in ("name", "model", "billion", "active", "source")]
     write_report(table_text(columns, rows, right=frozenset({2, 3})), None)
 
 
@@ -35,9 +36,11 @@ def short_source(source: str) -> str:
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a preset's name")],
     output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Show a model as it stands in a spec, with its parameter counts and sources."""
     from autodeploy.cli.output import json_text, write_report, yaml_text
+    from autodeploy.reports.command_texts import command_text
     from autodeploy.specs.presets import read_preset
 
     preset = read_preset(name)
@@ -46,7 +49,10 @@ def show(
         write_report(json_text(preset.model_dump(mode="json")), None)
         return
     total, active = preset.counted_params_b()
-    head = [f"# {preset.title}: {total:.1f} B parameters, {active:.1f} B active, counted as its publisher does"]
-    head += [f"# source: {preset.source}", *(f"# assumed: {text}" for text in preset.assumed)]
+    spoken = language(lang)
+    sizes = {"total": f"{total:.1f}", "active": f"{active:.1f}"}
+    head = [command_text(spoken, "model_title", title=preset.title, **sizes)]
+    head.append(command_text(spoken, "model_source", text=preset.source))
+    head += [command_text(spoken, "model_assumed", text=text) for text in preset.assumed]
     document = {"model": model.model_dump(mode="json", exclude_unset=True)}
-    write_report("\n".join(head) + "\n" + yaml_text(document), None)
+    write_report("".join(f"# {line}\n" for line in head) + yaml_text(document), None)

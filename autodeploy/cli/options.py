@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,14 +38,17 @@ class Tongue(StrEnum):
     ZH = "zh"
 
 
-SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads YAML from stdin")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write there, not to stdout")]
-Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the PlanSet")]
-SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="table or json")]
-Lang = Annotated[Tongue, typer.Option("--lang", help="language of the report", envvar="AUTODEPLOY_LANG")]
-Server = Annotated[
-    str | None, typer.Option("--server", metavar="URL", help="plan on that server", envvar="AUTODEPLOY_SERVER")
-]
+_SPOKEN: ContextVar[Language] = ContextVar("language of the command that runs", default="en")
+
+
+def _remember(tongue: Tongue) -> Tongue:
+    _SPOKEN.set(language(tongue))
+    return tongue
+
+
+def spoken() -> Language:
+    """The language of the command that runs: that of its `--lang`."""
+    return _SPOKEN.get()
 
 
 def language(tongue: Tongue) -> Language:
@@ -52,12 +56,25 @@ def language(tongue: Tongue) -> Language:
     return "zh" if tongue is Tongue.ZH else "en"
 
 
+SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads YAML from stdin")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write there, not to stdout")]
+Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the PlanSet")]
+SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="table or json")]
+Lang = Annotated[
+    Tongue,
+    typer.Option("--lang", help="language of reports and messages", envvar="AUTODEPLOY_LANG", callback=_remember),
+]
+Server = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="plan on that server", envvar="AUTODEPLOY_SERVER")
+]
+
+
 def read_spec(name: str) -> Spec:
-    """The spec in a file, or on stdin for `-`."""
+    """The spec in a file, or on stdin for `-`; what should be checked of its model is told."""
     from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 
     if name != "-":
-        return read_spec_file(Path(name))
+        return read_spec_file(Path(name), _doubt)
     import sys
 
     from autodeploy.errors import SpecError
@@ -66,4 +83,11 @@ def read_spec(name: str) -> Spec:
     text = sys.stdin.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise SpecError(f"stdin has more than {MAX_BYTES:,} characters")
-    return read_spec_document(load_yaml(text), base_dir=Path())
+    return read_spec_document(load_yaml(text), base_dir=Path(), doubt=_doubt)
+
+
+def _doubt(said: str) -> None:
+    from autodeploy.cli.output import tell
+    from autodeploy.reports.translation import translated
+
+    tell("doubt", text=translated(said, spoken()))

@@ -34,7 +34,7 @@ def write_report(text: str, output: Path | None) -> None:
         return
     with replacing(output) as stream:
         stream.write(text)
-    talk(f"written to {output}")
+    tell("written", file=output)
 
 
 @contextmanager
@@ -83,6 +83,14 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
+def tell(key: str, **values: object) -> None:
+    """A sentence of `reports.command_texts` to the person, in the language of the command."""
+    from autodeploy.cli.options import spoken
+    from autodeploy.reports.command_texts import command_text
+
+    talk(command_text(spoken(), key, **values))
+
+
 def table_text(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -115,12 +123,14 @@ def _widths(
     """What `whole` columns need at least, and what others have at most: narrow ones leave their room to wide ones."""
     if not whole or not rows:
         return {}, {}
-    needed = {index: max(len(title), *(len(row[index]) for row in rows)) for index, title in enumerate(columns)}
+    from autodeploy.reports.wording import width
+
+    needed = {index: max(width(title), *(width(row[index]) for row in rows)) for index, title in enumerate(columns)}
     least = {index: min(WHOLE, needed[index]) for index in whole}
     room, most = WIDTH - sum(least.values()) - 3 * len(columns), {}
     others = sorted(needed.keys() - whole, key=lambda index: needed[index])
     for place, index in enumerate(others):
-        most[index] = min(needed[index], max(room // (len(others) - place), len(columns[index])))
+        most[index] = min(needed[index], max(room // (len(others) - place), width(columns[index])))
         room -= most[index]
     return least, most
 

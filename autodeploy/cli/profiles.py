@@ -6,15 +6,16 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import ListFormat, SimpleFormat
+from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("ls")
-def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
+def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue.EN) -> None:
     """List the hardware profiles that come with AutoDeploy."""
     from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.command_texts import command_text
     from hardware_profiles import list_profiles, load_profile
 
     found = [load_profile(name) for name in list_profiles()]
@@ -37,7 +38,8 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
         [p.name, p.title, ", ".join(p.devices), p.default_device, str(p.devices_per_npu), str(p.npus_per_node)]
         for p in found
     ]
-    columns = ["name", "system", "devices", "default", "dies/card", "cards/node"]
+    names = ("name", "system", "devices", "default", "dies_a_card", "cards_a_node")
+    columns = [command_text(language(lang), name) for name in names]
     write_report(table_text(columns, rows, right=frozenset({4, 5})), None)
 
 
@@ -45,9 +47,11 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE) -> None:
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="a profile's name, or an own YAML file")],
     output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Show every number of a profile with its unit, kind and source."""
     from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.command_texts import command_text
     from hardware_profiles import load_profile
 
     profile = load_profile(name)
@@ -55,9 +59,22 @@ def show(
         write_report(json_text(profile.document.model_dump(mode="json")), None)
         return
     rows = [[path, f"{q.value:g}", q.unit, q.kind, ", ".join(q.source)] for path, q in profile.quantities.items()]
-    head = f"{profile.title} ({profile.name}), devices {', '.join(profile.devices)}, default {profile.default_device}\n"
-    dies = "1 die" if profile.devices_per_npu == 1 else f"{profile.devices_per_npu} dies"
-    head += f"{dies} a card, {profile.npus_per_node} cards a node\n\n"
-    table = table_text(["number", "value", "unit", "kind", "source"], rows, right=frozenset({1}), whole=frozenset({0}))
+    spoken = language(lang)
+
+    def titles(*names: str) -> list[str]:
+        return [command_text(spoken, name) for name in names]
+
+    head = command_text(
+        spoken,
+        "profile_title",
+        title=profile.title,
+        name=profile.name,
+        devices=", ".join(profile.devices),
+        default=profile.default_device,
+    )
+    sizes = "profile_sizes_one_die" if profile.devices_per_npu == 1 else "profile_sizes"
+    head += "\n" + command_text(spoken, sizes, dies=profile.devices_per_npu, cards=profile.npus_per_node) + "\n\n"
+    columns = titles("number", "value", "unit", "kind", "source")
+    table = table_text(columns, rows, right=frozenset({1}), whole=frozenset({0}))
     sources = [[key, source.title] for key, source in profile.document.sources.items()]
-    write_report(head + table + ("\n" + table_text(["source", "what it is"], sources) if sources else ""), None)
+    write_report(head + table + ("\n" + table_text(titles("source", "what_it_is"), sources) if sources else ""), None)

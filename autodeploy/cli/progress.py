@@ -6,7 +6,10 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.cli.output import talk
+from autodeploy.cli.options import spoken
+from autodeploy.cli.output import talk, tell
+from autodeploy.reports.command_texts import command_text
+from autodeploy.reports.texts import say
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -15,27 +18,31 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from autodeploy.planner import Progress
+    from autodeploy.reports.texts import Language
 
 
 QUIET_S = 5.0  # so long without a line, and the next report is shown whatever it says
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: Progress, lang: Language = "en") -> str:
     """Counts by fate, the best so far and the proven gap, in one line."""
-    parts = [f"{progress.enumerated:,} strategies"]
-    counts = (("illegal", progress.rejected), ("too big", progress.too_big), ("bounded out", progress.pruned))
-    parts += [f"{count:,} {name}" for name, count in (*counts, ("solved", progress.solved)) if count]
+    parts = [command_text(lang, "strategies", count=f"{progress.enumerated:,}")]
+    counts = (("illegal", progress.rejected), ("too_big", progress.too_big), ("bounded_out", progress.pruned))
+    parts += [
+        command_text(lang, name, count=f"{count:,}") for name, count in (*counts, ("solved", progress.solved)) if count
+    ]
     if progress.incumbent_s is not None:
-        parts.append(f"best {progress.incumbent_s:.4g} s")
+        parts.append(command_text(lang, "best_so_far", step=f"{progress.incumbent_s:.4g}"))
     if progress.gap is not None:
-        parts.append(f"gap {100 * progress.gap:.1f} %")
-    return f"{progress.elapsed_s:5.1f} s  " + ", ".join(parts)
+        parts.append(command_text(lang, "gap_so_far", gap=f"{100 * progress.gap:.1f}"))
+    return f"{progress.elapsed_s:5.1f} s  " + say(lang, "comma").join(parts)
 
 
 class SearchTalk:
     """Shows progress, and turns the first Ctrl-C into a wish to stop (the best plan so far is kept)."""
 
     def __init__(self) -> None:
+        self._lang = spoken()
         self._status: Status | None = None
         self._before: Any = None
         self._stop = False
@@ -45,7 +52,7 @@ class SearchTalk:
         if sys.stderr.isatty():
             from rich.console import Console
 
-            self._status = Console(stderr=True).status("planning")
+            self._status = Console(stderr=True).status(command_text(self._lang, "planning"))
             self._status.start()
         self._before = signal.signal(signal.SIGINT, self._on_interrupt)
         return self
@@ -61,14 +68,14 @@ class SearchTalk:
         if self._stop:
             raise KeyboardInterrupt
         self._stop = True
-        talk("stopping with the best plan so far; press Ctrl-C again to leave at once")
+        tell("stopping")
 
     def should_cancel(self) -> bool:
         """Whether the person asked to stop."""
         return self._stop
 
     def __call__(self, progress: Progress) -> None:
-        text = progress_text(progress)
+        text = progress_text(progress, self._lang)
         if self._status is not None:
             from rich.markup import escape
 

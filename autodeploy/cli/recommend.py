@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodeploy.cli.exits import INFEASIBLE
-from autodeploy.cli.options import ListFormat, Output, Server, SimpleFormat, SpecFile, read_spec
+from autodeploy.cli.options import (
+    Lang,
+    ListFormat,
+    Output,
+    Server,
+    SimpleFormat,
+    SpecFile,
+    Tongue,
+    language,
+    read_spec,
+)
 
 if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.what_if import Recommendation
 
@@ -32,6 +43,7 @@ def recommend(
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Find the fewest cards that train so many tokens in so many days. Exit code 3: none do."""
     from autodeploy.cli.output import write_report
@@ -48,9 +60,8 @@ def recommend(
         request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
         with connect(server) as client:
             found = client.recommend({name: value for name, value in request.items() if value is not None})
-    write_report(
-        found.model_dump_json(indent=2) if output_format is ListFormat.JSON else recommendation_text(found), output
-    )
+    as_json = output_format is ListFormat.JSON
+    write_report(found.model_dump_json(indent=2) if as_json else recommendation_text(found, language(lang)), output)
     if found.num_npus is None:
         raise typer.Exit(INFEASIBLE)
 
@@ -72,12 +83,14 @@ def token_count(text: str) -> float:
     return value
 
 
-def recommendation_text(found: Recommendation) -> str:
+def recommendation_text(found: Recommendation, lang: Language = "en") -> str:
     """The answer, the plan's degrees, and throughput by number of cards."""
     from autodeploy.cli.output import table_text
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.translation import translated
     from autodeploy.reports.wording import degrees
 
-    lines = [found.message]
+    lines = [translated(found.message, lang)]
     if found.plan is not None:
         lines.append(f"  {degrees(found.plan.strategy, with_dp=True)}")
     rows = [
@@ -86,11 +99,13 @@ def recommendation_text(found: Recommendation) -> str:
             f"{row.tokens_per_s:,.0f}",
             "" if row.days is None else f"{row.days:.1f}",
             f"{row.efficiency:.0%}",
-            "estimated" if row.estimated else "planned",
+            command_text(lang, "estimated" if row.estimated else "planned"),
         ]
         for row in found.scaling
     ]
-    columns = ["cards", "tokens/s", "days", "efficiency", ""]
+    names = ("cards_column", "days_column", "efficiency", "basis")
+    cards, days, efficiency, basis = (command_text(lang, name) for name in names)
+    columns = [cards, "tokens/s", days, efficiency, basis]
     return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3}))])
 
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import ListFormat, Server, SimpleFormat
+from autodeploy.cli.options import Lang, ListFormat, Server, SimpleFormat, Tongue, language
 
 if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
     from autodeploy.services import RunOutcome, RunView
 
 app = typer.Typer(no_args_is_help=True)
 
-COLUMNS = ("run", "plan", "cluster", "measured s", "predicted s", "error", "inside")
+COLUMNS = ("run", "plan", "cluster", "measured_s", "predicted_s", "error", "inside")
 FIGURES = (
     *("id", "plan_id", "cluster", "profile", "model", "num_npus", "measured_step_time_s", "predicted_step_time_s"),
     *("predicted_low_s", "predicted_high_s", "predicted_memory_gib", "error", "memory_error", "inside"),
@@ -38,6 +39,7 @@ def add(
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Link a measured run to its plan: its cluster's overlay is fitted again, stored plans are re-ranked."""
     from autodeploy.cli.output import json_text, write_report
@@ -53,7 +55,8 @@ def add(
         body |= {name: value for name, value in (("op", op), ("ranks", ranks)) if value is not None}
         with connect(server) as client:
             outcome = client.add_run(plan_id, body)
-    write_report(json_text(outcome) if output_format is ListFormat.JSON else outcome_text(outcome), None)
+    as_json = output_format is ListFormat.JSON
+    write_report(json_text(outcome) if as_json else outcome_text(outcome, language(lang)), None)
 
 
 @app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
@@ -63,9 +66,11 @@ def list_all(
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="newest runs to show")] = 50,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """List measured runs, newest first, each beside its prediction."""
     from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.command_texts import command_text
 
     if server is None:
         from autodeploy.services.session import open_services
@@ -82,16 +87,19 @@ def list_all(
     if output_format is ListFormat.JSON:
         write_report(json_text(rows), None)
         return
-    write_report(table_text(COLUMNS, [_cells(row) for row in rows], right=frozenset({3, 4, 5})), None)
+    spoken = language(lang)
+    titles = [command_text(spoken, name) for name in COLUMNS]
+    write_report(table_text(titles, [_cells(row, spoken) for row in rows], right=frozenset({3, 4, 5})), None)
 
 
 @app.command("rm", epilog="Example: autodeploy runs rm run_01m3xk7pq2w9a4fh")
 def remove(
     run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="as `runs ls` names it, run_...")],
     server: Server = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Delete a run; its cluster's overlay is fitted to those that are left."""
-    from autodeploy.cli.output import talk
+    from autodeploy.cli.output import tell
 
     if server is None:
         from autodeploy.services.session import open_services
@@ -104,7 +112,7 @@ def remove(
 
         with connect(server) as client:
             client.delete_run(run_id)
-    talk(f"deleted {run_id}")
+    tell("deleted", name=run_id)
 
 
 def _add_here(plan_id: str, file: Path, note: str, op: str | None, ranks: int | None) -> RunOutcome:
@@ -143,8 +151,10 @@ def _run(view: RunView) -> dict[str, Any]:
     }
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    inside = {True: "yes", False: "no", None: ""}[row["inside"]]
+def _cells(row: dict[str, Any], lang: Language) -> list[str]:
+    from autodeploy.reports.command_texts import command_text
+
+    inside = "" if row["inside"] is None else command_text(lang, "yes" if row["inside"] else "no")
     return [
         *(str(row[name]) for name in ("id", "plan_id", "cluster")),
         _seconds(row["measured_step_time_s"]),
@@ -154,24 +164,28 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def outcome_text(outcome: dict[str, Any]) -> str:
+def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
     """The run, what the overlay does to the errors of its cluster, and plans whose place changed."""
     from autodeploy.cli.output import table_text
+    from autodeploy.reports.command_texts import command_text
 
     run, cluster = outcome["run"], outcome["cluster"]
-    lines = [f"{run['id']}: {run['model']} on {run['cluster']}"]
+    lines = [command_text(lang, "run_of", run=run["id"], model=run["model"], cluster=run["cluster"])]
     if run["measured_step_time_s"] is not None:
         measured, predicted = _seconds(run["measured_step_time_s"]), _seconds(run["predicted_step_time_s"])
         low, high = _seconds(run["predicted_low_s"]), _seconds(run["predicted_high_s"])
-        verdict = "inside" if run["inside"] else "outside"
-        lines.append(f"  measured {measured} s, predicted {predicted} s ({_share(run['error'])}),")
-        lines.append(f"  {verdict} the interval {low}-{high} s")
+        told = {"measured": measured, "predicted": predicted, "error": _share(run["error"])}
+        lines.append("  " + command_text(lang, "run_measured", **told))
+        verdict = "run_inside" if run["inside"] else "run_outside"
+        lines.append("  " + command_text(lang, verdict, low=low, high=high))
     if cluster is not None:
         report = cluster["report"]
         count = cluster["num_runs"]
-        lines.append(f"  overlay of {cluster['cluster']}: {count} measurement{'' if count == 1 else 's'}")
+        overlay = "overlay_of_one" if count == 1 else "overlay_of"
+        lines.append("  " + command_text(lang, overlay, cluster=cluster["cluster"], count=count))
         if "bias_before" in report:
-            lines.append(f"  bias {_share(report['bias_before'])} before, {_share(report['bias_after'])} after")
+            before, after = _share(report["bias_before"]), _share(report["bias_after"])
+            lines.append("  " + command_text(lang, "bias", before=before, after=after))
     text = "\n".join(lines) + "\n"
     if outcome["reranked"]:
         rows = [
@@ -184,7 +198,7 @@ def outcome_text(outcome: dict[str, Any]) -> str:
             ]
             for p in outcome["reranked"][:SHOWN_PLANS]
         ]
-        titles = ["stored plan", "rank", "new rank", "s a step", "new s a step"]
+        titles = [command_text(lang, n) for n in ("stored_plan", "rank", "new_rank", "step_s", "new_step_s")]
         text += "\n" + table_text(titles, rows, right=frozenset({1, 2, 3, 4}))
     return text
 

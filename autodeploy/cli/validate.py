@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Output  # noqa: TC001 - typer reads annotations while the program runs
+from autodeploy.cli.options import Lang, Output, Tongue, language
 
 if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
+    from autodeploy.reports.texts import Language
 
 app = typer.Typer()
 
@@ -34,6 +35,7 @@ def validate(
         ValidationFormat, typer.Option("-f", "--format", help="html is one file with the plot and tables")
     ] = ValidationFormat.TABLE,
     output: Output = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
     """Predict every measured run and say how far off the prediction is."""
     from autodeploy.cli.output import write_report
@@ -55,41 +57,63 @@ def validate(
     elif output_format is ValidationFormat.HTML:
         from autodeploy.cli.validate_html import report_html
 
-        write_report(report_html(report, measured), output)
+        write_report(report_html(report, measured, language(lang)), output)
     else:
-        write_report(report_text(report.model_dump(mode="json")) + unmeasured_text(report.unmeasured), output)
+        spoken = language(lang)
+        text = report_text(report.model_dump(mode="json"), spoken) + unmeasured_text(report.unmeasured, spoken)
+        write_report(text, output)
 
 
-def report_text(report: dict[str, Any]) -> str:
+def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     """One line a run, then the summary: all errors are predicted / measured - 1."""
     from autodeploy.cli.output import table_text
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.translation import translated
 
-    columns = ["run", "tokens/s/card", "predicted", "error", "GiB", "predicted", "error", "skipped"]
-    rows = [_row(row) for row in report["rows"]]
+    names = ("run", "tokens_column", "predicted", "error", "skipped")
+    run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
+    columns = [run, tokens, predicted, error, "GiB", predicted, error, skipped]
+    rows = [_row(row, lang) for row in report["rows"]]
     lines = [table_text(columns, rows, right=frozenset(range(1, 7)))]
     summary = report["summary"]
     for name in ("time", "memory"):
-        lines.append(f"{name}: {_statistics(summary[name])}\n")
-    by_class = summary.get("by_class") or {}
-    lines += [f"  {name}: {_by_class(values)}\n" for name, values in by_class.items()]
-    said = [f"  {row['id']}: {text}\n" for row in report["rows"] for text in row.get("diagnoses") or ()]
-    lines += ["read otherwise than written:\n", *said] if said else []
-    skipped = [row for row in report["rows"] if row.get("skipped")]
-    lines.append(f"{len(report['rows'])} runs, {len(skipped)} skipped\n")
+        told = command_text(
+            lang, "class_count", name=command_text(lang, name), statistics=_statistics(summary[name], lang)
+        )
+        lines.append(told + "\n")
+    for name, values in (summary.get("by_class") or {}).items():
+        lines.append("  " + command_text(lang, "class_count", name=name, statistics=_by_class(values, lang)) + "\n")
+    said = [(row["id"], text) for row in report["rows"] for text in row.get("diagnoses") or ()]
+    if said:
+        lines.append(command_text(lang, "read_otherwise") + "\n")
+        lines += [f"  {name}: {translated(text, lang)}\n" for name, text in said]
+    count = sum(1 for row in report["rows"] if row.get("skipped"))
+    lines.append(command_text(lang, "runs_skipped", count=len(report["rows"]), skipped=count) + "\n")
     return "".join(lines)
 
 
-def unmeasured_text(report: UnmeasuredReport) -> str:
+def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
     """Shapes and sizes without a measured efficiency by class; -f json and html list each."""
-    from autodeploy.calibration.unmeasured import class_lines
+    from autodeploy.calibration.unmeasured import extent_words
+    from autodeploy.reports.command_texts import command_text
 
-    if not report.classes:
-        return ""
-    lines = class_lines(report)
-    return "no measured efficiency for:\n" + "".join(f"  {line}\n" for line in lines) if lines else ""
+    lines = [
+        command_text(
+            lang,
+            "unmeasured_class",
+            **each.model_dump(include={"profile", "unmeasured", "shapes", "number", "number_kind"}),
+            kind=each.kind.replace("_", " "),
+            extent=extent_words(each.extent),
+        )
+        for each in report.classes
+        if each.unmeasured
+    ]
+    return command_text(lang, "unmeasured") + "\n" + "".join(f"  {line}\n" for line in lines) if lines else ""
 
 
-def _row(row: dict[str, Any]) -> list[str]:
+def _row(row: dict[str, Any], lang: Language) -> list[str]:
+    from autodeploy.reports.translation import translated
+
     measured, predicted = row.get("measured") or {}, row.get("predicted") or {}
     error = row.get("error") or {}
     speed = "tokens_per_s_per_npu" if measured.get("tokens_per_s_per_npu") is not None else "step_time_s"
@@ -102,7 +126,7 @@ def _row(row: dict[str, Any]) -> list[str]:
         _number(measured.get("peak_memory_gib")),
         _number(predicted.get("peak_memory_gib")) if measured.get("peak_memory_gib") is not None else "",
         _share(error.get("memory")),
-        str(row.get("skipped") or ""),
+        translated(str(row.get("skipped") or ""), lang),
     ]
 
 
@@ -114,24 +138,25 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:+.1f} %"
 
 
-def _statistics(values: dict[str, Any] | None) -> str:
+def _statistics(values: dict[str, Any] | None, lang: Language) -> str:
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import say
+
     if not values or not values.get("n"):
-        return "nothing to compare"
-    parts = [f"{values['n']} runs"]
-    for name, title in (
-        ("median_ape", "median error"),
-        ("mape", "mean"),
-        ("p90_ape", "90th percentile"),
-        ("bias", "bias"),
-    ):
+        return command_text(lang, "nothing_to_compare")
+    parts = [command_text(lang, "runs_count", count=values["n"])]
+    for name in ("median_ape", "mape", "p90_ape", "bias"):
         if values.get(name) is not None:
-            parts.append(f"{title} {100 * values[name]:.1f} %")
-    return ", ".join(parts)
+            key = "statistic_bias" if name == "bias" else name
+            parts.append(command_text(lang, key, value=f"{100 * values[name]:.1f}"))
+    return say(lang, "comma").join(parts)
 
 
-def _by_class(values: Any) -> str:
+def _by_class(values: Any, lang: Language) -> str:
+    from autodeploy.reports.texts import say
+
     if not isinstance(values, dict):
         return str(values)
     if "n" in values:
-        return _statistics(values)
-    return "; ".join(f"{name} {_statistics(part)}" for name, part in values.items())
+        return _statistics(values, lang)
+    return say(lang, "semicolon").join(f"{name} {_statistics(part, lang)}" for name, part in values.items())

@@ -10,15 +10,18 @@ from autodeploy.calibration.unmeasured import extent_words
 from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from autodeploy.figures.layout import figure_json, plotly_js
+from autodeploy.reports.command_texts import command_text
+from autodeploy.reports.texts import PART_NAMES, part_name
+from autodeploy.reports.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.calibration.validate import Row, Statistics, ValidationReport
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.record import Record
 
-TITLE = "Predicted against measured"
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1b2430}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px}caption{text-align:left;font-weight:600;padding:.3rem 0}
 th,td{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}
@@ -28,7 +31,7 @@ SCRIPT = """const plot=document.getElementById("plot"),figure=JSON.parse(documen
 plot.replaceChildren();Plotly.newPlot(plot,figure.data,figure.layout,{displaylogo:false,responsive:true});"""
 
 
-def report_html(report: ValidationReport, records: Sequence[Record]) -> str:
+def report_html(report: ValidationReport, records: Sequence[Record], lang: Language = "en") -> str:
     """The whole page; the same bytes for the same report.
 
     Parameters
@@ -36,18 +39,18 @@ def report_html(report: ValidationReport, records: Sequence[Record]) -> str:
     records : those of the report's first rows, in their order; rows of unread lines follow.
     """
     points = speed_points(report, records)
-    summary = [("time", report.summary.time), ("memory", report.summary.memory)]
+    title = command_text(lang, "predicted_against_measured")
+    summary = [(command_text(lang, name), getattr(report.summary, name)) for name in ("time", "memory")]
     parts = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{TITLE}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{TITLE}</h1>",
-        "<p>Errors are predicted / measured - 1: of tokens per second for time (positive is predicted too fast), of "
-        "the allocator's peak for memory.</p>",
-        f'<div id="plot">{predicted_against_measured_svg(points, TITLE)}</div>' if points else "",
-        _statistics_table("Summary", summary),
-        _statistics_table("Time by class", report.summary.by_class.items()),
-        _runs_table(report.rows),
-        *_unmeasured_tables(report.unmeasured),
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>",
+        f"<p>{escape(command_text(lang, 'what_errors_are'))}</p>",
+        f'<div id="plot">{predicted_against_measured_svg(points, title)}</div>' if points else "",
+        _statistics_table("summary", summary, lang),
+        _statistics_table("time_by_class", report.summary.by_class.items(), lang),
+        _runs_table(report.rows, lang),
+        *_unmeasured_tables(report.unmeasured, lang),
         _scripts(points) if points else "",
         "</body>\n</html>\n",
     ]
@@ -74,58 +77,65 @@ def _scripts(points: Sequence[Point]) -> str:
     )
 
 
-def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
+def _table(
+    lang: Language, caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]
+) -> str:
+    """A table; its caption and titles are keys of `reports.command_texts`."""
+
     def line(tag: str, cells: Sequence[str]) -> str:
         marked = (f"<{tag}{' class=n' if i in numbers else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells))
         return f"<tr>{''.join(marked)}</tr>"
 
     body = "\n".join(line("td", row) for row in rows)
+    named = [command_text(lang, title) for title in titles]
     return (
-        f"<table>\n<caption>{escape(caption)}</caption>\n<thead>{line('th', titles)}</thead>\n"
+        f"<table>\n<caption>{escape(command_text(lang, caption))}</caption>\n<thead>{line('th', named)}</thead>\n"
         f"<tbody>\n{body}\n</tbody>\n</table>"
     )
 
 
-def _statistics_table(caption: str, sets: Iterable[tuple[str, Statistics | None]]) -> str:
+def _statistics_table(caption: str, sets: Iterable[tuple[str, Statistics | None]], lang: Language) -> str:
     rows = [
         [name, str(s.n), _share(s.mape), _share(s.median_ape), _share(s.p90_ape), _share(s.bias, sign=True)]
         for name, s in sets
         if s is not None
     ]
-    return _table(caption, ["set", "runs", "mean", "median", "90th percentile", "bias"], rows, frozenset(range(1, 6)))
+    titles = ["set", "runs", "mean", "median", "percentile_90", "bias_column"]
+    return _table(lang, caption, titles, rows, frozenset(range(1, 6)))
 
 
-def _runs_table(rows: Sequence[Row]) -> str:
-    titles = ["run", "model", "measured", "predicted", "error", "GiB", "predicted", "error", "parts", "notes"]
-    return _table("Runs", titles, [_run(row) for row in rows], frozenset(range(2, 8)))
+def _runs_table(rows: Sequence[Row], lang: Language) -> str:
+    titles = ["run", "model", "measured", "predicted", "error", "gib", "predicted", "error", "parts", "notes"]
+    return _table(lang, "runs_caption", titles, [_run(row, lang) for row in rows], frozenset(range(2, 8)))
 
 
-def _unmeasured_tables(report: UnmeasuredReport) -> Iterator[str]:
+def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str]:
     """Classes of shapes without a measured efficiency, then every such shape."""
     if not report.shapes:
         return
-    titles = ["profile", "class", "number", "its kind", "shapes", "unmeasured", "reaching"]
+    titles = ["profile", "class", "number", "its_kind", "shapes", "unmeasured_column", "reaching"]
     rows = [
         [c.profile, c.kind, c.number, c.number_kind, str(c.shapes), str(c.unmeasured), extent_words(c.extent)]
         for c in report.classes
     ]
-    yield _table("Shapes and message sizes without a measured efficiency", titles, rows, frozenset({4, 5}))
+    yield _table(lang, "unmeasured_caption", titles, rows, frozenset({4, 5}))
     each = [
         [
             s.profile,
             s.kind,
             extent_words({axis: (v, v) for axis, v in s.shape.items()}),
             s.number,
-            s.reason,
+            translated(s.reason, lang),
             str(s.runs),
         ]
         for s in report.shapes
     ]
-    shapes = _table("Each of them", ["profile", "class", "shape", "number", "why", "runs"], each, frozenset({5}))
-    yield f"<details>\n<summary>Each of the {len(each)} shapes</summary>\n{shapes}\n</details>"
+    titles = ["profile", "class", "shape", "number", "why", "runs"]
+    shapes = _table(lang, "each_of_them", titles, each, frozenset({5}))
+    yield f"<details>\n<summary>{command_text(lang, 'each_shape', count=len(each))}</summary>\n{shapes}\n</details>"
 
 
-def _run(row: Row) -> list[str]:
+def _run(row: Row, lang: Language) -> list[str]:
     measured: Mapping[str, Any] = row.measured.model_dump()
     speed = "step_time_s" if measured["tokens_per_s_per_npu"] is None else "tokens_per_s_per_npu"
     unit = " s" if speed == "step_time_s" else " tokens/s"
@@ -134,7 +144,7 @@ def _run(row: Row) -> list[str]:
     timed = measured[speed] is not None
     notes = [
         row.skipped or "",
-        "" if row.counts_for_time else "few iterations: not counted for time",
+        "" if row.counts_for_time else command_text(lang, "few_iterations"),
         *row.diagnoses,
         *row.warnings,
     ]
@@ -147,9 +157,15 @@ def _run(row: Row) -> list[str]:
         f"{gib:.1f}" if gib is not None else "",
         f"{predicted.peak_memory_gib:.1f}" if gib is not None and predicted else "",
         _share(row.error.memory, sign=True),
-        ", ".join(f"{n.removesuffix('_s').replace('_', ' ')} {100 * s:.0f} %" for n, s in row.parts.items()),
-        "; ".join(note for note in notes if note),
+        ", ".join(f"{_part(n, lang)} {100 * s:.0f} %" for n, s in row.parts.items()),
+        "; ".join(translated(note, lang) for note in notes if note),
     ]
+
+
+def _part(name: str, lang: Language) -> str:
+    if lang != "en" and name in PART_NAMES:
+        return part_name(lang, name)
+    return name.removesuffix("_s").replace("_", " ")
 
 
 def _share(value: float | None, *, sign: bool = False) -> str:

@@ -124,9 +124,10 @@ def delete_run(run_id: str) -> Call[None]:
     return Call("DELETE", path, lambda response: None, repeatable=False, extra_time_s=RUN_FIT_S)
 
 
-def export(plan_id: str, to: str) -> Call[str]:
+def export(plan_id: str, to: str, lang: str | None) -> Call[str]:
     """GET /v1/plans/{id}/export."""
-    return Call("GET", f"/v1/plans/{plan_id}/export", lambda response: response.text, params={"to": to})
+    params: dict[str, str | int | float] = {"to": to} if lang is None else {"to": to, "lang": lang}
+    return Call("GET", f"/v1/plans/{plan_id}/export", lambda response: response.text, params=params)
 
 
 def estimate(spec: SpecLike) -> Call[Plan]:

@@ -9,9 +9,25 @@ from autodeploy.exporters.launch_arguments import Launch, launch_of_spec
 from autodeploy.exporters.memory_arguments import BLOCK as RECOMPUTE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
+# Ways to say which layers are where: they exclude each other, and the number of layers counts those that do nothing.
+PLACEMENT = frozenset(
+    {
+        "--num-layers",
+        "--noop-layers",
+        "--num-layers-per-virtual-pipeline-stage",
+        "--num-virtual-stages-per-pipeline-rank",
+        "--pipeline-model-parallel-layout",
+        "--num-layer-list",
+        "--pipeline-num-transformer-layers",
+        "--decoder-first-pipeline-num-layers",
+        "--decoder-last-pipeline-num-layers",
+    }
+)
 FLAGGED = frozenset({"mindspeed-llm", "megatron"})
 """Frameworks that are launched with flags; others are configured by a file."""
 
@@ -23,8 +39,14 @@ class FlagChanges(NamedTuple):
     drop: tuple[str, ...] = ()
 
 
-def flag_changes(spec: Spec, before: Plan, after: Plan) -> FlagChanges:
-    """By which flags two plans of the spec differ; none where its framework takes no flags."""
+def flag_changes(spec: Spec, before: Plan, after: Plan, written: Mapping[str, str] | None = None) -> FlagChanges:
+    """By which flags two plans of the spec differ; none where its framework takes no flags.
+
+    Parameters
+    ----------
+    written : flags of the author's script with their values: what it has already is not added, and what it does not
+        have is not taken out. None: the script is as an export of `before` would be.
+    """
     target = spec.search.target
     if target not in FLAGGED:
         return FlagChanges()
@@ -32,12 +54,15 @@ def flag_changes(spec: Spec, before: Plan, after: Plan) -> FlagChanges:
     old, new = _flags(first), _flags(second)
     # Each of these flags says what the others mean (layers of a chunk or of a stage): where one differs, all are told.
     together = _of_block(second, RECOMPUTE) if _of_block(first, RECOMPUTE) != _of_block(second, RECOMPUTE) else {}
-    return FlagChanges(
-        add=tuple(
-            " ".join([flag, *values]) for flag, values in new.items() if old.get(flag) != values or flag in together
-        ),
-        drop=tuple(flag for flag in old if flag not in new),
-    )
+    add = {flag: values for flag, values in new.items() if old.get(flag) != values or flag in together}
+    drop = [flag for flag in old if flag not in new]
+    if written is not None:
+        if PLACEMENT & {*add, *drop}:
+            add |= {flag: values for flag, values in new.items() if flag in PLACEMENT}
+            drop += [flag for flag in written if flag in PLACEMENT and flag not in new and flag not in drop]
+        add = {flag: values for flag, values in add.items() if written.get(flag) != " ".join(values)}
+        drop = [flag for flag in drop if flag in written]
+    return FlagChanges(add=tuple(" ".join([flag, *values]) for flag, values in add.items()), drop=tuple(drop))
 
 
 def _flags(launch: Launch) -> dict[str, tuple[str, ...]]:

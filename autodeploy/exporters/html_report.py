@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.exporters.artefact import REVIEW, Artefact
 from autodeploy.reports.best_plan import header, plan_lines
 from autodeploy.reports.check_texts import tell
-from autodeploy.reports.plan_report import counts_lines, no_plan_lines, note_lines
+from autodeploy.reports.plan_report import counts_lines, no_plan_lines, note_lines, off_lines
 from autodeploy.reports.rows import plan_rows
 from autodeploy.reports.texts import Language, part_name, say
 from autodeploy.specs.planset import PARTS, StageMemory
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 UNWRAPPED = 10_000
 
 
-def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+def export(plan_set: PlanSet, plan: Plan, lang: Language = "en") -> Artefact:
     """The plan in detail and the ranking it comes from."""
-    return Artefact(render_html(plan_set, plan=plan), "text/html", f"{plan.plan_id}.html")
+    return Artefact(render_html(plan_set, lang, plan=plan), "text/html", f"{plan.plan_id}.html")
 
 
 def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
@@ -34,6 +34,7 @@ def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None =
     best = plan_set.plans[0] if plan_set.plans else None
     shown = plan or best
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED) + note_lines(plan_set, spec, lang, columns=UNWRAPPED)
+    notes += off_lines(plan_set, lang)
     facts = [] if shown is None else plan_lines(spec, shown, lang, name=say(lang, "plan"), columns=UNWRAPPED)
     keys = ("plan_column", "layout", "schedule", "step_column", "card_column", "gib_column")
     return _template().render(

@@ -8,9 +8,10 @@ from autodeploy.exporters.artefact import Artefact
 from autodeploy.reports.markdown import render_markdown
 
 if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.planset import Plan, PlanSet
 
 
-def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+def export(plan_set: PlanSet, plan: Plan, lang: Language = "en") -> Artefact:
     """The plan in detail, then the ranking it comes from."""
-    return Artefact(render_markdown(plan_set, plan=plan), "text/markdown", f"{plan.plan_id}.md")
+    return Artefact(render_markdown(plan_set, lang, plan=plan), "text/markdown", f"{plan.plan_id}.md")

@@ -13,18 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.exporters.artefact import Artefact
+    from autodeploy.reports.texts import Language
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.timeline import PipelineTimeline
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Where an exporter is, whether it is of the simulated pipeline, and schedules that its framework does not have."""
+    """Where an exporter is, whether it is of the simulated pipeline, and schedules that its framework does not have.
+
+    `for_people`: it speaks the reader's language.
+    """
 
     module: str
     function: str = "export"
     of_timeline: bool = False
     lacks: frozenset[str] = frozenset()
+    for_people: bool = False
 
 
 _NO_DUALPIPE = frozenset({"dualpipe"})
@@ -40,8 +45,8 @@ FORMATS: dict[str, Format] = {
     "chrome-trace": Format("chrome_trace", of_timeline=True),
     "json": Format("json_document"),
     "csv": Format("csv_table"),
-    "markdown": Format("markdown_report"),
-    "html": Format("html_report"),
+    "markdown": Format("markdown_report", for_people=True),
+    "html": Format("html_report", for_people=True),
 }
 
 
@@ -51,13 +56,19 @@ def formats_of(schedule: str) -> tuple[str, ...]:
 
 
 def export(
-    plan_set: PlanSet, plan: Plan, to: str, *, timeline: Callable[[], PipelineTimeline] | None = None
+    plan_set: PlanSet,
+    plan: Plan,
+    to: str,
+    *,
+    timeline: Callable[[], PipelineTimeline] | None = None,
+    lang: Language = "en",
 ) -> Artefact:
     """The plan in the format of that name.
 
     Parameters
     ----------
     timeline : simulates the plan's pipeline; only formats of the pipeline call it.
+    lang : of documents for people; what another program reads has none.
 
     Raises
     ------
@@ -70,6 +81,8 @@ def export(
         raise SpecError(f"unknown format {to[:100]!r}", path="/to", hint=did_you_mean(to, FORMATS))
     chosen = FORMATS[to]
     function = getattr(import_module(f"autodeploy.exporters.{chosen.module}"), chosen.function)
+    if chosen.for_people:
+        return cast("Callable[[PlanSet, Plan, Language], Artefact]", function)(plan_set, plan, lang)
     if not chosen.of_timeline:
         return cast("Callable[[PlanSet, Plan], Artefact]", function)(plan_set, plan)
     if timeline is None:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING
 
 from autodeploy.figures.accuracy_svg import COLOURS, Point, groups_of
-from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.layout import point_trace, quiet_figure
 from autodeploy.figures.palette import REFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.figures.layout import Figure, Trace
 
-def predicted_against_measured(points: Sequence[Point]) -> go.Figure:
+
+def predicted_against_measured(points: Sequence[Point]) -> Figure:
     """A point a run, tokens per second and card on logarithmic axes, with the diagonal."""
-    traces: list[Any] = []
+    traces: list[Trace] = []
     if points:
         values = [v for p in points for v in (p.measured, p.predicted)]
         ends = [min(values) / 1.1, max(values) * 1.1]
         line = {"color": REFERENCE, "width": 1}
-        traces.append(go.Scatter(x=ends, y=ends, mode="lines", line=line, showlegend=False, hoverinfo="skip"))
+        traces.append(point_trace(x=ends, y=ends, mode="lines", line=line, showlegend=False, hoverinfo="skip"))
     for number, (name, members) in enumerate(groups_of(points).items()):
         traces.append(
-            go.Scatter(
+            point_trace(
                 name=name,
                 x=[p.measured for p in members],
                 y=[p.predicted for p in members],
@@ -34,9 +34,11 @@ def predicted_against_measured(points: Sequence[Point]) -> go.Figure:
                 hovertemplate="%{customdata[0]}<br>%{y:,.0f} for %{x:,.0f}: %{customdata[1]}<extra></extra>",
             )
         )
-    figure = quiet_figure(
-        traces, x_title="measured tokens/s a card", y_title="predicted tokens/s a card", height_px=520
+    return quiet_figure(
+        traces,
+        x_title="measured tokens/s a card",
+        y_title="predicted tokens/s a card",
+        height_px=520,
+        xaxis={"type": "log"},
+        yaxis={"type": "log"},
     )
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
-    return figure

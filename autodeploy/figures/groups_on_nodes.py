@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
 from autodeploy.figures.labels import WORDS, Language
-from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.layout import bar_trace, quiet_figure
 
 if TYPE_CHECKING:
+    from autodeploy.figures.layout import Figure
     from autodeploy.specs.strategy import Strategy
 
 MOST_NODES = 64
@@ -75,7 +74,7 @@ def group_spans(strategy: Strategy, devices_per_node: int) -> tuple[GroupSpan, .
     return tuple(spans)
 
 
-def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = "en") -> go.Figure:
+def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = "en") -> Figure:
     """A row for each node, a cell for each device: the later its pipeline stage, the darker. At most 64 nodes."""
     words = WORDS[lang]
     world = strategy.tp * strategy.cp * (strategy.dp or 1) * strategy.pp
@@ -85,7 +84,7 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
     stages = []
     for stage in range(places[-1].pp + 1):
         held = [rank for rank in ranks if places[rank].pp == stage]
-        cells = go.Bar(
+        cells = bar_trace(
             name=f"{words['stage']} {stage}",
             meta=f"stage {stage}",
             orientation="h",

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
 from autodeploy.figures.labels import WORDS, Language
-from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import LAYER_COLOURS, LAYER_INK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from autodeploy.figures.layout import Figure
     from autodeploy.specs.planset import Plan
 
 _V_SHAPED = frozenset({"dualpipev"})
@@ -61,7 +60,7 @@ def _in_model_order(plan: Plan) -> Iterator[tuple[int, int, int]]:
                 yield stage, chunk, layers[chunk]
 
 
-def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Language = "en") -> go.Figure:
+def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Language = "en") -> Figure:
     """A row for each stage, the model's layers from left to right; what else a stage holds stands at its name.
 
     Parameters
@@ -76,7 +75,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
         rows = [run for run in runs if run.kind == kind]
         if rows:
             traces.append(
-                go.Bar(
+                bar_trace(
                     name=words[kind],
                     meta=kind,
                     orientation="h",
@@ -84,7 +83,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
                     x=[run.num_layers for run in rows],
                     y=[names[run.stage] for run in rows],
                     customdata=[_words_of(run, words) for run in rows],
-                    text=[run.num_layers for run in rows],
+                    text=[str(run.num_layers) for run in rows],
                     textposition="inside",
                     insidetextanchor="middle",
                     textangle=0,

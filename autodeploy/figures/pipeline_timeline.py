@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
 from autodeploy.figures.labels import WORDS, Language
-from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import REST, SLOT_COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from autodeploy.figures.layout import Figure, Trace
     from autodeploy.specs.timeline import PipelineTimeline, Slot
 
 MOST_BARS = 4000
@@ -36,11 +35,11 @@ def _of_stages(timeline: PipelineTimeline) -> dict[int, list[Slot]]:
     return stages
 
 
-def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most: int = MOST_BARS) -> go.Figure:
+def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most: int = MOST_BARS) -> Figure:
     """Seconds from the step's first forward; what follows the pipeline is the last bar of every stage."""
     words = WORDS[lang]
     slots = shown_slots(timeline, most)
-    traces: list[go.Bar] = [*_rests(timeline, most, words["rest"])]
+    traces: list[Trace] = [*_rests(timeline, most, words["rest"])]
     traces += [
         _bars([s for s in slots if s.kind == kind], kind, words[kind], colour)
         for kind, colour in SLOT_COLOURS.items()
@@ -49,7 +48,7 @@ def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most
     tail_s = timeline.step_time_s - timeline.makespan_s
     if tail_s > 0:
         traces.append(
-            go.Bar(
+            bar_trace(
                 name=words["after"],
                 meta="after",
                 orientation="h",
@@ -74,7 +73,7 @@ def pipeline_timeline(timeline: PipelineTimeline, lang: Language = "en", *, most
     )
 
 
-def _rests(timeline: PipelineTimeline, most: int, name: str) -> Iterator[go.Bar]:
+def _rests(timeline: PipelineTimeline, most: int, name: str) -> Iterator[Trace]:
     """One bar a stage over the slots of a long step that are not drawn one by one."""
     half = max(2, most // timeline.pp) // 2
     spans = [
@@ -84,7 +83,7 @@ def _rests(timeline: PipelineTimeline, most: int, name: str) -> Iterator[go.Bar]
     ]
     if not spans:
         return
-    yield go.Bar(
+    yield bar_trace(
         name=name,
         meta="rest",
         orientation="h",
@@ -97,8 +96,8 @@ def _rests(timeline: PipelineTimeline, most: int, name: str) -> Iterator[go.Bar]
     )
 
 
-def _bars(slots: Sequence[Slot], kind: str, name: str, colour: str) -> go.Bar:
-    return go.Bar(
+def _bars(slots: Sequence[Slot], kind: str, name: str, colour: str) -> Trace:
+    return bar_trace(
         name=name,
         meta=kind,
         orientation="h",

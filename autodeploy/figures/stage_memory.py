@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
 from autodeploy.figures.labels import MEMORY, WORDS, Language
-from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.layout import bar_trace, limit_line, quiet_figure
 from autodeploy.figures.palette import LIMIT, MEMORY_COLOURS
 
 if TYPE_CHECKING:
+    from autodeploy.figures.layout import Figure
     from autodeploy.specs.planset import Plan
 
 
-def stage_memory(plan: Plan, lang: Language = "en") -> go.Figure:
+def stage_memory(plan: Plan, lang: Language = "en") -> Figure:
     """One stacked bar a pipeline stage, in GiB on the card, and the line of the usable memory."""
     words = WORDS[lang]
     stages = [str(index) for index in range(len(plan.stages))]
@@ -23,7 +22,7 @@ def stage_memory(plan: Plan, lang: Language = "en") -> go.Figure:
         gib = [float(getattr(stage.memory_gib, field)) for stage in plan.stages]
         if any(gib):
             traces.append(
-                go.Bar(
+                bar_trace(
                     name=MEMORY[lang][field],
                     meta=field,
                     x=stages,
@@ -32,25 +31,15 @@ def stage_memory(plan: Plan, lang: Language = "en") -> go.Figure:
                     hovertemplate="%{y:.2f} GiB",
                 )
             )
-    figure = quiet_figure(
+    limit = f"{words['limit']} {plan.memory_limit_gib:.1f} GiB"
+    return quiet_figure(
         traces,
         x_title=words["stage"],
         y_title=words["stage_memory"],
         height_px=380,
         barmode="stack",
         bargap=0.3,
-        xaxis_type="category",
-        xaxis_showgrid=False,
-        yaxis_range=[0, 1.12 * max([plan.memory_limit_gib, *(stage.total_gib for stage in plan.stages)])],
+        xaxis={"type": "category", "showgrid": False},
+        yaxis={"range": [0, 1.12 * max([plan.memory_limit_gib, *(stage.total_gib for stage in plan.stages)])]},
+        **limit_line("y", plan.memory_limit_gib, LIMIT, limit, x=1, xanchor="right", yanchor="bottom"),
     )
-    figure.add_hline(
-        y=plan.memory_limit_gib,
-        line={"color": LIMIT, "width": 1.5, "dash": "dash"},
-        annotation={
-            "text": f"{words['limit']} {plan.memory_limit_gib:.1f} GiB",
-            "font": {"color": LIMIT},
-            "yanchor": "bottom",
-        },
-        annotation_position="top right",
-    )
-    return figure

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-
 from autodeploy.figures.labels import PARTS, WORDS, Language, is_reference, plan_label
-from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import PART_COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.figures.layout import Figure
     from autodeploy.specs.planset import Plan
 
 _ROW_PX = 38
 _FRAME_PX = 150
 
 
-def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
+def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> Figure:
     """Stacked horizontal bars, in seconds, best plan on top; the bars of a plan sum to its step time.
 
     Parts that are zero in every plan get no trace.
@@ -32,7 +31,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> go.Figu
             continue
         shares = [_share_pct(part_s, plan.step_time_s) for part_s, plan in zip(seconds, plans, strict=True)]
         traces.append(
-            go.Bar(
+            bar_trace(
                 name=PARTS[lang][field],
                 meta=field,
                 orientation="h",
@@ -51,8 +50,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> go.Figu
         height_px=_FRAME_PX + _ROW_PX * len(rows),
         barmode="stack",
         bargap=0.35,
-        yaxis_autorange="reversed",
-        yaxis_type="category",
+        yaxis={"autorange": "reversed", "type": "category"},
         hovermode="closest",
         meta={"narrow": {"yaxis.tickvals": rows, "yaxis.ticktext": short, "xaxis.nticks": 4}},
     )

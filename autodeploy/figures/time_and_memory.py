@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import plotly.graph_objects as go
-
 from autodeploy.figures.labels import WORDS, Language, is_reference, layout
-from autodeploy.figures.layout import quiet_figure
+from autodeploy.figures.layout import limit_line, point_trace, quiet_figure
 from autodeploy.figures.palette import BEST, LIMIT, OTHER, REFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.figures.layout import Figure, Trace
     from autodeploy.specs.planset import Plan
 
 
@@ -28,18 +27,18 @@ def pareto_front(plans: Sequence[Plan]) -> list[Plan]:
     return front
 
 
-def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
+def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> Figure:
     """A point a plan with the interval of its step time, the Pareto front and the usable memory.
 
     The usual starting point is left out: it is so far away that the plans would lie on each other.
     """
     words = WORDS[lang]
-    traces: list[Any] = []
+    traces: list[Trace] = []
     plans = [plan for plan in plans if not is_reference(plan)]
     front = pareto_front(plans)
     if len(front) > 1:
         traces.append(
-            go.Scatter(
+            point_trace(
                 name=words["front"],
                 x=[plan.peak_memory_gib for plan in front],
                 y=[plan.step_time_s for plan in front],
@@ -49,20 +48,16 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> go.Figure:
             )
         )
     traces += [_points(plans, words["plan"], words)] if plans else []
-    figure = quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380)
+    settings: dict[str, Any] = {}
     if plans:
         limit_gib = plans[0].memory_limit_gib
         left = min(limit_gib, *(plan.peak_memory_gib for plan in plans))
         right = max(limit_gib, *(plan.peak_memory_gib for plan in plans))
         margin = 0.09 * (right - left) or 1.0
-        figure.update_xaxes(range=[left - margin, right + margin])
-        figure.add_vline(
-            x=limit_gib,
-            line={"color": LIMIT, "width": 1.5, "dash": "dash"},
-            annotation={"text": f"{words['limit']} {limit_gib:.1f} GiB", "font": {"color": LIMIT}, "xshift": -4},
-            annotation_position="top left",
-        )
-    return figure
+        limit = f"{words['limit']} {limit_gib:.1f} GiB"
+        settings = limit_line("x", limit_gib, LIMIT, limit, y=1, xanchor="right", yanchor="top", xshift=-4)
+        settings["xaxis"] = {"range": [left - margin, right + margin]}
+    return quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380, **settings)
 
 
 def _ranks(plans: Sequence[Plan]) -> list[str]:
@@ -82,9 +77,9 @@ def _ranks(plans: Sequence[Plan]) -> list[str]:
     return [", ".join(names.get(index, ())) for index in range(len(plans))]
 
 
-def _points(plans: Sequence[Plan], name: str, words: dict[str, str]) -> go.Scatter:
+def _points(plans: Sequence[Plan], name: str, words: dict[str, str]) -> Trace:
     colours = [BEST if plan.rank == 1 else OTHER for plan in plans]
-    return go.Scatter(
+    return point_trace(
         name=name,
         x=[plan.peak_memory_gib for plan in plans],
         y=[plan.step_time_s for plan in plans],

@@ -72,23 +72,17 @@ def load_json(text: str) -> Any:
 def load_yaml(text: str) -> Any:
     """The one document of a YAML 1.2 text, standard tags only."""
     from ruamel.yaml import YAML  # here: reading JSON or a preset needs no YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import YAMLError
+
+    from hardware_profiles.yaml_faults import fault_of
 
     try:
         _refuse_hostile(YAML(typ="safe", pure=True).parse(text))
         return YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        raise SpecError(_located(error)) from error
     except YAMLError as error:
-        raise SpecError(f"not YAML: {str(error).splitlines()[0]}") from error
+        raise SpecError(str(fault_of(error, text))) from error
     except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key
         raise SpecError(f"not usable YAML: {str(error).partition(';')[0]}") from error
-
-
-def _located(error: Any) -> str:
-    mark = error.problem_mark or error.context_mark
-    problem = (error.problem or error.context or "not YAML").splitlines()[0]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
 def _refuse_hostile(events: Iterable[Any]) -> None:
@@ -103,18 +97,21 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
         if isinstance(event, DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise SpecError("several YAML documents in one file", hint="keep one, without '---' in between")
+                message = f"{_place(event)}several YAML documents in one file"
+                raise SpecError(message, hint="keep one, without '---' in between")
         elif isinstance(event, CollectionEndEvent):
             anchor, start = open_nodes.pop()
             if anchor is not None:
                 expanded[anchor] = total - start
         elif isinstance(event, AliasEvent):
             if event.anchor not in expanded:
-                raise SpecError(f"the alias *{event.anchor} stands inside what it names, or names nothing")
+                raise SpecError(
+                    f"{_place(event)}the alias *{event.anchor} stands inside what it names, or names nothing"
+                )
             total += expanded[event.anchor]
         elif isinstance(event, NodeEvent):
             if event.anchor in anchors:
-                raise SpecError(f"the anchor &{event.anchor} is given twice")
+                raise SpecError(f"{_place(event)}the anchor &{event.anchor} is given twice")
             anchors |= {event.anchor} - {None}
             total += 1
             if isinstance(event, CollectionStartEvent):
@@ -125,6 +122,10 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
             raise SpecError(f"nested more than {MAX_DEPTH} deep")
         if total > MAX_YAML_VALUES:
             raise SpecError(f"more than {MAX_YAML_VALUES:,} values, aliases written out")
+
+
+def _place(event: Any) -> str:
+    return f"line {event.start_mark.line + 1}, column {event.start_mark.column + 1}: "
 
 
 def _refuse_deep(value: Any) -> None:

@@ -62,6 +62,21 @@ def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = Non
         raise SpecError(errors=tuple(map(reader.in_file, field_errors(error, model=ModelSpec)))) from error
 
 
+def doubts(diagnostics: Diagnostics) -> list[str]:
+    """What whoever plans the model should check: an unknown architecture, contradictions and unknown keys."""
+    contradictions = [f"{note.source} = {note.value}: {note.reason}" for note in diagnostics.contradicted]
+    return [*contradictions, *unknown_parts(diagnostics)]
+
+
+def unknown_parts(diagnostics: Diagnostics) -> list[str]:
+    """Those of the doubts that are about what is not known: the architecture and keys."""
+    found = [note.reason for note in diagnostics.defaulted if note.field == "architecture"]
+    unknown = [note.source.rpartition("/")[2] for note in diagnostics.ignored if note.reason == CHECK]
+    if unknown:
+        found.append(f"unknown keys, check that they do not change the model's shape: {', '.join(unknown)}")
+    return found
+
+
 class _Reader:
     """The part of the file that describes the language model, with a log of what was done with each key."""
 

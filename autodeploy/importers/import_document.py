@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import MAX_BYTES, load_json, load_yaml, read_text
 from autodeploy.importers.hf_config import read_hf_config
-from autodeploy.importers.imported import Imported
+from autodeploy.importers.imported import UNNAMED, Imported
 from autodeploy.importers.megatron_script import import_launch_script
 from autodeploy.importers.mindformers_yaml import import_mindformers, is_mindformers
 
@@ -60,25 +60,32 @@ def import_document(
         raise SpecError(f"the file is larger than {MAX_BYTES:,} characters")
     suffix = Path(filename or "").suffix.lower()
     if suffix in SCRIPT_SUFFIXES or (suffix not in {".json", ".yaml", ".yml"} and _looks_like_script(text)):
-        return import_launch_script(text, variables, name)
+        return import_launch_script(text, variables, name, _stem(filename))
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     if not isinstance(document, Mapping):
         raise SpecError(
             "the file is neither a spec nor a configuration that is understood",
             hint="a spec, a config.json, a launch script (.sh) or a MindFormers YAML",
         )
-    return _of_mapping(document, text, name, base_dir)
+    return _of_mapping(document, text, filename, name, base_dir)
+
+
+def _stem(filename: str | None) -> str:
+    """What a model without a name is called: as its file is."""
+    return Path(filename or "").stem[:200] or UNNAMED
 
 
 def _looks_like_script(text: str) -> bool:
     return any(sign in text for sign in SCRIPT_SIGNS)
 
 
-def _of_mapping(document: Mapping[str, Any], text: str, name: str | None, base_dir: Path | None) -> Imported:
+def _of_mapping(
+    document: Mapping[str, Any], text: str, filename: str | None, name: str | None, base_dir: Path | None
+) -> Imported:
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
     if is_mindformers(document):
-        return import_mindformers(document, text, name)
+        return import_mindformers(document, text, name, _stem(filename))
     if "model" not in document and {"architectures", "model_type", "hidden_size"} & document.keys():
         model, diagnostics = read_hf_config(document, name)
         return Imported("hf-config", {"model": model.model_dump(mode="json", exclude_unset=True)}, diagnostics)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.spec import Spec
 
+UNNAMED = "imported model"
 Kind = Literal["spec", "plan-set", "hf-config", "launch-script", "mindformers-yaml"]
 
 
@@ -33,7 +34,8 @@ class Imported:
 
     `document` has the keys of a spec that the file says something of; a launch file names a number of ranks
     (processes, one a die) and seldom the chips, so that `cluster` is often missing. `target` is the framework whose
-    file it is. `plan_id` is that of the plan the file was exported from.
+    file it is. `plan_id` is that of the plan the file was exported from, `flags` are those of a launch script with
+    their values.
     """
 
     kind: Kind
@@ -44,6 +46,7 @@ class Imported:
     environment: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[KeptFlag, ...] = ()
     plan_id: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
     base_dir: Path | None = None
 
     def spec_document(

@@ -43,10 +43,11 @@ NOT_MODELLED = {
     "--language-model-type": "a vision or audio encoder",
 }
 VOCABULARIES = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}
+_MODEL_NAME = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w.+-]{3,100}")  # letters and digits, no blanks
 _RUNS = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
 
-def read_model(reader: FlagReader, layers: int, name: str | None) -> dict[str, Any]:
+def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str) -> dict[str, Any]:
     """The `model` of a spec, with `layers` layers without padding."""
     for flag, mechanism in NOT_MODELLED.items():
         if reader.has(flag):
@@ -71,7 +72,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None) -> dict[str, A
     if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
         model["num_nextn_predict_layers"] = mtp
     model["vocab_size"] = _vocabulary(reader, model)
-    return {"name": name or _preset_name(model) or "imported model", **model}
+    return {"name": name or _preset_name(model) or _written_name(reader) or otherwise, **model}
 
 
 def _required(reader: FlagReader, flag: str, field: str) -> int:
@@ -229,6 +230,20 @@ def _vocabulary(reader: FlagReader, model: dict[str, Any]) -> int:
         return int(given[:9])
     hint = "add --vocab-size to the launch, or set it: --set VOCAB_SIZE=N"
     raise SpecError("the script has no vocabulary size", path="/model/vocab_size", hint=hint)
+
+
+def _written_name(reader: FlagReader) -> str | None:
+    """The folder of the tokenizer or of the checkpoint to load, where that is named as a model: letters and digits."""
+    for flag in ("--tokenizer-name-or-path", "--load"):
+        given = reader.script.flags.get(flag)
+        if given is None or given.unknown:
+            continue
+        last = given.text.rstrip("/").rpartition("/")[2]
+        if _MODEL_NAME.fullmatch(last):
+            reader.log.take(given.place, "/model/name", last)
+            reader.has(flag)
+            return last
+    return None
 
 
 def _preset_name(model: dict[str, Any], field: str = "name") -> Any:

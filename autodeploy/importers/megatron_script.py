@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.flag_table import launch_flags
 from autodeploy.importers.flag_reader import FlagReader
-from autodeploy.importers.imported import Imported, KeptFlag
+from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.megatron_model import read_model
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import LaunchScript
 
 
-def import_launch_script(text: str, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
+def import_launch_script(
+    text: str, variables: Mapping[str, str] | None = None, name: str | None = None, otherwise: str = UNNAMED
+) -> Imported:
     """The spec that a launch script runs.
 
     Parameters
     ----------
     text : the script.
     variables : values of variables that the script expects from its environment, by name.
-    name : the model's name; absent, that of the preset with the same shape.
+    name : the model's name; absent, that of the preset with the same shape, or what the script calls its tokenizer
+        or checkpoint.
+    otherwise : the name of a model that has none of these.
 
     Raises
     ------
@@ -35,7 +39,7 @@ def import_launch_script(text: str, variables: Mapping[str, str] | None = None, 
     script = read_launch_script(text, variables)
     reader = FlagReader(script)
     strategy, layers = read_strategy(reader)
-    model = read_model(reader, layers, name)
+    model = read_model(reader, layers, name, otherwise)
     ranks = _ranks(reader, strategy)
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
     take_marks(text, document, strategy, reader.log)
@@ -54,6 +58,7 @@ def import_launch_script(text: str, variables: Mapping[str, str] | None = None, 
         environment=script.environment,
         kept=kept,
         plan_id=plan_id_of(text),
+        flags={flag.name: flag.text for flag in script.flags.values()},
     )
 
 

@@ -47,7 +47,7 @@ def paths(names: tuple[str, ...], *, experts: bool = False) -> list[str]:
     return places + ([f"{EXPERTS}.{name}" for name in names] if experts else [])
 
 
-def read_model(reader: KeyReader, name: str | None) -> dict[str, Any]:
+def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str, Any]:
     """The `model` of a spec."""
     model: dict[str, Any] = {}
     for field, names in WIDTHS.items():
@@ -74,7 +74,7 @@ def read_model(reader: KeyReader, name: str | None) -> dict[str, Any]:
     if "n_routed_experts" in model and not _has_dense(model):
         del model["intermediate_size"]
     kind = reader.raw("trainer.model_name") or reader.raw(f"{CONFIG}.model_type")
-    return {"name": name or str(kind or "imported model")[:200], **model}
+    return {"name": name or str(kind or otherwise)[:200], **model}
 
 
 def _attention(reader: KeyReader, model: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_table import configuration_keys
-from autodeploy.importers.imported import Imported, KeptFlag
+from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.mindformers_model import read_model
@@ -39,7 +39,9 @@ def is_mindformers(document: Mapping[str, Any]) -> bool:
     )
 
 
-def import_mindformers(document: Mapping[str, Any], text: str = "", name: str | None = None) -> Imported:
+def import_mindformers(
+    document: Mapping[str, Any], text: str = "", name: str | None = None, otherwise: str = UNNAMED
+) -> Imported:
     """The spec that a MindFormers configuration trains.
 
     Parameters
@@ -47,6 +49,7 @@ def import_mindformers(document: Mapping[str, Any], text: str = "", name: str | 
     document : the configuration, aliases resolved.
     text : its source, whose comments may name plan and cluster.
     name : the model's name; absent, the trainer's.
+    otherwise : the name of a model that has none of these.
 
     Raises
     ------
@@ -56,7 +59,7 @@ def import_mindformers(document: Mapping[str, Any], text: str = "", name: str | 
     reader = KeyReader(document)
     if reader.raw("run_mode") not in (None, "train", "finetune"):
         raise SpecError(f"run_mode {document['run_mode']!r} trains nothing", path="/run_mode", hint="run_mode: train")
-    model = read_model(reader, name)
+    model = read_model(reader, name, otherwise)
     strategy, degrees = read_strategy(reader, model)
     training = _training(reader, strategy, degrees["dp"])
     spec: dict[str, Any] = {"model": model, "training": training}

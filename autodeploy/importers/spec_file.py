@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.documents import read_document
-from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.importers.hf_config import doubts, read_hf_config
 from autodeploy.specs.expert_loads import content_hash
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.validation import did_you_mean
 from hardware_profiles import ProfileError, apply_overrides, load_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.specs.model import ModelSpec
     from hardware_profiles import FieldProblem
 
 PROFILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read_spec_file(path: Path | str) -> Spec:
-    """The validated spec in a YAML or JSON file; file names in it are relative to it.
+def read_spec_file(path: Path | str, doubt: Callable[[str], None] | None = None) -> Spec:
+    """The validated spec in a YAML or JSON file; file names in it are relative to it. As `read_spec_document`.
 
     Raises
     ------
@@ -30,10 +32,10 @@ def read_spec_file(path: Path | str) -> Spec:
         with every bad field at once, or the line and column where the file is not well formed.
     """
     path = Path(path)
-    return read_spec_document(read_document(path), base_dir=path.parent)
+    return read_spec_document(read_document(path), base_dir=path.parent, doubt=doubt)
 
 
-def read_spec_document(document: Any, base_dir: Path | None = None) -> Spec:
+def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Callable[[str], None] | None = None) -> Spec:
     """The validated spec in a mapping.
 
     Parameters
@@ -41,6 +43,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None) -> Spec:
     document : mapping as read from YAML, JSON or a request body.
     base_dir : where `hf_config` and an own hardware profile are looked for. Absent, for documents that come over the
         network, files can't be named: the model's configuration stands in the document itself.
+    doubt : told what of the model's configuration should be checked, such as an unknown architecture.
 
     Raises
     ------
@@ -54,7 +57,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None) -> Spec:
         document = _with_load_file(document, base_dir)
         errors += _profile_errors(document)
     try:
-        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir))
+        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, doubt))
     except SpecError as error:
         known = {e.path for e in error.errors}
         raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in known))) from error
@@ -148,7 +151,7 @@ def _profile_message(error: ProfileError, problem: FieldProblem) -> str:
     return f"{problem.path}: {problem.message}" if problem.path else str(error)
 
 
-def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None) -> ModelSpec:
+def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubt: Callable[[str], None] | None) -> ModelSpec:
     """The model of {hf_config: path or mapping, name: optional}."""
     unknown = [str(key) for key in value if key not in {"hf_config", "name"}]
     if unknown:
@@ -164,11 +167,14 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None) -> ModelSpec
     if not isinstance(config, Mapping):
         raise SpecError("neither a file name nor a mapping", path="/hf_config", hint="hf_config: ./config.json")
     try:
-        model, _ = read_hf_config(config, name)
+        model, diagnostics = read_hf_config(config, name)
     except SpecError as error:
         raise type(error)(
             errors=tuple(FieldError("/hf_config" + e.path, e.message, e.hint) for e in error.errors)
         ) from error
+    if doubt is not None:
+        for said in doubts(diagnostics):
+            doubt(said)
     return model
 
 

@@ -31,6 +31,7 @@ from autodeploy.specs.planset import (
     Timing,
     Unrestricted,
 )
+from autodeploy.strategies.feature_choice import choose_features
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def finish(
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
         robust=robust,
+        features_off={} if alone else choose_features(spec.search, spec.model, profile.name).off_everywhere,
         warnings=(
             *_batch_note(spec, context),
             *_mode_note(spec),

@@ -30,7 +30,9 @@ def render_check(report: CheckReport, lang: Language = "en") -> str:
     ]
     for gate in report.gates:
         mark = tell(lang, "gate_passed" if gate.passed else "gate_failed")
-        lines += wrap(f"{mark} {tell(lang, gate.name)}: {gate_words(gate, lang)}", indent="  ", hanging="     ")
+        lines += wrap(
+            f"{mark} {gate_title(gate, lang)}{say(lang, 'colon')}{gate_words(gate, lang)}", indent="  ", hanging="     "
+        )
     for fact in [*facts(report, lang), *advice(report, lang)]:
         lines += wrap(fact, indent="  ", hanging="  ")
     return "".join(line.rstrip() + "\n" for line in lines)
@@ -45,7 +47,10 @@ def render_check_markdown(report: CheckReport, lang: Language = "en") -> str:
     lines += ["| " + " | ".join(tell(lang, name) for name in columns) + " |", "|---|--:|--:|---|"]
     for gate in report.gates:
         limit = "–" if gate.limit is None else f"{percent(gate.limit)} %"
-        cells = [tell(lang, gate.name), f"{percent(gate.value)} %", limit, _verdict(gate.passed, lang)]
+        if gate.limit is not None and _is_faster(gate):
+            limit = tell(lang, "slower_allowed", pct=percent(gate.limit))
+        value = f"{percent(abs(gate.value))} %"
+        cells = [gate_title(gate, lang), value, limit, _verdict(gate.passed, lang)]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", *(f"- {escape(fact)}" for fact in facts(report, lang))]
     lines += [f"- **{escape(line)}**" if not report.passed else f"- {escape(line)}" for line in advice(report, lang)]
@@ -78,10 +83,22 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
 
+def gate_title(gate: Gate, lang: Language) -> str:
+    """What a gate holds to its limit; a launch that beats what it is compared with is faster, not slower by less."""
+    return tell(lang, f"{gate.name}_faster" if _is_faster(gate) else gate.name)
+
+
+def _is_faster(gate: Gate) -> bool:
+    return gate.name in {"slowdown", "baseline"} and round(gate.value, 3) < 0.0
+
+
 def gate_words(gate: Gate, lang: Language) -> str:
     """The value of a gate and its limit."""
     if gate.limit is None:
-        return f"{percent(gate.value)} %, {tell(lang, 'told')}"
+        return f"{percent(abs(gate.value))} %{say(lang, 'comma')}{tell(lang, 'told')}"
+    if _is_faster(gate):
+        allowed = tell(lang, "slower_allowed", pct=percent(gate.limit))
+        return f"{percent(-gate.value)} %{say(lang, 'comma')}{allowed}"
     sign = (">=" if gate.passed else "<") if gate.name == "mfu" else ("<=" if gate.passed else ">")
     return f"{percent(gate.value)} % {sign} {percent(gate.limit)} %"
 
@@ -134,9 +151,10 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
             better = report.best is not None and report.best.plan.peak_memory_gib * GIB <= short.limit_bytes
             lines.append(tell(lang, "no_fix") + (f"; {tell(lang, 'take_best')}" if better else ""))
     lines += [tell(lang, "broken_rule", rule=translated(rule, lang)) for rule in report.broken_rules]
-    lines += [tell(lang, "contradiction", text=text) for text in report.contradictions]
+    lines += [tell(lang, "contradiction", text=translated(text, lang)) for text in report.contradictions]
     if report.unknown_flags:
-        lines.append(tell(lang, "unknown_flags", flags=", ".join(report.unknown_flags)))
+        flags = say(lang, "comma").join(translated(flag, lang) for flag in report.unknown_flags)
+        lines.append(tell(lang, "unknown_flags", flags=flags))
     return lines
 
 

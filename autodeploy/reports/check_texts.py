@@ -21,6 +21,9 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "memory": ("memory on the card", "卡上内存"),
     "slowdown": ("slower than the best plan", "比最优方案慢"),
     "baseline": ("slower than the baseline", "比基线慢"),
+    "slowdown_faster": ("faster than the best plan of a short search", "比短搜索的最优方案快"),
+    "baseline_faster": ("faster than the baseline", "比基线快"),
+    "slower_allowed": ("{pct} % slower is allowed", "允许慢 {pct} %"),
     "mfu": ("MFU", "MFU"),
     "no_best": ("the search found no plan that fits", "搜索未找到放得下的方案"),
     "memory_line": (
@@ -66,7 +69,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "take_best": ("take the best plan's layout instead", "请改用最优方案的布局"),
     "broken_rule": ("the framework may refuse it: {rule}", "框架可能拒绝启动：{rule}"),
     "contradiction": ("contradiction in the file: {text}", "文件自相矛盾：{text}"),
-    "unknown_flags": ("flags not understood and not used: {flags}", "未识别、未使用的参数：{flags}"),
+    "unknown_flags": ("flags or keys not understood and not used: {flags}", "未识别、未使用的参数或键：{flags}"),
     "part_weights": ("weights", "权重"),
     "part_gradients": ("gradients", "梯度"),
     "part_optimizer": ("optimizer states", "优化器状态"),
@@ -85,6 +88,13 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "recompute_full": ("recompute {detail} layers of each stage", "每阶段完整重计算 {detail} 层"),
     "recompute_full_all": ("recompute every layer", "完整重计算所有层"),
     "micro_batch_size": ("micro batch {detail}", "微批 {detail}"),
+    # single changes that are no remedies
+    "placement": ("layers and memory placed anew", "重新放置各层与内存"),
+    "recompute_none": ("no recompute", "不做重计算"),
+    "moe_dispatcher": ("dispatcher {detail}", "专家分发 {detail}"),
+    "degree": ("{axis} {detail}", "{axis} {detail}"),
+    "switched_off": ("without {name}", "关闭{name}"),
+    "schedule": ("schedule {detail}", "流水调度 {detail}"),
     # comparison
     "compare_title": ("Plans compared", "方案对比"),
     "field": ("field", "字段"),
@@ -153,6 +163,20 @@ def field_name(lang: Language, field: str) -> str:
 def tell(lang: Language, key: str, **values: object) -> str:
     """The sentence in that language with its blanks filled in."""
     return _TEXTS[key][1 if lang == "zh" else 0].format(**values)
+
+
+def change_name(lang: Language, name: str) -> str:
+    """A single change such as `recompute:none`, `tp:4` or `schedule:interleaved vpp:4` in words; a feature by name."""
+    kind, _, detail = name.partition(":")
+    if name == "recompute:none":
+        return tell(lang, "recompute_none")
+    if kind in {"tp", "pp", "cp", "ep", "etp"}:
+        return tell(lang, "degree", axis=kind.upper(), detail=detail)
+    if kind == "schedule":
+        return tell(lang, kind, detail=detail.replace("vpp:", "VPP "))
+    if detail == "off":
+        return tell(lang, "switched_off", name=remedy_name(lang, kind))
+    return remedy_name(lang, name) if kind in _TEXTS else name
 
 
 def remedy_name(lang: Language, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.best_plan import header, lane_lines, plan_lines
-from autodeploy.reports.plan_report import counts_lines, next_steps, no_plan_lines, note_lines
+from autodeploy.reports.plan_report import counts_lines, next_steps, no_plan_lines, note_lines, off_lines
 from autodeploy.reports.rows import plan_rows
 from autodeploy.reports.texts import Language, say
 from autodeploy.specs.spec import Spec
@@ -31,7 +31,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
         lines += ["", *_table(plan_set, lang)]
         lines += _menu(shown, lang)
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED)
-    notes += note_lines(plan_set, spec, lang, columns=UNWRAPPED)
+    notes += [*note_lines(plan_set, spec, lang, columns=UNWRAPPED), *off_lines(plan_set, lang)]
     lines += ["", *(f"- {escape(fact)}" for fact in notes)]
     lines += ["", " ".join(f"`{step}`" for step in next_steps(plan_set, spec)), ""]
     search = plan_set.search

@@ -93,6 +93,17 @@ def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -
     return wrap(text, columns, hanging=INDENT)
 
 
+def off_lines(plan_set: PlanSet, lang: Language) -> list[str]:
+    """Features that are off by their reasons: `the model has no experts: mutual_routing, ...`."""
+    named: dict[str, list[str]] = {}
+    for name, reason in plan_set.features_off.items():
+        named.setdefault(reason, []).append(name)
+    return [
+        say(lang, "features_off", reason=translated(reason, lang), names=", ".join(names))
+        for reason, names in named.items()
+    ]
+
+
 def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = COLUMNS) -> list[str]:
     """What plans are ranked by, those that none beats, what the target framework costs, and warnings."""
     lines: list[str] = []

@@ -41,7 +41,10 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
 def _total(run: TrainingRun, lang: Language) -> str:
     tokens = quantity(sum(phase.tokens for phase in run.phases))
     trained = sum(phase.days or 0.0 for phase in run.phases)
+    possible = quantity(sum(phase.tokens for phase in run.phases if phase.days is not None))
     text = say(lang, "run_steps", tokens=tokens, days=days(trained))
+    if possible != tokens:  # some phase can't be trained under this layout
+        text = say(lang, "run_steps_part", trained=possible, tokens=tokens, days=days(trained))
     if run.days is None or run.npu_hours is None or run.goodput is None:
         return text
     text += say(lang, "semicolon") + say(

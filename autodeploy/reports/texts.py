@@ -10,6 +10,7 @@ LANGUAGES: tuple[Language, ...] = ("en", "zh")
 _TEXTS: dict[str, tuple[str, str]] = {
     "comma": (", ", "，"),
     "semicolon": ("; ", "；"),
+    "colon": (": ", "："),
     "and": (" and ", "、"),
     # header
     "on": ("on", "@"),
@@ -55,6 +56,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "error_cancelled": ("cancelled: {text}", "已取消：{text}"),
     # the run of weeks
     "run_steps": ("{tokens} tokens: {days} days of steps", "{tokens} tokens：纯训练 {days} 天"),
+    "run_steps_part": (
+        "{trained} of {tokens} tokens: {days} days of steps",
+        "{tokens} tokens 中的 {trained}：纯训练 {days} 天",
+    ),
     "run_total": (
         "with checkpoints and failures {days} days, {card_hours} card-hours, goodput {goodput} %",
         "计入检查点与故障共 {days} 天，{card_hours} 卡时，有效训练占比 {goodput} %",
@@ -158,6 +163,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "{target} 的启动规则代价 {price} %：不受限时为 {step} s",
     ),
     "warning": ("warning: {text}", "注意：{text}"),
+    "features_off": ("off ({reason}): {names}", "未使用（{reason}）：{names}"),
     "not_reproducible": (
         "warning: the time limit was reached, so another run may differ",
         "注意：达到时间上限，再次运行的结果可能不同",

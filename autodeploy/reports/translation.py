@@ -1,7 +1,8 @@
 """The planner's English sentences in Chinese.
 
 A PlanSet holds sentences as they were said: in English, so that equal searches stay equal. This reads them back by the
-templates of `sentences.yaml` and says them in the reader's language. What no template knows stays as it is.
+templates of `sentences.yaml` and `error_sentences.yaml` and says them in the reader's language. What no template knows
+stays as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ruamel.yaml import YAML
 if TYPE_CHECKING:
     from autodeploy.reports.texts import Language
 
+CATALOGUES = ("sentences.yaml", "error_sentences.yaml")
 _NUMBER = r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?"
 _LIST = re.compile(r"; |, | and | or ")
 
@@ -40,13 +42,16 @@ class Sentence:
 @cache
 def sentences() -> tuple[Sentence, ...]:
     """Every sentence, those with most literal text first."""
-    document = YAML(typ="safe").load(files("autodeploy.reports").joinpath("sentences.yaml").read_text(encoding="utf-8"))
-    found = [_sentence(english, chinese) for group in document.values() for english, chinese in group.items()]
+    groups: list[dict[str, str]] = []
+    for name in CATALOGUES:
+        text = files("autodeploy.reports").joinpath(name).read_text(encoding="utf-8")
+        groups += YAML(typ="safe").load(text).values()
+    found = [_sentence(english, chinese) for group in groups for english, chinese in group.items()]
     return tuple(sorted(found, key=lambda s: (-s.literal_length, s.english)))
 
 
 def blanks(template: str) -> dict[str, str]:
-    """Names of a template's blanks and their kinds: n, t, l or nothing."""
+    """Names of a template's blanks and their kinds: n, t, l, s or nothing."""
     return {name: kind or "" for _, name, kind, _ in string.Formatter().parse(template) if name}
 
 
@@ -69,7 +74,7 @@ def _chinese(text: str) -> str | None:
         values: dict[str, str] = {}
         for name, kind in sentence.kinds.items():
             value = match[name]
-            said = _chinese_list(value) if kind == "l" else _chinese(value) if kind == "t" else value
+            said = _said(value, kind)
             if said is None:
                 break
             values[name] = said
@@ -79,6 +84,15 @@ def _chinese(text: str) -> str | None:
                 for literal, name, *_ in string.Formatter().parse(sentence.chinese)
             )
     return None
+
+
+def _said(value: str, kind: str) -> str | None:
+    """What fills a blank of that kind; None where it is no sentence and has to be one."""
+    if kind == "l":
+        return _chinese_list(value)
+    if kind == "t":
+        return _chinese(value)
+    return (_chinese(value) or value) if kind == "s" else value
 
 
 def _chinese_list(text: str) -> str | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autodeploy.checks import Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
+    from autodeploy.reports.texts import Language
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
@@ -188,8 +189,10 @@ class Services:
         with self.database.read() as session:
             return with_overlay(session, spec)
 
-    def export(self, view: PlanView, to: str) -> Artefact:
+    def export(self, view: PlanView, to: str, lang: Language = "en") -> Artefact:
         """A stored plan in a format of `exporters`; the pipeline is simulated where the format shows it.
+
+        `lang` is that of documents for people.
 
         Raises
         ------
@@ -203,6 +206,7 @@ class Services:
             view.plan,
             to,
             timeline=lambda: self._call(calls.timeline, self.planner_module, spec, strategy),
+            lang=lang,
         )
 
     def is_ready(self) -> dict[str, bool]:

@@ -290,6 +290,9 @@ class PlanSet(Document):
     unrestricted: Unrestricted = Unrestricted()
     pareto: tuple[ParetoPoint, ...] = ()
     robust: RobustSearch | None = None
+    features_off: Annotated[
+        dict[str, str], Field(description="features that no plan may use, each with its reason")
+    ] = {}
     warnings: tuple[str, ...] = ()
     infeasible: Infeasible | None = None
     error: str | None = None

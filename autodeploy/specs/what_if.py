@@ -31,11 +31,14 @@ class Improvement(Document):
     """One change of a launch and what it would take then.
 
     `changes`: the strategy's fields that differ. `gain_pct`: more tokens a second and card, in percent.
-    `keeps_checkpoint_layout`: shards stay where they are: no degree, and no layer's place, changes.
+    `keeps_checkpoint_layout`: shards stay where they are: no degree, and no layer's place, changes. `add_flags` and
+    `drop_flags` say the changes to the author of a script; a framework without flags has none.
     """
 
     name: str
     changes: dict[str, Any]
+    add_flags: tuple[str, ...] = ()
+    drop_flags: tuple[str, ...] = ()
     gain_pct: float
     step_time_s: float
     peak_memory_gib: float

@@ -87,6 +87,12 @@ class FeatureChoice:
     off_reasons: dict[str, str]
     alternatives: tuple[frozenset[str], ...] = ()
 
+    @property
+    def off_everywhere(self) -> dict[str, str]:
+        """Features that no alternative uses either, each with its reason."""
+        some = frozenset().union(*self.alternatives)
+        return {name: reason for name, reason in self.off_reasons.items() if name not in some}
+
 
 def choose_features(search: SearchSpec, model: ModelSpec, profile_name: str) -> FeatureChoice:
     """Resolve every feature's switch.

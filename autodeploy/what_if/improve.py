@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.checks.planning import best_of_short_search
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
+from autodeploy.exporters.flag_changes import flag_changes
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.what_if import Improvement, ImproveReport
 from autodeploy.what_if.neighbours import Neighbour, neighbours
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from autodeploy.checks.launch import Launch
     from autodeploy.planner import LaunchRules
     from autodeploy.specs.planset import Plan
-    from autodeploy.specs.strategy import Strategy
     from autodeploy.what_if.planning import WhatIfPlanner
 
 KEPT = 3
@@ -68,8 +68,8 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     keeping = [each for each in tried if each.keeps]
     return ImproveReport(
         plan=plan,
-        improvements=tuple(_improvement(spec.strategy, each) for each in _best_of_each_kind(tried)[:KEPT]),
-        keeping_layout=tuple(_improvement(spec.strategy, each) for each in _best_of_each_kind(keeping)[:KEPT]),
+        improvements=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(tried)[:KEPT]),
+        keeping_layout=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(keeping)[:KEPT]),
         tried=count,
         best_gain_pct=_best_gain_pct(spec, plan, planner),
         broken_rules=rules.broken,
@@ -124,8 +124,9 @@ def _best_of_each_kind(tried: list[_Tried]) -> list[_Tried]:
     return list(kept.values())
 
 
-def _improvement(before: Strategy, tried: _Tried) -> Improvement:
-    neighbour = tried.neighbour
+def _improvement(launch: Launch, plan: Plan, tried: _Tried) -> Improvement:
+    before, neighbour = launch.spec.strategy, tried.neighbour
+    assert before is not None
     # What was chosen anew is told as it was chosen; the rest as the launch would write it.
     after = tried.plan.strategy if neighbour.places else neighbour.strategy
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
@@ -135,9 +136,12 @@ def _improvement(before: Strategy, tried: _Tried) -> Improvement:
     added = sorted(name for name in neighbour.features if name not in changes and not neighbour.places)
     if added and "recompute" not in changes:
         changes["features"] = added
+    flags = flag_changes(launch.spec, plan, tried.plan, launch.flags)
     return Improvement(
         name=neighbour.name,
         changes=changes,
+        add_flags=flags.add,
+        drop_flags=flags.drop,
         gain_pct=tried.gain_pct,
         step_time_s=tried.plan.step_time_s,
         peak_memory_gib=tried.plan.peak_memory_gib,

@@ -179,3 +179,38 @@ async def test_another_sites_page_changes_nothing(client):
 async def test_a_given_request_id_is_kept_when_it_is_harmless(client):
     assert (await client.get("/livez", headers={"X-Request-ID": "ci-42"})).headers["x-request-id"] == "ci-42"
     assert (await client.get("/livez", headers={"X-Request-ID": "a b"})).headers["x-request-id"] != "a b"
+
+
+async def test_a_problem_is_told_in_the_language_that_is_asked_for(client: httpx.AsyncClient) -> None:
+    """As browsers ask for it, so that a page's scripts show what its reader understands; English otherwise."""
+    spec = factories.spec_document() | {"trainings": 1}
+    spec["cluster"] = {"profile": "ascend-800t-a2", "num_npus": 0}
+    for asked, said, hint in (
+        ("zh-Hans", "0 太小", "至少 1"),
+        ("zh-CN,en;q=0.8", "未知字段 'trainings'", "是否想写 training"),
+        ("en", "0 is too small", "at least 1"),
+    ):
+        response = await client.post("/v1/searches", json=spec, headers={"Accept-Language": asked})
+        errors = assert_problem(response, 422, "invalid-spec")["errors"]
+        assert said in {error["detail"] for error in errors}
+        assert any(error["hint"].startswith(hint) for error in errors)
+        assert response.headers["content-language"] == asked[:2]
+    gone = await client.get("/v1/searches/srch_0000000000000000", headers={"Accept-Language": "zh"})
+    assert assert_problem(gone, 404, "not-found")["detail"].startswith("没有搜索")
+    read = await client.post(
+        "/new/read", data={"spec": "a: [1"}, headers={"Accept-Language": "zh", "Origin": "http://test"}
+    )
+    assert read.json()["errors"][0]["message"] == "第 1 行第 4 列：没有用 ] 闭合"
+
+
+async def test_a_pasted_configuration_of_an_unknown_architecture_is_doubted(client: httpx.AsyncClient) -> None:
+    config = {"architectures": ["NewForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 32_000}
+    config |= {"num_attention_heads": 8, "intermediate_size": 4096, "some_new_key": 3}
+    beside = {"cluster": "cloudmatrix-384", "num_npus": "8", "seq_length": "4096", "global_batch_size": "64"}
+    headers = {"Accept-Language": "zh", "Origin": "http://test"}
+    read = await client.post("/new/read", data={"spec": json.dumps(config), **beside}, headers=headers)
+    assert read.json()["errors"] == []
+    assert read.json()["doubts"] == [
+        "未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果",
+        "未知的键，请确认它们不改变模型形状：some_new_key",
+    ]

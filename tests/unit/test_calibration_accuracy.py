@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from autodeploy.calibration.accuracy_errors import (
@@ -29,6 +30,7 @@ from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate_html import report_html
+from autodeploy.figures import figure_json
 from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 
@@ -161,7 +163,9 @@ def test_the_plot_is_drawn_without_scripts_and_always_the_same() -> None:
 
 
 def test_the_figure_has_a_trace_a_group_and_the_diagonal() -> None:
-    figure = predicted_against_measured([Point("a", "A", 100.0, 110.0), Point("b", "B", 2000.0, 1500.0)])
+    figure = go.Figure(
+        figure_json(predicted_against_measured([Point("a", "A", 100.0, 110.0), Point("b", "B", 2000.0, 1500.0)]))
+    )
     assert [trace.name for trace in figure.data] == [None, "A", "B"]
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
 

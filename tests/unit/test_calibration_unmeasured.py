@@ -9,12 +9,12 @@ from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.unmeasured import (
     ProfileUses,
     UnmeasuredReport,
-    class_lines,
     measured_range,
     unmeasured,
     uses_of,
 )
 from autodeploy.calibration.validate import validate
+from autodeploy.cli.validate import unmeasured_text
 from autodeploy.planner import estimate, unmeasured_of
 from autodeploy.specs.spec import parse_spec
 from hardware_profiles import apply_overlay, load_profile
@@ -70,7 +70,8 @@ def test_classes_count_and_reach() -> None:
         for axis, (low, high) in each.extent.items():
             values = [s.shape[axis] for s in listed]
             assert (low, high) == (min(values), max(values))
-    assert len(class_lines(report())) == sum(c.unmeasured > 0 for c in report().classes)
+    lines = unmeasured_text(report()).splitlines()
+    assert len(lines) == 1 + sum(c.unmeasured > 0 for c in report().classes)
 
 
 def test_a_benchmark_of_a_shape_takes_it_off_the_list() -> None:

@@ -21,10 +21,17 @@ from autodeploy.cli.check import share
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_file
 from autodeploy.importers.spec_file import parse_spec
-from autodeploy.reports.check_report import MARK, render_check, render_check_junit, render_check_markdown
+from autodeploy.reports.check_report import (
+    MARK,
+    gate_title,
+    gate_words,
+    render_check,
+    render_check_junit,
+    render_check_markdown,
+)
 from autodeploy.reports.wording import width
 from autodeploy.services.check_intake import baseline_plan
-from autodeploy.specs.check import CheckLimits, CheckReport
+from autodeploy.specs.check import CheckLimits, CheckReport, Gate
 from autodeploy.specs.search import SHORT_SEARCH, SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
@@ -232,6 +239,20 @@ def test_reports_fit_and_say_the_same(good: CheckReport, tight: CheckReport, lan
         assert suite.get("tests") == str(len(report.gates)) == str(len(suite.findall("./testsuite/testcase")))
         assert suite.get("failures") == str(sum(not gate.passed for gate in report.gates))
     assert f"{tight.shortage.needed_bytes:,}" in render_check(tight, lang)  # type: ignore[arg-type, union-attr]
+
+
+def test_a_launch_that_beats_the_best_plan_is_called_faster(good: CheckReport) -> None:
+    told = Gate(name="slowdown", passed=True, value=-0.022)
+    held = told.model_copy(update={"limit": 0.05})
+    assert gate_title(told, "en") == "faster than the best plan of a short search"
+    assert gate_words(told, "en") == "2.2 %, no limit given"
+    assert gate_words(held, "zh") == "2.2 %，允许慢 5.0 %"
+    report = good.model_copy(update={"gates": (held,)})
+    for text in (render_check(report), render_check_markdown(report)):
+        assert "faster than the best plan" in text
+        assert "-2.2" not in text
+    assert "slower than the best plan" in render_check_junit(report), "CI systems follow a test case by its name"
+    assert gate_title(told.model_copy(update={"value": -0.0001}), "en") == "slower than the best plan"
 
 
 def test_junit_holds_any_file_name(good: CheckReport) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import plotly.graph_objects as go
 import pytest
 
 from autodeploy import figures
@@ -20,11 +21,13 @@ from autodeploy.specs.planset import Breakdown, StageMemory
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from tests import factories, quick_planner
+from tests.support.cpu_time import least_cpu_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.figures.labels import Language
+    from autodeploy.figures.layout import Figure
     from autodeploy.specs.planset import Plan
 
 # A page with a content security policy without 'unsafe-eval' draws these and no other.
@@ -36,6 +39,11 @@ def plans() -> tuple[Plan, ...]:
     plan_set = factories.plan_set(5)
     assert plan_set.reference is not None
     return (*plan_set.plans, plan_set.reference)
+
+
+def drawn(figure: Figure) -> go.Figure:
+    """The figure as plotly's own object, which refuses every name and value that plotly.js does not know."""
+    return go.Figure(figure_json(figure))
 
 
 def every_figure(plans: tuple[Plan, ...], lang: Language) -> Iterator[Any]:
@@ -51,6 +59,7 @@ def every_figure(plans: tuple[Plan, ...], lang: Language) -> Iterator[Any]:
 def test_figures_are_plain_json_and_drawn_as_svg(plans: tuple[Plan, ...], lang: Language) -> None:
     for figure in every_figure(plans, lang):
         document = figures.figure_json(figure)
+        assert len(drawn(figure).data) == len(document["data"])
         assert set(document) == {"data", "layout"}
         assert {trace["type"] for trace in document["data"]} <= SVG_TRACES
         assert json.loads(json.dumps(document, allow_nan=False)) == document
@@ -63,7 +72,7 @@ def test_equal_plans_give_equal_figures(plans: tuple[Plan, ...]) -> None:
 
 
 def test_the_parts_of_a_bar_sum_to_the_step_time(plans: tuple[Plan, ...]) -> None:
-    figure = figures.step_time_breakdown(plans)
+    figure = drawn(figures.step_time_breakdown(plans))
     for index, plan in enumerate(plans):
         assert sum(trace.x[index] for trace in figure.data) == pytest.approx(plan.step_time_s, rel=1e-12)
         assert sum(trace.customdata[index] for trace in figure.data) == pytest.approx(100.0)
@@ -72,9 +81,9 @@ def test_the_parts_of_a_bar_sum_to_the_step_time(plans: tuple[Plan, ...]) -> Non
 
 
 def test_parts_that_are_zero_everywhere_are_left_out(plans: tuple[Plan, ...]) -> None:
-    drawn = {trace.meta for trace in figures.step_time_breakdown(plans).data}
-    assert "exposed_cp_s" not in drawn  # zero in every plan of the factory
-    assert drawn == set(palette.PART_COLOURS) - {"exposed_cp_s"}
+    parts = {trace.meta for trace in drawn(figures.step_time_breakdown(plans)).data}
+    assert "exposed_cp_s" not in parts  # zero in every plan of the factory
+    assert parts == set(palette.PART_COLOURS) - {"exposed_cp_s"}
 
 
 def test_a_step_of_no_time_has_no_shares() -> None:
@@ -84,7 +93,7 @@ def test_a_step_of_no_time_has_no_shares() -> None:
 
 def test_the_memory_of_a_stage_stacks_up_to_its_total_below_the_limit_line() -> None:
     plan = factories.plan(1)
-    figure = figures.stage_memory(plan)
+    figure = drawn(figures.stage_memory(plan))
     for index, stage in enumerate(plan.stages):
         assert sum(trace.y[index] for trace in figure.data) == pytest.approx(stage.total_gib, rel=1e-12)
     assert figure.layout.shapes[0].y0 == figure.layout.shapes[0].y1 == plan.memory_limit_gib
@@ -93,7 +102,7 @@ def test_the_memory_of_a_stage_stacks_up_to_its_total_below_the_limit_line() -> 
 
 def test_a_stage_above_the_limit_stays_in_the_picture() -> None:
     plan = factories.plan(1, memory_limit_gib=20.0)
-    assert figures.stage_memory(plan).layout.yaxis.range[1] > max(stage.total_gib for stage in plan.stages)
+    assert drawn(figures.stage_memory(plan)).layout.yaxis.range[1] > max(stage.total_gib for stage in plan.stages)
 
 
 def test_the_front_is_what_no_plan_beats_in_both() -> None:
@@ -109,7 +118,7 @@ def test_the_front_is_what_no_plan_beats_in_both() -> None:
 
 
 def test_a_point_has_the_interval_of_its_step_time(plans: tuple[Plan, ...]) -> None:
-    points = figures.time_and_memory(plans).data[0]
+    points = drawn(figures.time_and_memory(plans)).data[0]
     for index, plan in enumerate(plans[:5]):
         assert points.y[index] + points.error_y.array[index] == pytest.approx(plan.uncertainty.high_s)
         assert points.y[index] - points.error_y.arrayminus[index] == pytest.approx(plan.uncertainty.low_s)
@@ -148,7 +157,7 @@ def test_every_layer_is_on_the_map_once_and_of_its_kind() -> None:
     held = [layer for run in runs for layer in range(run.first_layer, run.first_layer + run.num_layers)]
     assert held == list(range(61))
     assert [(run.kind, run.num_layers) for run in runs if run.stage == 0] == [("dense", 3), ("moe", 1)]
-    figure = figures.layers_on_stages(plan, {0, 1, 2})
+    figure = drawn(figures.layers_on_stages(plan, {0, 1, 2}))
     assert sum(sum(trace.x) for trace in figure.data) == 61
 
 
@@ -208,7 +217,7 @@ def test_a_timeline_has_every_slot_or_both_ends_of_a_long_step():
     long = PipelineTimeline(pp=1, vpp=1, micro_batches=100, makespan_s=100.0, step_time_s=101.0, slots=slots)
     kept = [slot.forward_micro_batch for slot in shown_slots(long, 10)]
     assert kept == [0, 1, 2, 3, 4, 95, 96, 97, 98, 99]
-    (rest,) = (trace for trace in pipeline_timeline(long, most=10).data if trace.meta == "rest")
+    (rest,) = (trace for trace in drawn(pipeline_timeline(long, most=10)).data if trace.meta == "rest")
     assert (rest.base[0], rest.base[0] + rest.x[0], rest.customdata[0]) == (5.0, 95.0, "90")
 
 
@@ -218,6 +227,16 @@ def test_points_on_each_other_share_one_text() -> None:
             update={"peak_memory_gib": memory_gib, "step_time_s": 60.0, "memory_limit_gib": 61.0}
         )
 
-    figure = figures.time_and_memory([at(1, 60.0), at(2, 50.0), at(3, 60.1)])
+    figure = drawn(figures.time_and_memory([at(1, 60.0), at(2, 50.0), at(3, 60.1)]))
     texts = next(trace.text for trace in figure.data if trace.mode == "markers+text")
     assert list(texts) == ["1, 3", "2", ""]
+
+
+def test_a_step_of_thousands_of_slots_is_drawn_at_once() -> None:
+    """A page of DeepSeek-V3 on 384 cards has some five thousand; it is made anew for every reader."""
+    slots = tuple(
+        Slot(stage=n % 16, kind="forward", start_s=n / 16, end_s=n / 16 + 0.9, forward_micro_batch=n, forward_chunk=0)
+        for n in range(5000)
+    )
+    long = PipelineTimeline(pp=16, vpp=1, micro_batches=5000, makespan_s=320.0, step_time_s=321.0, slots=slots)
+    assert least_cpu_s(lambda: json.dumps(figure_json(pipeline_timeline(long))), limit_s=0.1) < 0.1

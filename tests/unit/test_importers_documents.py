@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from autodeploy.checks import launch_of
 from autodeploy.errors import SpecError
 from autodeploy.exporters import export
 from autodeploy.importers.import_document import import_document, import_file
@@ -137,6 +138,15 @@ def test_content_tells_what_a_paste_is():
     assert import_document((FILES / "mindformers_moe.yaml").read_text()).kind == "mindformers-yaml"
     with pytest.raises(SpecError, match="neither a spec nor a configuration"):
         import_document("just words")
+
+
+def test_keys_that_are_kept_have_no_line_in_a_check():
+    """YAML keys are read without their places; flags of a script have a line each."""
+    launch = launch_of(import_file(FILES / "mindformers_moe.yaml"), "ascend-800t-a2")
+    assert "runner_config.epochs" in launch.unknown_flags
+    assert launch_of(import_file(FILES / "mindspeed_moe.sh"), "ascend-800t-a2").unknown_flags == (
+        "--some-flag-of-ours (line 87)",
+    )
 
 
 def test_a_file_with_a_mistake_is_named(tmp_path):

@@ -227,3 +227,17 @@ def test_hostile_scripts_are_refused_fast(name):
 def test_mechanisms_that_are_not_modelled_are_refused_by_name():
     with pytest.raises(UnsupportedError, match=r"line 1, column \d+: linear attention"):
         import_document(script(flags=f"{SHAPE} {REST} --full-attention-interval 4"), "a.sh")
+
+
+def test_a_model_is_called_as_its_preset_its_tokenizer_or_its_file():
+    def name(flags="", filename="my_moe.sh"):
+        return import_document(script(flags=f"{SHAPE} {REST} {flags}"), filename).document["model"]["name"]
+
+    assert name() == "my_moe"
+    assert name(filename=None) == "imported model"
+    assert name("--tokenizer-name-or-path ./model_from_hf/Qwen9-7B-hf/") == "Qwen9-7B-hf"
+    assert name("--tokenizer-name-or-path 'your tokenizer path' --load ckpt/glm9-mcore") == "glm9-mcore"
+    assert name("--load ckpt", "a.sh") == "a"
+    shape = "--num-layers 126 --hidden-size 16384 --num-attention-heads 128"
+    text = script(flags=f"{shape} {REST} --ffn-hidden-size 53248 --load ckpt/x7")
+    assert import_document(text, "a.sh").document["model"]["name"] not in {"x7", "a"}, "a preset has this shape"

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from autodeploy.exporters.html_report import render_html
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.reports.markdown import render_markdown
 from autodeploy.reports.outlook import headroom_line, pareto_line, robust_line, robustness_line
-from autodeploy.reports.plan_report import render_plan_set
+from autodeploy.reports.plan_report import off_lines, render_plan_set
 from autodeploy.reports.wording import width
 from autodeploy.specs.planset import BoxSide, Breakdown, PlanSet, Robustness, RobustSearch
 from tests import factories
@@ -93,3 +94,20 @@ def test_criteria_are_said_apart() -> None:
     assert None not in said
     assert robust_line(factories.plan_set(), "en") is None
     assert robustness_line(factories.plan(), "zh") is None
+
+
+@pytest.mark.parametrize(
+    ("lang", "said"),
+    [
+        ("en", ["off (the model has no experts): coc, mc2", "off (switched off): ring"]),
+        ("zh", ["未使用（模型没有专家）：coc, mc2", "未使用（已关闭）：ring"]),
+    ],
+)
+def test_features_that_no_plan_may_use_are_listed_by_their_reasons(lang: Any, said: list[str]) -> None:
+    """In Markdown and in the HTML report; the terminal's table has no room for them."""
+    off = {"coc": "the model has no experts", "ring": "switched off", "mc2": "the model has no experts"}
+    found = plan_set().model_copy(update={"features_off": off})
+    assert off_lines(found, lang) == said
+    for text in (render_markdown(found, lang), render_html(found, lang)):
+        assert all(line in text for line in said)
+    assert off_lines(plan_set(), lang) == []

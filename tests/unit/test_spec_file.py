@@ -151,7 +151,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (load_yaml, "a: !!python/object:os.system x", "line 1, column 4"),
         (load_yaml, "a: 1\n---\nb: 2", "several YAML documents"),
         (load_yaml, "a: 2026-13-45", "month"),
-        (load_yaml, "a: \x01", "not YAML"),
+        (load_yaml, "a: \x01", "a control character"),
         (load_yaml, "a: " + "9" * 10_000, "4300 digits"),
         (load_json, nested(100_000), "32 deep"),
         (load_json, nested(40), "32 deep"),

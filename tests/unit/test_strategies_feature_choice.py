@@ -124,6 +124,8 @@ def test_migration_and_mutual_routing_exclude_each_other() -> None:
     choice = choose(target="any")
     assert "expert_migration" in choice.on
     assert choice.off_reasons["mutual_routing"] == "excluded by expert_migration"
+    assert "mutual_routing" not in choice.off_everywhere, "the faster of the two is chosen for each strategy"
+    assert choose("llama2-7b").off_everywhere["mutual_routing"] == "the model has no experts"
     asked = choose(target="any", features={"mutual_routing": "on"})
     assert asked.on & {"expert_migration", "mutual_routing"} == {"mutual_routing"}
 

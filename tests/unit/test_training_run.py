@@ -11,6 +11,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.reports.run_facts import duration, run_facts, size
+from autodeploy.reports.wording import quantity
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.training_run.layouts import cheapest_layouts
 from autodeploy.training_run.phases import phases_of
@@ -150,7 +151,10 @@ def test_a_phase_that_does_not_fit_leaves_no_total_and_says_why() -> None:
     assert found.days is None
     assert found.phases[2].problem is not None
     assert "GiB" in found.phases[2].problem
-    assert any("run.layout_changes: allowed" in fact for fact in run_facts(found, "en"))
+    facts = run_facts(found, "en")
+    assert any("run.layout_changes: allowed" in fact for fact in facts)
+    whole, possible = (quantity(sum(p.tokens for p in phases)) for phases in (found.phases, found.phases[:2]))
+    assert facts[0].startswith(f"{possible} of {whole} tokens: "), "its days are those of the phases that fit"
 
 
 def test_a_rule_that_a_batch_breaks_is_the_problem() -> None:

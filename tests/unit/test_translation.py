@@ -13,14 +13,14 @@ from autodeploy.cli.exits import asked_language, report_error
 from autodeploy.cli.why_not import answer_text
 from autodeploy.errors import SpecError
 from autodeploy.ranking.explain import PART_NAMES
-from autodeploy.reports import check_texts, texts
+from autodeploy.reports import check_texts, command_texts, texts
 from autodeploy.reports.translation import blanks, sentences, translated
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.rules import load_rules
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
-SAMPLES = {"n": "12.5", "t": "compute", "l": "compute, optimizer", "": "某物"}
+SAMPLES = {"n": "12.5", "t": "compute", "l": "compute, optimizer", "s": "compute", "": "某物"}
 LLAMA: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
@@ -34,7 +34,10 @@ def names(text: str) -> set[str]:
     return {name for _, name, *_ in string.Formatter().parse(text) if name}
 
 
-@pytest.mark.parametrize("table", [texts._TEXTS, texts.PART_NAMES, check_texts._TEXTS, check_texts._FIELDS])
+@pytest.mark.parametrize(
+    "table",
+    [texts._TEXTS, texts.PART_NAMES, check_texts._TEXTS, check_texts._FIELDS, command_texts._TEXTS],
+)
 def test_every_message_has_both_languages(table: dict[str, tuple[str, str]]) -> None:
     for key, (english, chinese) in table.items():
         assert english, key

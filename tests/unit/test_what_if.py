@@ -16,6 +16,7 @@ from autodeploy.cli.recommend import recommendation_text, token_count
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_file
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.reports.check_texts import change_name
 from autodeploy.specs.strategy import Strategy
 from autodeploy.what_if import improve, recommend
 from autodeploy.what_if.recommend import card_counts
@@ -109,8 +110,37 @@ def test_a_launch_that_does_not_fit_is_told_what_makes_it_fit() -> None:
 def test_an_improvement_is_shown_with_what_it_sets() -> None:
     text = improve_text(improved())
     for each in every(improved()):
-        assert each.name in text
+        assert change_name("en", each.name) in text
+        assert all(flag in text.replace("\n  ", " ") for flag in each.add_flags)
     assert "loads" in text
+
+
+def test_the_flags_of_an_improvement_turn_the_script_into_it(tmp_path: Path) -> None:
+    """Its own flags are taken out and put in, those for the place of layers too; the script then launches that plan."""
+    for each in every(improved()):
+        assert each.add_flags or each.drop_flags, each.name
+        gone = {*each.drop_flags, *(flag.split()[0] for flag in each.add_flags)}
+        lines = [
+            line for line in SCRIPT.read_text().splitlines() if line.split()[:1] == [] or line.split()[0] not in gone
+        ]
+        text = "\n".join(lines).replace("$GPT_ARGS", "$GPT_ARGS " + " ".join(each.add_flags))
+        mended = tmp_path / "mended.sh"
+        mended.write_text(text + "\n")
+        again = launch_of(import_file(mended), "cloudmatrix-384")
+        plan = planner.estimate(again.spec, features=again.features)
+        assert plan.fits
+        assert plan.step_time_s == pytest.approx(each.step_time_s, rel=0.01), each.name
+        assert [stage.layers for stage in plan.stages] == [stage.layers for stage in each.plan.stages]
+
+
+def test_flags_are_named_as_they_stand_in_the_script() -> None:
+    """What the script lacks is not taken out; layers that do nothing go where the layout says all."""
+    moved = [each for each in every(improved()) if any("--pipeline-model-parallel-layout" in f for f in each.add_flags)]
+    assert moved
+    for each in moved:
+        assert "--num-layers 22" in each.add_flags
+        assert {"--noop-layers", "--num-layers-per-virtual-pipeline-stage"} <= {*each.drop_flags}
+    assert all(flag in SCRIPT.read_text() for each in every(improved()) for flag in each.drop_flags)
 
 
 def test_nothing_to_improve_is_refused() -> None:

@@ -75,7 +75,11 @@
   const send = async (button) => {
     const answer = await fetch("/v1/searches", {
       method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      headers: {
+        "Content-Type": "application/json",
+        Accept: "application/json",
+        "Accept-Language": document.documentElement.lang,
+      },
       body: JSON.stringify(specDocument()),
     });
     const body = await answer.json();

@@ -24,6 +24,7 @@
       : `${status.dataset.understood}: ${body.kind.replaceAll("-", " ")} (${body.taken})`;
     for (const e of body.errors) line(list, [e.pointer, e.message, e.hint].filter(Boolean).join(" · "));
     for (const words of body.contradicted ?? []) line(list, `${status.dataset.contradicted}: ${words}`);
+    for (const words of body.doubts ?? []) line(list, words);
     if (body.unknown?.length) line(list, `${status.dataset.unknown}: ${body.unknown.slice(0, 20).join(", ")}`);
     status.replaceChildren(title, list);
     status.dataset.shown = String(asked);
@@ -35,7 +36,11 @@
       status.replaceChildren();
       return;
     }
-    const answer = await fetch("/new/read", { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const answer = await fetch("/new/read", {
+      method: "POST",
+      headers: { "Accept-Language": document.documentElement.lang },
+      body: new URLSearchParams(new FormData(form)),
+    });
     if (answer.ok && number === asked) show(await answer.json());
   };
 

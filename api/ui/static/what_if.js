@@ -51,7 +51,11 @@
     const number = ++asked;
     const response = await fetch("/v1/estimates", {
       method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      headers: {
+        "Content-Type": "application/json",
+        Accept: "application/json",
+        "Accept-Language": document.documentElement.lang,
+      },
       body: JSON.stringify({ ...base.spec, strategy: changed() }),
     });
     const body = await response.json();

@@ -1,0 +1,150 @@
+"""Every mistake that people are told of, and every note of importers and exporters, has its Chinese."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autodeploy.errors import SpecError
+from autodeploy.exporters.feature_arguments import NO_FLAG, NO_FLAG_IN_MEGATRON
+from autodeploy.exporters.registry import FORMATS, export
+from autodeploy.importers.documents import load_yaml
+from autodeploy.reports.translation import translated
+from autodeploy.specs.features import FEATURES
+from hardware_profiles.yaml_faults import _FAULTS
+from tests import factories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+ERRORS = frozenset(
+    {
+        *("SpecError", "UnsupportedError", "ProfileError", "NotFoundError", "ConflictError", "AccessError"),
+        *(
+            "UnknownCallerError",
+            "LimitError",
+            "OverloadError",
+            "StorageFullError",
+            "AutoDeployError",
+            "ExpressionError",
+        ),
+        *("FieldError", "FieldProblem", "Finding"),
+    }
+)
+# How importers and exporters say what they noted: the last argument is the reason.
+NOTES = frozenset({"take", "default", "ignore", "contradict", "note", "fail", "error"})
+SAID = frozenset({"message", "hint", "reason"})
+# Shown as they are: what to type.
+EXAMPLE = re.compile(
+    r"autodeploy [a-z ]+(SPEC|FILE|examples/).*|autodeploy (doctor|keys ls|db upgrade)|"
+    r"--\S+( [A-Z]\S*)?|[\w./-]*[:,=][^ ]\S*|"
+    r"(tokens|strategy|run_mode|hf_config|step_time_s|start|file|pp_interleave_num|seq_length)\b[:, +].*|[{\[\"].*|"
+    r"12h, .*|DeepSeek-V3: .*|[0-9 .{}*,:]+"
+)
+
+
+def literal(node: ast.expr) -> str | None:
+    """A text, or an f-string with `12` in its blanks and a sentence in one after a colon at its end."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "12" for part in node.values)
+    text = re.sub(r": 12$", ": the number is too large", text)
+    return re.sub(r"^12(?=[a-z])", "", text)  # a place before the sentence
+
+
+def said_in(tree: ast.AST) -> Iterator[str]:
+    """Literal messages, hints and reasons of a module."""
+    for node in ast.walk(tree):
+        found: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if name in ERRORS:
+                found = [*node.args[1:], *node.args[:1]] if name in {"FieldError", "FieldProblem"} else list(node.args)
+            elif name in NOTES:
+                found = node.args[-1:]
+            found += [keyword.value for keyword in node.keywords if keyword.arg in SAID]
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in SAID:
+            found = [node.value]
+        yield from (text for each in found if (text := literal(each)) is not None)
+
+
+def modules() -> list[Path]:
+    rooms = ("importers", "specs", "services", "store", "exporters", "checks", "what_if", "cli", "strategies")
+    folders = [ROOT / "autodeploy" / room for room in rooms] + [ROOT / "hardware_profiles"]
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+def is_words(text: str) -> bool:
+    """Whether it is a sentence: two words at least, no path, no example of what to type."""
+    return " " in text.strip() and not text.startswith("/") and not EXAMPLE.fullmatch(text)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_message_of_a_module_has_its_chinese(path: Path) -> None:
+    said = {text for text in said_in(ast.parse(path.read_text(encoding="utf-8"))) if is_words(text)}
+    assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
+
+
+def test_the_messages_are_found() -> None:
+    said = {text for path in modules() for text in said_in(ast.parse(path.read_text(encoding="utf-8")))}
+    assert {"no measured shape", "no line with 12", "the file does not name the chips it is for"} <= said
+    assert sum(map(is_words, said)) > 300
+
+
+@pytest.mark.parametrize("words", sorted({words for _, words in _FAULTS}))
+def test_every_fault_of_a_yaml_text_has_its_chinese(words: str) -> None:
+    said = words.replace("{sign}", "']'").replace("{key}", "tp").replace("{depth}", "20")
+    assert "{" not in said
+    assert CHINESE.search(translated(f"spec.yaml: line 3, column 2: {said}", "zh")), said
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: b: c", "line 1, column 5: no ':' can stand here: indent as the keys above, or put the text in quotes"),
+        ("a:\n\tb: 1", "line 2, column 1: a tab: indent with blanks"),
+        ("a: 1\nb: [1, 2\n", "line 2, column 4: it is never closed by ]"),
+        ("a: [1\nb: 2", "line 2, column 2: ',' or ] is missing"),
+        ("a: 'x\nb: 1", "line 1, column 4: a quote is never closed"),
+        ("a:\n  b: 1\n c: 2", "line 3, column 2: it is not indented as what stands above"),
+        ("tp: 1\ntp: 2", "line 2, column 1: the key tp is given twice"),
+        ("a: @x", "line 1, column 4: '@' begins nothing: put the text in quotes"),
+        ("a: x\nb: \x01", "line 2, column 4: a control character"),
+        ("a: !python/x 1", "line 1, column 4: tags (!) have no meaning here"),
+        ("a: *b", "line 1, column 4: the alias *b stands inside what it names, or names nothing"),
+        ("a: 1\n---\nb: 2", "line 2, column 1: several YAML documents in one file"),
+    ],
+)
+def test_a_broken_yaml_text_is_refused_in_plain_words_with_its_place(text: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_yaml(text)
+    assert str(caught.value) == told
+    assert CHINESE.search(translated(told, "zh"))
+
+
+def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
+    """Those that are put together from tables too: every feature at once, for every framework."""
+    features = tuple(sorted(FEATURES))
+    plan = factories.plan(1)
+    strategy = plan.strategy.model_copy(update={"features": features, "swap": ("attention",)})
+    plan_set = factories.plan_set()
+    said: set[str] = set()
+    for to, known in FORMATS.items():
+        if known.of_timeline:
+            continue
+        schedule = "1f1b" if strategy.schedule in known.lacks else strategy.schedule
+        changed = plan.model_copy(update={"strategy": strategy.model_copy(update={"schedule": schedule})})
+        said |= set(export(plan_set, changed, to).notes)
+    assert len(said) > 15
+    assert any("has no flag: it" in text for text in said)
+    assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
+    reasons = {*NO_FLAG.values(), *NO_FLAG_IN_MEGATRON.values()}
+    assert [text for text in sorted(reasons) if not CHINESE.search(translated(text, "zh"))] == []
