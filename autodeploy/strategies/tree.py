@@ -75,7 +75,8 @@ class CandidateTree:
 
     def spread(self, values: Any) -> Any:
         """One entry a run, as one entry per candidate."""
-        return np.concatenate([values if kept is None else values[kept] for kept in self.kept])
+        # A tree without candidates has no modes.
+        return np.concatenate([values[:0], *(values if kept is None else values[kept] for kept in self.kept)])
 
     def run_of(self, index: Ints) -> tuple[Ints, Ints]:
         """Run and mode of the candidates at an index."""
