@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
+from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
 from autodeploy.strategies.grid import grid_of
-from autodeploy.strategies.space import Space, default_space, divisors, restrict
+from autodeploy.strategies.space import RESTRICTED, Space, default_space, divisors, restrict, values_left
 
 
 def space_of(
@@ -107,6 +108,19 @@ def test_fix_allow_and_forbid(search: dict[str, Any], axis: str, values: set[int
         assert not seen & {1, 2}
     else:
         assert seen == values
+
+
+@pytest.mark.parametrize("field", ["fix", "allow", "forbid"])
+@pytest.mark.parametrize("axis", RESTRICTED)
+def test_every_value_that_a_spec_accepts_is_known_to_the_space(axis: str, field: str) -> None:
+    """So that nothing after the spec has to refuse a value."""
+    known = list(enumerate(CHOICES[axis])) if axis in CHOICES else [(1, 1), (8, "8"), (10**9 - 1, 10**9 - 1)]
+    for code, value in known:
+        search = SearchSpec.model_validate({field: {axis: value if field == "fix" else [value]}})
+        assert values_left(search, axis, [code]) == ([] if field == "forbid" else [code])
+    for nothing in ("", "1.5", "flat", 0, -1, 10**9):
+        with pytest.raises(ValidationError, match="has no value"):
+            SearchSpec.model_validate({field: {axis: nothing if field == "fix" else [nothing]}})
 
 
 def test_a_pinned_value_beyond_the_default_space_is_looked_at() -> None:
