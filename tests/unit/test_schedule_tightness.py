@@ -140,3 +140,24 @@ def test_nothing_keeps_step_without_interleaving(kind: str, vpp: int, pp: int) -
     forward, backward, hidden, _ = times(3, vpp, None)
     sizes = np.full(N, pp), np.full(N, vpp), np.full(N, 8)
     assert not in_step_s(kind, classes(forward, backward, hidden.min(axis=(2, 3))), *sizes).any()
+
+
+@pytest.mark.parametrize(("pp", "m"), [(4, 3), (5, 4), (8, 3), (8, 6), (8, 12)])
+def test_a_first_stage_slower_than_others_forward_and_back_goes_down_only_as_far_as_is_free(pp: int, m: int) -> None:
+    # While micro batches are short of stages a path loses nothing by going down; then each step costs a forward.
+    forward, backward, _, _ = times(3, 1, None)
+    forward[:, 0] *= 6.0
+    where = [2 if p == pp - 1 else min(p, 1) for p in range(pp)]
+    whole = closed_form_s("1f1b", forward[:, where], backward[:, where], m).makespan_s
+    sizes = np.full(N, pp), np.full(N, 1), np.full(N, m)
+    short = closed_form_classes_s("1f1b", classes(forward, backward, np.zeros((N, 3))), *sizes).makespan_s
+    assert short == pytest.approx(whole)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vpp"), [("1f1b", 1), ("interleaved", 2), ("adaptive_pipe", 2), ("dualpipev", 2), ("dualpipe", 2)]
+)
+@pytest.mark.parametrize("slow", [0, 3, 5])
+def test_the_slowest_stage_sets_the_pace(kind: str, vpp: int, slow: int) -> None:
+    forward, backward, hidden, sends = times(6, vpp, slow)
+    assert (closed_form_s(kind, forward, backward, 24, hidden, sends).pacing_stage == slow).all()
