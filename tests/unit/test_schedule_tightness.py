@@ -147,6 +147,7 @@ def test_a_first_stage_slower_than_others_forward_and_back_goes_down_only_as_far
     # While micro batches are short of stages a path loses nothing by going down; then each step costs a forward.
     forward, backward, _, _ = times(3, 1, None)
     forward[:, 0] *= 6.0
+    backward[:, 0] *= 2.0
     where = [2 if p == pp - 1 else min(p, 1) for p in range(pp)]
     whole = closed_form_s("1f1b", forward[:, where], backward[:, where], m).makespan_s
     sizes = np.full(N, pp), np.full(N, 1), np.full(N, m)
