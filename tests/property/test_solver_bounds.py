@@ -20,6 +20,17 @@ from cost_models.schedule import ScheduleKind, in_flight_moments, operation_orde
 from tests.property.test_solver_brute_force import best_step_s, random_problem
 
 CASES = 240
+# Of the optimum, in the mean over each block of cases: by work, by stages, by paths, by counts; rounded down.
+SHARES = (
+    (0.850, 0.869, 0.947, 0.973),
+    (0.857, 0.874, 0.946, 0.978),
+    (0.842, 0.863, 0.956, 0.982),
+    (0.852, 0.874, 0.936, 0.981),
+    (0.851, 0.869, 0.957, 0.986),
+    (0.877, 0.897, 0.938, 0.984),
+    (0.860, 0.879, 0.960, 0.993),
+    (0.865, 0.883, 0.965, 0.991),
+)
 
 
 def heavy_problem(seed: int) -> InnerProblem:
@@ -52,7 +63,7 @@ def heavy_problem(seed: int) -> InnerProblem:
 
 @pytest.mark.parametrize("block", range(8))
 def test_no_bound_exceeds_the_optimum(block: int) -> None:
-    library, reached, feasible, forced, by_host = PathLibrary(), 0, 0, 0, 0
+    library, shares, feasible, forced, by_host = PathLibrary(), np.zeros(4), 0, 0, 0
     for seed in range(1000 + block * CASES // 8, 1000 + (block + 1) * CASES // 8):
         problem = heavy_problem(seed)
         truth = best_step_s(problem)
@@ -73,9 +84,10 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
         forced += paths > without * (1 + 1e-3)
         roomy = stage_bound_s(replace(problem, host_bytes_per_device=float("inf")), 0.0, 2.0 * truth)
         by_host += stages > roomy * (1 + 1e-3)
-        reached += max(paths, stages, relaxed) >= 0.9 * truth
+        shares += np.array([relaxed, stages, paths, whole]) / truth
     assert feasible >= 12
-    assert reached >= feasible // 2, "the bounds are near the optimum"
+    # Linear and integer programmes may end elsewhere on another machine, where optima are not alone.
+    assert (shares / feasible >= np.array(SHARES[block]) - np.array([0.0, 0.0, 0.002, 0.002])).all()
     assert forced, "memory costs time somewhere"
     assert by_host, "so does the host's"
 
