@@ -169,3 +169,32 @@ def test_longer_steady_phases_change_neither_moments_nor_lone_passes(kind: Sched
         else:
             assert (lone[0] == short).all()
             assert (lone[1] == m).all()
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4, 6])
+def test_short_steady_phases_and_uneven_groups_are_their_own_case(pp: int) -> None:
+    for m in (*range(1, 3 * pp + 1), 5 * pp + 1, 7 * pp - 1):
+        assert steady_micro_batches(pp, m) == m
+
+
+def test_dualpipe_is_bounded_by_its_work() -> None:
+    # Two copies of every part, each for half of the micro batches: as much work on a device as in 1F1B.
+    layer = LayerClass("dense", 1.0, 2.0, 1.0, 1.0)
+    for pp, m in ((2, 4), (4, 8), (4, 16)):
+        problem = replace(
+            random_problem(4),
+            **{
+                "schedule": "dualpipe",
+                "pp": pp,
+                "vpp": 2,
+                "micro_batches": m,
+                "classes": (layer,),
+                "layers": (2 * pp,),
+            },
+            **{"options": (), "pieces": (), "fixed_bytes": np.zeros(pp), "limit_bytes": 1e9, "tail_s": 0.0},
+            in_flight=in_flight_moments("dualpipe", pp, 2, m).astype(np.float64),
+        )
+        work = 2 * m * 3.0
+        best = solve(problem, effort=FAST).step_s
+        assert work <= relax_bound(problem) * (1 + 1e-9)
+        assert relax_bound(problem) <= best * (1 + 1e-9)

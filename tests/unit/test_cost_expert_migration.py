@@ -87,6 +87,13 @@ def test_rows_between_two_decisions_keep_the_placement() -> None:
     assert found.peak_imbalance == pytest.approx(1.6)
 
 
+def test_an_interval_runs_from_the_decision_before() -> None:
+    # Rows 25 steps apart: decisions for rows 1 and 3, so that the other loads of row 2 meet the old placement.
+    hot, other = [[4.0, 4.0, 1.0, 1.0]], [[4.0, 1.0, 4.0, 1.0]]
+    found = migrate(series(hot, hot, other, other, other, step=25), nodes=1, ranks=2)
+    assert found.imbalance == pytest.approx((1.0 + 1.6 + 1.0 + 1.0) / 4)
+
+
 @pytest.mark.parametrize("ranks", [8, 32, 64])
 @pytest.mark.parametrize("factor", [1.1, 1.3, 2.0])
 def test_migration_levels_the_family_behind_a_factor(factor: float, ranks: int) -> None:

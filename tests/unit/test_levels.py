@@ -49,3 +49,9 @@ def test_plans_alone_are_proven_half_and_robust_ones_are_all_made() -> None:
     robust = budget(SearchSpec.model_validate({"robust": "regret"}), 50)
     assert robust.quick == 50 + USUAL.quick
     assert robust.slots > of().slots
+
+
+def test_deep_is_so_much_more_as_the_page_says() -> None:
+    # docs/explanation/search.md: three times as many plans and refinements, twenty times the budget for proofs.
+    deep = LEVELS["deep"]
+    assert (deep.quick, deep.refined, deep.paths) == (3 * USUAL.quick, 3 * USUAL.refined, 20 * USUAL.paths)

@@ -162,3 +162,20 @@ def test_a_first_stage_slower_than_others_forward_and_back_goes_down_only_as_far
 def test_the_slowest_stage_sets_the_pace(kind: str, vpp: int, slow: int) -> None:
     forward, backward, hidden, sends = times(6, vpp, slow)
     assert (closed_form_s(kind, forward, backward, 24, hidden, sends).pacing_stage == slow).all()
+
+
+def test_one_micro_batch_waits_for_all_others_at_the_slowest_chunk() -> None:
+    # The path through all chunks is counted at the last stage, whichever stage is slow.
+    forward, backward, _, _ = times(3, 3, 1)
+    backward[:, 1, 1] *= 8.0
+    where = np.array([0, 1, 1, 2])
+    whole = closed_form_s("interleaved", forward[:, where], backward[:, where], 2)
+    sizes = np.full(N, 4), np.full(N, 3), np.full(N, 2)
+    assert (whole.pacing_stage == 3).all()
+    through = (forward[:, where] + backward[:, where]).sum(axis=(1, 2))
+    slowest = forward.max(axis=(1, 2)) + backward.max(axis=(1, 2))
+    assert whole.makespan_s == pytest.approx(through + slowest)
+    forward[..., 1], backward[..., 1] = 0.0, 0.0
+    backward[:, 1, 2] *= 8.0
+    short = closed_form_classes_s("interleaved", classes(forward, backward, np.zeros((N, 3))), *sizes)
+    assert (short.pacing_stage == 3).all()
