@@ -72,9 +72,9 @@ def test_prediction_lags_behind_a_router_that_swaps_its_hot_experts() -> None:
 
 
 def test_a_prediction_forgets_by_the_steps_between_two_rows() -> None:
-    # Rows 1 step apart at step 1000: the prediction keeps 0.9 of the first row, so 0.9 of the change is missed.
+    # One step from the first row to the second: the prediction keeps 0.9 of the first, so 0.9 of the change is missed.
     hot, cold = [4.0, 4.0, 1.0, 1.0], [1.0, 1.0, 4.0, 4.0]
-    loads = LoadSeries(np.array([1000, 1001, 1002]), np.array([[hot], [cold], [cold]]))
+    loads = LoadSeries(np.array([1000, 1001, 1003]), np.array([[hot], [cold], [cold]]))
     found = migrate(loads, nodes=1, ranks=2)
     assert found.prediction_error == pytest.approx((12.0 + 12.0 * EMA_WEIGHT) / 20.0)
 

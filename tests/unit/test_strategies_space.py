@@ -155,6 +155,11 @@ def test_algorithms_that_are_off_leave_context_parallelism_to_the_others(off: tu
     assert 1 in found.cp
 
 
+def test_a_sequence_is_cut_below_4096_tokens_a_rank_only_where_that_is_asked_for() -> None:
+    assert space_of("llama3-8b", seq=8192).cp == [1, 2]
+    assert space_of("llama3-8b", seq=64, ring="on").cp == [1, 2, 4, 8, 16, 32, 64]
+
+
 def test_without_ring_strategies_without_context_parallelism_remain() -> None:
     assert 1 in candidates_of(space_of("llama3-8b", ring="off"), moe=False).cp
     assert 1 in candidates_of(restrict(space_of("llama3-8b"), SearchSpec(fix={"cp_algo": "ulysses"})), moe=False).cp

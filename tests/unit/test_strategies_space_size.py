@@ -82,5 +82,7 @@ def test_the_most_is_what_there_is_where_nothing_contradicts():
         memory_modes=("", "swap_optimizer"),
     )
     assert most_candidates(space, 16) == len(grid_of(space, **sizes).whole().candidates())
+    alone = replace(space, tp=[16], pp=[1], vpp=[1], schedule=[0])
+    assert most_candidates(alone, 16) == len(grid_of(alone, **sizes).whole().candidates())
     experts = replace(space, ep=[1, 2], etp_modes=("whole", "as_tp"), moe_dispatcher=[0, 2], cp=[1])
     assert most_candidates(experts, 16) == len(grid_of(experts, **sizes | {"moe": True}).whole().candidates())
