@@ -116,6 +116,9 @@ def test_cost_is_fourteen_bytes_a_parameter_over_the_slowest_tier_and_the_interv
     assert float(alone) == pytest.approx(14.0 * 24 / 32 / 50)
     gathered = migration_s(1e9, ranks, states, tiers, 0.0, distributed_optimizer=True)
     assert float(gathered - alone) == pytest.approx(12.0 * 3 / 4 / 50)
+    assert float(migration_s(0.5, ranks, states, tiers, 0.0, distributed_optimizer=False)) == pytest.approx(
+        0.5e-9 * alone
+    )
     assert float(migration_s(0.0, ranks, states, tiers, 1.0, distributed_optimizer=True)) == 0.0
 
 

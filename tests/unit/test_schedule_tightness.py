@@ -12,6 +12,7 @@ from cost_models.schedule import (
     StageClasses,
     closed_form_classes_s,
     closed_form_s,
+    critical_path,
     in_step_s,
     makespan_s,
     operation_order,
@@ -164,18 +165,28 @@ def test_the_slowest_stage_sets_the_pace(kind: str, vpp: int, slow: int) -> None
     assert (closed_form_s(kind, forward, backward, 24, hidden, sends).pacing_stage == slow).all()
 
 
-def test_one_micro_batch_waits_for_all_others_at_the_slowest_chunk() -> None:
+@pytest.mark.parametrize("vpp", [2, 3])
+def test_one_micro_batch_waits_for_all_others_at_the_slowest_chunk(vpp: int) -> None:
     # The path through all chunks is counted at the last stage, whichever stage is slow.
-    forward, backward, _, _ = times(3, 3, 1)
+    forward, backward, _, _ = times(3, vpp, 1)
     backward[:, 1, 1] *= 8.0
     where = np.array([0, 1, 1, 2])
     whole = closed_form_s("interleaved", forward[:, where], backward[:, where], 2)
-    sizes = np.full(N, 4), np.full(N, 3), np.full(N, 2)
+    sizes = np.full(N, 4), np.full(N, vpp), np.full(N, 2)
     assert (whole.pacing_stage == 3).all()
     through = (forward[:, where] + backward[:, where]).sum(axis=(1, 2))
     slowest = forward.max(axis=(1, 2)) + backward.max(axis=(1, 2))
     assert whole.makespan_s == pytest.approx(through + slowest)
-    forward[..., 1], backward[..., 1] = 0.0, 0.0
-    backward[:, 1, 2] *= 8.0
+    # Chunks between a stage's first and last are not seen one by one.
+    backward[:, 1, 1], backward[:, 1, -1] = 2.0, 20.0
     short = closed_form_classes_s("interleaved", classes(forward, backward, np.zeros((N, 3))), *sizes)
     assert (short.pacing_stage == 3).all()
+
+
+def test_a_path_stays_on_the_pacing_device_where_inputs_come_at_the_same_moment() -> None:
+    # Equal stages of 1F1B: down once, back once; every micro batch of one device in between, though others tie.
+    pp, m = 4, 8
+    path = critical_path(operation_order("1f1b", pp, 1, m), np.full((pp, 1), 1.0), np.full((pp, 1), 2.0))
+    assert path.edges == 2 * (pp - 1)
+    assert sorted(path.forward.ravel().tolist()) == [1] * (pp - 1) + [m]
+    assert sorted(path.backward.ravel().tolist()) == [1] * (pp - 1) + [m]
