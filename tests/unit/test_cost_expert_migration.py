@@ -87,6 +87,12 @@ def test_rows_between_two_decisions_keep_the_placement() -> None:
     assert found.peak_imbalance == pytest.approx(1.6)
 
 
+def test_a_series_of_one_row_stays_as_it_is() -> None:
+    found = migrate(series([[4.0, 4.0, 1.0, 1.0]]), nodes=1, ranks=2)
+    # Contiguous 8 to 2; levelled, one expert of each rank has changed places.
+    assert (found.imbalance, found.prediction_error, found.moved_experts) == (1.0, 0.0, 1.0)
+
+
 def test_an_interval_runs_from_the_decision_before() -> None:
     # Rows 25 steps apart: decisions for rows 1 and 3, so that the other loads of row 2 meet the old placement.
     hot, other = [[4.0, 4.0, 1.0, 1.0]], [[4.0, 1.0, 4.0, 1.0]]
