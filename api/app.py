@@ -27,6 +27,8 @@ from autodeploy.settings import Settings, load_settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from autodeploy.store.database import Database
+
 DESCRIPTION = """
 Finds the best parallel strategy for training large (MoE) models on Ascend clusters, with trusted time and memory.
 
@@ -35,20 +37,23 @@ best one is proven to be. Errors are `application/problem+json` (RFC 9457).
 """
 
 
-def create_app(settings: Settings | None = None, *, planner: str = PLANNER) -> FastAPI:
+def create_app(
+    settings: Settings | None = None, *, planner: str = PLANNER, database: Database | None = None
+) -> FastAPI:
     """The service: API, pages, and the runner of searches.
 
     Parameters
     ----------
     settings : by default from the environment.
     planner : the module with the planner's functions.
+    database : as in `open_services`.
     """
     settings = settings if settings is not None else load_settings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.places = prepare_threads()
-        opened = open_services(settings, with_runner=True, planner=planner)
+        opened = open_services(settings, with_runner=True, planner=planner, database=database)
         services = await run_in_threadpool(opened.__enter__)
         app.state.services = services
         app.state.following = Following(services.searches, app.state.stopping)

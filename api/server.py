@@ -15,8 +15,7 @@ from api.ui.warm_up import warm_up
 from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.logs import configure_logging
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import make_ready
+from autodeploy.store.migrate import ready_database
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,14 +54,6 @@ def _refuse_taken_address(settings: Settings) -> None:
         ) from error
 
 
-def _refuse_unready_database(settings: Settings) -> None:
-    database = Database(settings.database_url)
-    try:
-        make_ready(database)
-    finally:
-        database.close()
-
-
 def serve(settings: Settings, *, planner: str = PLANNER) -> None:
     """Serves until the process is told to stop; then requests drain and running searches go back to the queue.
 
@@ -76,21 +67,24 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
     """
     settings.refuse_open_server()
     _refuse_taken_address(settings)
-    _refuse_unready_database(settings)
-    configure_logging(settings)
-    app = create_app(settings, planner=planner)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
-    )
-    warming = threading.Timer(WARM_UP_AFTER_S, warm_up, args=(planner,))
-    warming.daemon = True
-    warming.start()
-    # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    _Server(config, app).run()
+    database = ready_database(settings.database_url)
+    try:
+        configure_logging(settings)
+        app = create_app(settings, planner=planner, database=database)
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
+        )
+        warming = threading.Timer(WARM_UP_AFTER_S, warm_up, args=(planner,))
+        warming.daemon = True
+        warming.start()
+        # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        _Server(config, app).run()
+    finally:
+        database.close()

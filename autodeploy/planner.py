@@ -174,35 +174,8 @@ def plan(
     report = _Reporter(progress, started, searched)
     report.enumerated()
     stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
-    for_memory = spec.search.objective == "peak_memory"
-    search = least_memory if for_memory else partial(best_first, beside=cores() > 1)
-    frontier = search(
-        searched.candidates,
-        searched.swept,
-        searched.context_of,
-        top_k=compared(spec.search),
-        gap=spec.search.gap,
-        budget=budget_of(spec, alone=alone),
-        costs=searched.costs,
-        watch=report.solved,
-        should_cancel=stop,
-    )
-    if spec.search.distinct == "placements":
-        frontier.best = with_placements(frontier.best, compared(spec.search), stop)
-    # A second search, which only those pay who want to know.
-    priced = not frontier.cancelled and not for_memory and (budget_of(spec).quick > budget_of(_usual(spec)).quick)
-    price = (
-        price_of_target(
-            prepared.spec,
-            prepared.profile,
-            prepared.choice,
-            frontier,
-            budget_of(spec),
-            stop,
-        )
-        if priced
-        else Unrestricted()
-    )
+    frontier = _best(spec, searched, report, stop, alone=alone)
+    price = _price_of_target(prepared, frontier, stop)
     result = finish(
         prepared.spec,
         prepared.profile,
@@ -221,6 +194,37 @@ def plan(
     result = _with_runs(prepared, result, should_cancel=stop)
     report.finished(result)
     return result
+
+
+def _best(spec: Spec, searched: Searched, report: _Reporter, stop: _Deadline, *, alone: bool) -> Frontier:
+    """The best of the candidates and what is proven of the others."""
+    search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1)
+    frontier = search(
+        searched.candidates,
+        searched.swept,
+        searched.context_of,
+        top_k=compared(spec.search),
+        gap=spec.search.gap,
+        budget=budget_of(spec, alone=alone),
+        costs=searched.costs,
+        watch=report.solved,
+        should_cancel=stop,
+    )
+    if spec.search.distinct == "placements":
+        frontier.best = with_placements(frontier.best, compared(spec.search), stop)
+    return frontier
+
+
+def _price_of_target(prepared: Prepared, frontier: Frontier, stop: _Deadline) -> Unrestricted:
+    """What the launch target's rules cost: a second search, which only those pay who ask for more than the usual."""
+    spec = prepared.spec
+    if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
+        return Unrestricted()
+    return price_of_target(spec, prepared.profile, prepared.choice, frontier, budget_of(spec), stop)
+
+
+def _for_memory(spec: Spec) -> bool:
+    return spec.search.objective == "peak_memory"
 
 
 def _with_runs(prepared: Prepared, result: PlanSet, *, should_cancel: Callable[[], bool]) -> PlanSet:

@@ -62,6 +62,7 @@ def tier_rate(tier: Tier, fan_out: Number) -> Floats:
     """
     fan_out = np.asarray(fan_out, dtype=np.float64)
     share = np.minimum(1.0, (fan_out - 1.0) / tier.links) if tier.links else 1.0
+    # A group of one has no link here: its rate is kept above 0 only so that nothing divides by it.
     return np.asarray(tier.bytes_per_s * tier.efficiency * np.maximum(share, 1e-12))
 
 

@@ -64,7 +64,9 @@ def sharded_pass_s(
 
     Notes
     -----
-    Layers follow each other, so what overlaps shares one window; what does not stands before or after the pass.
+    Layers follow each other, so what overlaps shares one window; what does not stands before or after the pass:
+    alone + min(beside, max(0, beside c - window)), c the contention (ratio: a collective beside computation takes this
+    much longer; beside no computation nothing contends).
 
     References
     ----------
@@ -86,7 +88,11 @@ def exposed_s(
     ----------
     window_s : computation of the pass that buckets may run beside [s].
     contention : a collective beside computation takes this much longer.
-    last_share : share of the bytes in the bucket that is complete only when the pass ends.
+    last_share : share of the bytes in the bucket that is complete only when the pass ends (fraction).
+
+    Notes
+    -----
+    min(N, max(0, N (1 - l) c - window) + N l), N seconds of communication, l the last share, c the contention (ratio).
 
     Source: Megatron-LM --overlap-grad-reduce, --overlap-param-gather.
     """

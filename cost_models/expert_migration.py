@@ -17,6 +17,7 @@ from cost_models.all_to_all import flat_s
 from cost_models.collectives import Group, Tier, all_gather_s
 from cost_models.compiled import compiled
 from cost_models.load_balance import (
+    LEAST,
     Floats,
     Ints,
     LoadSeries,
@@ -170,7 +171,7 @@ def _predicted(series: LoadSeries, interval: int) -> _Predicted:
             due.append(row - 1)
         predictions.append(keep[row - 1] * predictions[-1] + (1.0 - keep[row - 1]) * loads[row])
     came, expected = loads[1:], np.stack(predictions[:-1])
-    error = float(np.abs(expected - came).sum()) / max(float(came.sum()), 1e-300)
+    error = float(np.abs(expected - came).sum()) / max(float(came.sum()), LEAST)
     return _Predicted(came, expected[due].reshape(-1, series.experts), due, error)
 
 
@@ -231,7 +232,12 @@ def migration_s(
 
     Notes
     -----
-    An All-to-All of 14 B a parameter: 2 B of weights, 12 B of FP32 copy and moments.
+    (all-to-all of 14 B a parameter + all-gather of 12 B a parameter) / interval: 2 B of BF16 weights, 12 B of FP32
+    copy and both moments of Adam. The busiest rank receives `moved_params`, and the others no more.
+
+    References
+    ----------
+    MindSpeed, expert migration, every --expert-placement-freq steps. Bytes: mixed-precision Adam, `hbm.state_bytes`.
     """
     moved = np.asarray(moved_params, dtype=np.float64)
     exchanged = flat_s((WEIGHT_BYTES + STATE_BYTES) * moved, 1.0, ep_group, tiers, fixed_s)

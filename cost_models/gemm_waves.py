@@ -32,7 +32,7 @@ def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: flo
     -----
     A tile takes as long as its depth and k_half more: it fills its pipeline and writes its output. Cut into s slices
     of k / s, the depth makes s times as many tiles, and each pays k_half. The fastest choice counts, as the library's
-    heuristic would have it: groups m n k / min(waves x units x tile x (k / s + k_half)).
+    heuristic would have it: groups m n k / min(waves x units x tile / rate x (k / s + k_half)).
 
     References
     ----------

@@ -121,7 +121,8 @@ def run_time(
     segments = np.asarray(training_s, dtype=np.float64) / interval_s
     failed = np.expm1(segment / mean)
     restarts = mean * np.expm1(np.asarray(restart_s, dtype=np.float64) / mean)
-    # expm1(x) - x, without loss of digits where failures are rare
+    # expm1(x) - x, without loss of digits where failures are rare: below 1e-4 two terms of its series are exact to
+    # x^2 / 12 < 1e-9 of it, while the difference has lost four of sixteen digits there and loses more below.
     ratio = segment / mean
     beyond = np.where(ratio < 1e-4, ratio**2 / 2.0 + ratio**3 / 6.0, failed - ratio)
     return RunTime(

@@ -69,6 +69,11 @@ def restart_s(launches: Sequence[Number], device_s: Sequence[Number], issue_per_
     -----
     Before row i the device has waited max over rows of (issued so far - worked so far): small operators first mean a
     long wait, one long operator lets the host run ahead.
+
+    References
+    ----------
+    Own derivation: a device idles until the operators of a row are issued, and what it has idled in all is the largest
+    such lead. The queue is that of torch_npu documentation, TASK_QUEUE_ENABLE.
     """
     waited, issued, worked = (np.asarray(0.0) for _ in range(3))
     for count, seconds in zip(launches, device_s, strict=True):
@@ -97,7 +102,14 @@ def exposed_host_s(
     Notes
     -----
     The task queue lets the host run ahead, so a stretch takes max(device, host). A synchronisation empties the queue:
-    its round trip and the restart are exposed but for what the device still has queued.
+    its round trip and the restart are exposed but for what the device still has queued:
+
+        ahead   = max(0, host - N_sync t_sync - device)
+        exposed = max(ahead, N_sync t_sync + max(N_sync restart, ahead) - queued)      ahead alone where N_sync = 0
+
+    References
+    ----------
+    torch_npu documentation, TASK_QUEUE_ENABLE; MindSpeed: a dropless MoE layer synchronises to learn its split sizes.
     """
     synchronisations = np.asarray(synchronisations, dtype=np.float64)
     ahead = np.maximum(0.0, np.asarray(host_s) - synchronisations * sync_s - device_s)

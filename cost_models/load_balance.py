@@ -23,6 +23,7 @@ Number = Floats | float | int
 
 # Of a load series that stands in for a factor; a few layers and intervals give its mean within a few percent.
 SERIES_LAYERS, SERIES_ROWS, SERIES_SEED = 8, 5, 20251121
+LEAST = 1e-300  # [tokens] in place of a mean or a sum of 0: layers without tokens have 0 / LEAST = 0, not 0 / 0
 MOST_SIGMA = 16.0  # deviation of the logarithm of a load: one expert has nearly everything
 SIGMA_WITHIN = MOST_SIGMA * 2.0**-41  # what 41 halvings of 0 to MOST_SIGMA leave: 7e-12, far below what a load shows
 
@@ -67,8 +68,12 @@ def loads_of_ranks(loads: Floats, placement: Ints, ranks: int) -> Floats:
 
 
 def imbalance_of(rank_loads: Floats) -> Floats:
-    """max / mean over the last axis (ratio, at least 1)."""
-    return np.asarray(rank_loads.max(axis=-1) / np.maximum(rank_loads.mean(axis=-1), 1e-300))
+    """max / mean over the last axis [...] (ratio, at least 1; 0 where there are no tokens).
+
+    The slowest rank sets the pace of its group: a time in proportion to the load grows by this factor. It is what
+    `training.routing_imbalance` of a spec states.
+    """
+    return np.asarray(rank_loads.max(axis=-1) / np.maximum(rank_loads.mean(axis=-1), LEAST))
 
 
 def variation_of(rank_loads: Floats) -> Floats:
@@ -76,7 +81,7 @@ def variation_of(rank_loads: Floats) -> Floats:
 
     What MindSpeed's expert migration compares with its threshold (--fine-grained-expert-placement-thre).
     """
-    return np.asarray(rank_loads.std(axis=-1) / np.maximum(rank_loads.mean(axis=-1), 1e-300))
+    return np.asarray(rank_loads.std(axis=-1) / np.maximum(rank_loads.mean(axis=-1), LEAST))
 
 
 def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, row_steps: int) -> LoadSeries:
@@ -155,11 +160,15 @@ def _root(value: Callable[[float], float], low: float, high: float, within: floa
 
 
 def hot_share(loads: Floats, hottest: int) -> Floats:
-    """Share of all tokens that go to the `hottest` experts of each layer [...]."""
+    """Share of all tokens that go to the `hottest` experts of each layer [...] (fraction; 0 where there are no tokens).
+
+    What stays at home when those experts' weights are sent to every rank.
+    Source: MindSpeed balanced_moe, --balanced-moe-hot-expert-num.
+    """
     if hottest <= 0:
         return np.zeros(loads.shape[:-1])
     top = -np.partition(-loads, hottest - 1, axis=-1)[..., :hottest]
-    return np.asarray(top.sum(axis=-1) / np.maximum(loads.sum(axis=-1), 1e-300))
+    return np.asarray(top.sum(axis=-1) / np.maximum(loads.sum(axis=-1), LEAST))
 
 
 def without_hottest(loads: Floats, hottest: int) -> Floats:

@@ -80,15 +80,25 @@ def longest_first(costs: Floats, bins: int) -> Floats:
 def attention_imbalance(
     squares: Floats, *, groups: int, ranks: int, micro_batch_size: int, micro_batches: int, rearranged: bool
 ) -> float:
-    """Time of attention on the ranks that set the pace against the mean rank, at least 1.
+    """Time of attention on the ranks that set the pace against the mean rank (ratio, at least 1).
 
     Parameters
     ----------
-    squares : of the packs of a global batch, in the order in which they are read.
+    squares : of the packs of a global batch, in the order in which they are read [tokens^2].
     groups : sets of data-parallel ranks that wait for each other only at the end of a step.
     ranks : of each set; they wait for each other in every micro batch (experts spread over them). 1: nobody does.
     rearranged : similar packs share a micro batch, and longest first deals the packs of each to the ranks; where nobody
-        waits inside a step, longest first deals all packs to all ranks.
+        waits inside a step, longest first deals all packs to all ranks. Never worse than the order as read.
+
+    Notes
+    -----
+    max over groups of (sum over rounds of (max over ranks of S)) / (rounds x mean of S), with S the sum of the squares
+    of a rank's packs in a round: attention's time is in proportion to it. A round is one micro batch of every rank; at
+    least one is looked at, and no more than MOST_PACKS packs.
+
+    References
+    ----------
+    Own derivation for ranks that wait in every micro batch. Dealing longest first: Graham, 1969, as `longest_first`.
     """
     per_round = groups * ranks * micro_batch_size
     rounds = max(1, min(micro_batches, MOST_PACKS // per_round))

@@ -28,11 +28,12 @@ def exposed_swap_s(swap_bytes: Floats | float, link_bytes_per_s: Floats | float,
 
     Notes
     -----
-    exposed = max(0, bytes / bandwidth - window): a swap is free while the transfers between a tensor's production
-    and its next use fit behind the computation between them.
+    exposed = max(0, bytes / bandwidth - window), once out and once in: a tensor leaves beside its own forward pass and
+    comes back beside its own backward pass, because its memory counts as free between the two.
 
     References
     ----------
-    MindSpeed, swap-attention: hidden if 2 M / bandwidth is below the computation between out and in.
+    MindSpeed, swap-attention: M bytes are hidden if 2 M / bandwidth, out and in, is below the computation between them.
+    Stricter here: each way has to fit its own pass, whatever computation lies between.
     """
     return np.asarray(np.maximum(0.0, transfer_s(swap_bytes, link_bytes_per_s) - window_s))

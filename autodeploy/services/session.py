@@ -20,8 +20,7 @@ from autodeploy.services.comparisons import best_of
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.specs.spec import Spec
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import is_current, make_ready
+from autodeploy.store.migrate import is_current, ready_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
+    from autodeploy.store.database import Database
 
 
 P = ParamSpec("P")
@@ -221,7 +221,12 @@ class Services:
 
 @contextmanager
 def open_services(
-    settings: Settings, *, with_runner: bool = False, as_worker: bool = False, planner: str = PLANNER
+    settings: Settings,
+    *,
+    with_runner: bool = False,
+    as_worker: bool = False,
+    planner: str = PLANNER,
+    database: Database | None = None,
 ) -> Iterator[Services]:
     """The services, closed at the end of the block; running searches go back to the queue.
 
@@ -232,6 +237,7 @@ def open_services(
     with_runner : whether this process answers for queued searches: runs them (embedded) or sends them to workers.
     as_worker : whether it is such a worker.
     planner : the module with the planner's functions.
+    database : that of the settings where it is open and ready already; closed at the end too.
 
     Raises
     ------
@@ -246,9 +252,8 @@ def open_services(
             path="AUTODEPLOY_JOBS",
             hint="AUTODEPLOY_JOBS=procrastinate, here and for the server; embedded searches run in the server",
         )
-    database = Database(settings.database_url)
+    database = ready_database(settings.database_url) if database is None else database
     try:
-        make_ready(database)
         loaded = load_planner(planner)
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)

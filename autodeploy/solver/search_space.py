@@ -69,7 +69,7 @@ def search_space(
     Raises
     ------
     SpecError
-        if a pinned axis has a value that can't exist, or there are too many candidates.
+        if there are too many candidates.
     """
     refuse_enormous(spec, profile, choice, nominal)
     parts: list[Candidates] = []
@@ -176,10 +176,7 @@ def _space_of(search: SearchSpec, context: Context, profile: Profile, choice: Fe
         context.global_batch,
         choice.switches,
     )
-    try:
-        return restrict(space, search)
-    except ValueError as error:
-        raise SpecError(f"an axis has a value that does not exist: {error}", path="/search/fix") from error
+    return restrict(space, search)
 
 
 def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> None:
@@ -188,7 +185,7 @@ def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal
     Raises
     ------
     SpecError
-        with the size; or if a pinned axis has a value that can't exist.
+        with the size.
     """
     total = 0
     for context in _variants(spec, profile, choice, nominal):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import inspect, text
 
 from autodeploy.errors import ConflictError
+from autodeploy.store.database import Database
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy.engine import Connection
-
-    from autodeploy.store.database import Database
 
 # The newest revision in `migrations/versions`; a test compares.
 HEAD_REVISION = "0005"
@@ -61,18 +60,24 @@ def upgrade(database: Database, revision: str = "head") -> None:
         command.upgrade(alembic_config(connection), revision)
 
 
-def make_ready(database: Database) -> None:
-    """Before a program uses the database: an SQLite file is migrated, PostgreSQL only on purpose.
+def ready_database(url: str) -> Database:
+    """The database of an address, for a program to use: an SQLite file is migrated, PostgreSQL only on purpose.
 
     Raises
     ------
     ConflictError
         when PostgreSQL is at another revision.
     """
-    if database.is_sqlite:
-        upgrade(database)
-    else:
-        require_current(database)
+    database = Database(url)
+    try:
+        if database.is_sqlite:
+            upgrade(database)
+        else:
+            require_current(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
 
 
 def require_current(database: Database) -> None:

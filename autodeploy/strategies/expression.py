@@ -42,6 +42,7 @@ def _parse(text: str) -> ast.expr:
         raise ValueError(f"not an expression: {text!r}") from error
 
 
+@lru_cache(maxsize=1024)
 def names(text: str) -> frozenset[str]:
     """Names an expression reads."""
     return frozenset(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))

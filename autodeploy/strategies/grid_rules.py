@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.strategies.expression import names
 from autodeploy.strategies.grid import Grid, values_at
 from autodeploy.strategies.rules import WORDS, Rule, load_rules
 from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, SHAPE_AXES, WAY_AXES, CandidateTree
@@ -55,7 +54,7 @@ def _first_broken(
     for number, rule in enumerate(rules):
         if not rule.binds(target):
             continue
-        read = names(rule.require) | (names(rule.when) if rule.when else frozenset())
+        read = rule.names()
         level = _level(read)
         key = level, bool(read & set(MODE_AXES))
         obeyed = rule.mask({**WORDS, **facts, **_values(grid, level)})

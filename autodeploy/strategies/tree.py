@@ -75,6 +75,7 @@ class CandidateTree:
 
     def spread(self, values: Any) -> Any:
         """One entry a run, as one entry per candidate."""
+        # A tree without candidates has no modes.
         return np.concatenate([values[:0], *(values if kept is None else values[kept] for kept in self.kept)])
 
     def run_of(self, index: Ints) -> tuple[Ints, Ints]:

@@ -144,6 +144,15 @@ def pair_s(device_s: Floats, forward_s: Floats, backward_s: Floats, host_s: Floa
     ----------
     device_s : of the pair on the device. forward_s, backward_s : each pass alone, with its waits.
     host_s : to issue the operators of both passes. waits_s : synchronisations that stop the device in any case.
+
+    Notes
+    -----
+    min(F + B, max(device, host) + waits, no less than F and than B): two passes in one slot can't end before the longer
+    of them, and where pairing them takes longer than one after the other there is nothing to gain from it.
+
+    References
+    ----------
+    Own bound around the windows of MindSpeed's fb_overlap, one host thread for both passes (`fwdbwd.py`).
     """
     together = np.maximum(device_s, host_s) + waits_s
     longest = np.maximum(together, np.maximum(forward_s, backward_s))

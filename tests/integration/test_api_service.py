@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
+from api import server
+from autodeploy.store.database import Database
 from tests import factories
-from tests.integration.conftest import quick_settings, running_app
+from tests.integration.conftest import QUICK, quick_settings, running_app
+from tests.support.postgresql import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,6 +37,35 @@ async def test_health(client):
     assert ready.status_code == 200
     assert ready.json()["checks"] == {"database": True, "migrations": True, "jobs": True}
     assert (await client.get("/version")).json()["name"] == "autodeploy"
+
+
+def test_a_server_opens_its_database_once_and_closes_it(tmp_path, monkeypatch):
+    opened: list[Database] = []
+    closed: list[Database] = []
+    ready: list[int] = []
+    make, close = Database.__init__, Database.close
+
+    def made(database: Database, url: str) -> None:
+        opened.append(database)
+        make(database, url)
+
+    def gone(database: Database) -> None:
+        closed.append(database)
+        close(database)
+
+    def answer(running: server._Server) -> None:
+        with TestClient(running._app) as client:
+            ready.append(client.get("/readyz").status_code)
+
+    monkeypatch.setattr(Database, "__init__", made)
+    monkeypatch.setattr(Database, "close", gone)
+    monkeypatch.setattr(server._Server, "run", answer)
+    monkeypatch.setattr(server, "configure_logging", lambda _: None)
+    monkeypatch.setattr(server.signal, "signal", lambda *_: None)
+    server.serve(quick_settings(f"sqlite:///{tmp_path}/autodeploy.db", port=free_port()), planner=QUICK)
+    assert ready == [200]
+    assert len(opened) == 1
+    assert set(closed) == set(opened)
 
 
 async def test_metrics_count_requests_by_route(client):

@@ -15,7 +15,7 @@ from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, C
 from autodeploy.strategies.facts import facts_of
 from autodeploy.strategies.grid import Grid, grid_of
 from autodeploy.strategies.grid_rules import judge_grid
-from autodeploy.strategies.rules import judge
+from autodeploy.strategies.rules import Rule, judge
 from autodeploy.strategies.space import Space
 from autodeploy.strategies.tree import CandidateTree, tree_of
 
@@ -84,6 +84,49 @@ def test_rules_by_level_give_the_same_candidates_and_counts(
     assert len(tree) == int(verdict.legal.sum())
     assert np.array_equal(rows(tree.candidates()), rows(candidates.take(np.flatnonzero(verdict.legal))))
     check_levels(tree, by_replicas)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rules_of_a_mode_at_several_levels_are_all_counted(monkeypatch: pytest.MonkeyPatch, turned: bool) -> None:
+    """Each mode breaks rules over cuts, over shapes and over both; which comes first in the file counts."""
+    of_mode = ("tp > 1", "pp > 1", "tp * pp > 4", "vpp > 1")
+    rules = [Rule(text, ("arithmetic",), f"not reuse_fp32_param or {text}", text, "") for text in of_mode]
+    rules = tuple([*rules[::-1], Rule("dp", ("arithmetic",), "dp > 1", "", "")] if turned else rules)
+    for module in ("rules", "grid_rules"):
+        monkeypatch.setattr(f"autodeploy.strategies.{module}.load_rules", lambda: rules)
+    model = load_preset("llama2-70b")
+    sizes: dict[str, Any] = {"world": 16, "global_batch": 32, "moe": False}
+    space = Space(
+        tp=[1, 2, 4],
+        pp=[1, 2, 4],
+        vpp=[1, 2],
+        cp=[1],
+        ep=[1],
+        micro_batch_size=[1],
+        cp_algo=[0],
+        schedule=[0, 1],
+        moe_dispatcher=[0],
+        etp_modes=("as_tp",),
+        memory_modes=("", "reuse_fp32_param", "swap_optimizer"),
+    )
+    facts = facts_of(
+        model,
+        seq_length=4096,
+        world=16,
+        global_batch=32,
+        node_ranks=8,
+        tp_limit=8,
+        features=set(),
+        exact_numerics=False,
+        deterministic=False,
+    )
+    grid = grid_of(space, **sizes)
+    candidates = grid.whole().candidates()
+    tree, rejected = judge_grid(grid, facts, "any")
+    verdict = judge(candidates, facts, "any")
+    assert len(rejected) >= 3
+    assert rejected == verdict.rejected
+    assert np.array_equal(rows(tree.candidates()), rows(candidates.take(np.flatnonzero(verdict.legal))))
 
 
 def check_levels(tree: CandidateTree, by_replicas: bool) -> None:

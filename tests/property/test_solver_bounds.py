@@ -20,6 +20,17 @@ from cost_models.schedule import ScheduleKind, in_flight_moments, operation_orde
 from tests.property.test_solver_brute_force import best_step_s, random_problem
 
 CASES = 240
+# Of the optimum, in the mean over each block of cases: by work, by stages, by paths, by counts; rounded down.
+SHARES = (
+    (0.850, 0.869, 0.947, 0.973),
+    (0.857, 0.874, 0.946, 0.978),
+    (0.842, 0.863, 0.956, 0.982),
+    (0.852, 0.874, 0.936, 0.981),
+    (0.851, 0.869, 0.957, 0.986),
+    (0.877, 0.897, 0.938, 0.984),
+    (0.860, 0.879, 0.960, 0.993),
+    (0.865, 0.883, 0.965, 0.991),
+)
 
 
 def heavy_problem(seed: int) -> InnerProblem:
@@ -52,7 +63,7 @@ def heavy_problem(seed: int) -> InnerProblem:
 
 @pytest.mark.parametrize("block", range(8))
 def test_no_bound_exceeds_the_optimum(block: int) -> None:
-    library, reached, feasible, forced, by_host = PathLibrary(), 0, 0, 0, 0
+    library, shares, feasible, forced, by_host = PathLibrary(), np.zeros(4), 0, 0, 0
     for seed in range(1000 + block * CASES // 8, 1000 + (block + 1) * CASES // 8):
         problem = heavy_problem(seed)
         truth = best_step_s(problem)
@@ -73,9 +84,10 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
         forced += paths > without * (1 + 1e-3)
         roomy = stage_bound_s(replace(problem, host_bytes_per_device=float("inf")), 0.0, 2.0 * truth)
         by_host += stages > roomy * (1 + 1e-3)
-        reached += max(paths, stages, relaxed) >= 0.9 * truth
+        shares += np.array([relaxed, stages, paths, whole]) / truth
     assert feasible >= 12
-    assert reached >= feasible // 2, "the bounds are near the optimum"
+    # Linear and integer programmes may end elsewhere on another machine, where optima are not alone.
+    assert (shares / feasible >= np.array(SHARES[block]) - np.array([0.0, 0.0, 0.002, 0.002])).all()
     assert forced, "memory costs time somewhere"
     assert by_host, "so does the host's"
 
@@ -157,3 +169,32 @@ def test_longer_steady_phases_change_neither_moments_nor_lone_passes(kind: Sched
         else:
             assert (lone[0] == short).all()
             assert (lone[1] == m).all()
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4, 6])
+def test_short_steady_phases_and_uneven_groups_are_their_own_case(pp: int) -> None:
+    for m in (*range(1, 3 * pp + 1), 5 * pp + 1, 7 * pp - 1):
+        assert steady_micro_batches(pp, m) == m
+
+
+def test_dualpipe_is_bounded_by_its_work() -> None:
+    # Two copies of every part, each for half of the micro batches: as much work on a device as in 1F1B.
+    layer = LayerClass("dense", 1.0, 2.0, 1.0, 1.0)
+    for pp, m in ((2, 4), (4, 8), (4, 16)):
+        problem = replace(
+            random_problem(4),
+            **{
+                "schedule": "dualpipe",
+                "pp": pp,
+                "vpp": 2,
+                "micro_batches": m,
+                "classes": (layer,),
+                "layers": (2 * pp,),
+            },
+            **{"options": (), "pieces": (), "fixed_bytes": np.zeros(pp), "limit_bytes": 1e9, "tail_s": 0.0},
+            in_flight=in_flight_moments("dualpipe", pp, 2, m).astype(np.float64),
+        )
+        work = 2 * m * 3.0
+        best = solve(problem, effort=FAST).step_s
+        assert work <= relax_bound(problem) * (1 + 1e-9)
+        assert relax_bound(problem) <= best * (1 + 1e-9)

@@ -64,8 +64,8 @@ def dominance(record: Record) -> Dominance:
     legal, _ = legal_candidates(SearchSpec(target="any"), context, prediction.profile, choice)
     swept = sweep(legal, context)
     fits = np.flatnonzero(np.isfinite(swept.repaired_s)) if len(legal) else np.zeros(0, dtype=np.int64)
-    legal = legal.take(fits)
-    best = best_first(legal, sweep(legal, context), lambda _: context, top_k=1, gap=0.0, budget=BUDGET)
+    legal, swept = legal.take(fits), swept.take(fits)
+    best = best_first(legal, swept, lambda _: context, top_k=1, gap=0.0, budget=BUDGET)
     return Dominance(record.id, prediction.step_time_s, best.incumbent_s, not why, why)
 
 

@@ -72,9 +72,9 @@ def test_prediction_lags_behind_a_router_that_swaps_its_hot_experts() -> None:
 
 
 def test_a_prediction_forgets_by_the_steps_between_two_rows() -> None:
-    # Rows 1 step apart at step 1000: the prediction keeps 0.9 of the first row, so 0.9 of the change is missed.
+    # One step from the first row to the second: the prediction keeps 0.9 of the first, so 0.9 of the change is missed.
     hot, cold = [4.0, 4.0, 1.0, 1.0], [1.0, 1.0, 4.0, 4.0]
-    loads = LoadSeries(np.array([1000, 1001, 1002]), np.array([[hot], [cold], [cold]]))
+    loads = LoadSeries(np.array([1000, 1001, 1003]), np.array([[hot], [cold], [cold]]))
     found = migrate(loads, nodes=1, ranks=2)
     assert found.prediction_error == pytest.approx((12.0 + 12.0 * EMA_WEIGHT) / 20.0)
 
@@ -85,6 +85,19 @@ def test_rows_between_two_decisions_keep_the_placement() -> None:
     # Placed once, experts 0 and 2 together; then the router sends 8 of 10 to those.
     assert found.imbalance == pytest.approx((1.0 + 1.6 + 1.6) / 3)
     assert found.peak_imbalance == pytest.approx(1.6)
+
+
+def test_a_series_of_one_row_stays_as_it_is() -> None:
+    found = migrate(series([[4.0, 4.0, 1.0, 1.0]]), nodes=1, ranks=2)
+    # Contiguous 8 to 2; levelled, one expert of each rank has changed places.
+    assert (found.imbalance, found.prediction_error, found.moved_experts) == (1.0, 0.0, 1.0)
+
+
+def test_an_interval_runs_from_the_decision_before() -> None:
+    # Rows 25 steps apart: decisions for rows 1 and 3, so that the other loads of row 2 meet the old placement.
+    hot, other = [[4.0, 4.0, 1.0, 1.0]], [[4.0, 1.0, 4.0, 1.0]]
+    found = migrate(series(hot, hot, other, other, other, step=25), nodes=1, ranks=2)
+    assert found.imbalance == pytest.approx((1.0 + 1.6 + 1.0 + 1.0) / 4)
 
 
 @pytest.mark.parametrize("ranks", [8, 32, 64])
@@ -109,6 +122,9 @@ def test_cost_is_fourteen_bytes_a_parameter_over_the_slowest_tier_and_the_interv
     assert float(alone) == pytest.approx(14.0 * 24 / 32 / 50)
     gathered = migration_s(1e9, ranks, states, tiers, 0.0, distributed_optimizer=True)
     assert float(gathered - alone) == pytest.approx(12.0 * 3 / 4 / 50)
+    assert float(migration_s(0.5, ranks, states, tiers, 0.0, distributed_optimizer=False)) == pytest.approx(
+        0.5e-9 * alone
+    )
     assert float(migration_s(0.0, ranks, states, tiers, 1.0, distributed_optimizer=True)) == 0.0
 
 

@@ -59,3 +59,7 @@ def test_hot_experts_carry_the_largest_loads() -> None:
 
 def test_capacity_drops_what_lies_above_it() -> None:
     assert capped(np.array([[6.0, 1.0, 1.0, 0.0]]), 1.5).tolist() == [[3.0, 1.0, 1.0, 0.0]]
+
+
+def test_the_family_of_no_imbalance_is_even() -> None:
+    assert (series_of_factor(1.0, 64, 8, 0.1, 50).loads == 1.0).all()

@@ -11,7 +11,7 @@ LINK = 24e9  # Atlas 800T A2, one direction
 
 
 def test_a_swap_is_free_while_it_fits_its_window() -> None:
-    # MindSpeed swap-attention: hidden while the transfer is shorter than the computation between out and in.
+    # MindSpeed swap-attention hides what is shorter than the computation beside it; here one way beside one pass.
     window = 0.01
     fits = LINK * window
     assert float(exposed_swap_s(fits, LINK, window)) == 0.0

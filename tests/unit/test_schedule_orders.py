@@ -29,7 +29,7 @@ CASES = (
     ]
     + [("adaptive_pipe", 1, 1, 4), ("adaptive_pipe", 4, 1, 8)]
     + [("dualpipev", p, 2, m) for p in (1, 2, 4) for m in (2 * p - 1, 2 * p, 16)]
-    + [("dualpipe", p, 2, m) for p in (2, 4, 8) for m in (2 * p, 32)]
+    + [("dualpipe", p, 2, m) for p in (2, 4, 8) for m in (2 * p - 2, 2 * p, 32)]
 )
 
 

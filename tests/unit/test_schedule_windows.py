@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,13 @@ def test_left_over_weight_gradients_fill_a_combine() -> None:
 )
 def test_two_dispatches_beside_the_experts(dispatch: float, end: float) -> None:
     assert experts_s(*layer(exchange(0, dispatch), exchange(0, 0)))[0] == end
+
+
+def test_experts_collectives_and_both_dispatches_share_a_tier() -> None:
+    # 3 of dX and 2 of the forward's experts, and two dispatches of 4, one after the other on the inner tier.
+    forward, backward = layer(exchange(4, 0), exchange(0, 0))
+    forward, backward = replace(forward, middle=lanes(2, inner=2.0)), replace(backward, middle=lanes(4, inner=3.0))
+    assert experts_s(forward, backward)[0] == 3 + 2 + 4 + 4
 
 
 def test_collectives_and_exchanges_share_a_tier() -> None:

@@ -62,12 +62,17 @@ def test_one_chunk_a_stage_is_proven_optimal() -> None:
 
 
 def test_the_greedy_is_never_better() -> None:
-    for limit in (26.0, 28.0, 30.0, 34.0):
+    for limit in (35.0, 36.0, 37.0, 38.0):
         case = problem(limit_bytes=limit)
         solution, evaluator = solve(case), Evaluator(case)
         baseline = greedy(evaluator, to_layout(case, templates(case)))
-        if baseline is not None:
-            assert solution.step_s <= baseline.step_s
+        assert baseline is not None
+        assert solution.step_s <= baseline.step_s
+        assert (stage_bytes(case, baseline.layout[None], baseline.applied[None]) <= limit).all()
+        for used in np.argwhere(baseline.applied):
+            less = baseline.applied.copy()
+            less[tuple(used)] -= 1
+            assert (stage_bytes(case, baseline.layout[None], less[None]) > limit).any(), "the greedy keeps no more"
 
 
 def test_what_cannot_fit_names_the_stage_and_the_bytes() -> None:

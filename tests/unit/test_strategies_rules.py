@@ -341,3 +341,20 @@ def test_an_empty_batch_is_judged() -> None:
 def test_replaced_axes_change_the_verdict_alone() -> None:
     before = one()
     assert broken(replace(before, dp=np.asarray([23]))) == {"world_divides", "batch_divides"}
+
+
+def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
+    rule = next(rule for rule in load_rules() if rule.name == "stages_have_layers")
+    model = load_preset("llama2-70b")  # 80 layers
+    facts = facts_of(
+        model,
+        world=16,
+        seq_length=4096,
+        global_batch=32,
+        node_ranks=8,
+        tp_limit=8,
+        features=set(),
+        exact_numerics=False,
+        deterministic=False,
+    )
+    assert [bool(rule.mask({**facts, "pp": 1, "vpp": chunks})) for chunks in (80, 82, 83)] == [True, True, False]

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
+from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
 from autodeploy.strategies.grid import grid_of
-from autodeploy.strategies.space import Space, default_space, divisors, restrict
+from autodeploy.strategies.space import RESTRICTED, Space, default_space, divisors, restrict, values_left
 
 
 def space_of(
@@ -109,6 +110,19 @@ def test_fix_allow_and_forbid(search: dict[str, Any], axis: str, values: set[int
         assert seen == values
 
 
+@pytest.mark.parametrize("field", ["fix", "allow", "forbid"])
+@pytest.mark.parametrize("axis", RESTRICTED)
+def test_every_value_that_a_spec_accepts_is_known_to_the_space(axis: str, field: str) -> None:
+    """So that nothing after the spec has to refuse a value."""
+    known = list(enumerate(CHOICES[axis])) if axis in CHOICES else [(1, 1), (8, "8"), (10**9 - 1, 10**9 - 1)]
+    for code, value in known:
+        search = SearchSpec.model_validate({field: {axis: value if field == "fix" else [value]}})
+        assert values_left(search, axis, [code]) == ([] if field == "forbid" else [code])
+    for nothing in ("", "1.5", "flat", 0, -1, 10**9):
+        with pytest.raises(ValidationError, match="has no value"):
+            SearchSpec.model_validate({field: {axis: nothing if field == "fix" else [nothing]}})
+
+
 def test_a_pinned_value_beyond_the_default_space_is_looked_at() -> None:
     assert set(np.unique(candidates_of(restrict(space_of(), SearchSpec(fix={"tp": 16}))).tp).tolist()) == {16}
 
@@ -139,6 +153,11 @@ def test_algorithms_that_are_off_leave_context_parallelism_to_the_others(off: tu
     name = {"ulysses": "ulysses", "hybrid_cp": "hybrid"}[off[0]]
     assert CP_ALGOS.index(name) not in found.cp_algo[found.cp > 1]
     assert 1 in found.cp
+
+
+def test_a_sequence_is_cut_below_4096_tokens_a_rank_only_where_that_is_asked_for() -> None:
+    assert space_of("llama3-8b", seq=8192).cp == [1, 2]
+    assert space_of("llama3-8b", seq=64, ring="on").cp == [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_without_ring_strategies_without_context_parallelism_remain() -> None:

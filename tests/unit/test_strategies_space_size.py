@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from autodeploy import planner
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.strategies.grid import grid_of
-from autodeploy.strategies.space import default_space, restrict
+from autodeploy.strategies.space import Space, default_space, restrict
 from autodeploy.strategies.space_size import grid_cells, most_candidates
 
 pytestmark = pytest.mark.unit
@@ -70,3 +71,18 @@ def test_an_enormous_space_is_refused_at_once(cluster, search, pointer):
         assert [error.path for error in caught.value.errors] == [pointer]
         assert "strategies" in caught.value.errors[0].message
         assert caught.value.errors[0].hint
+
+
+def test_the_most_is_what_there_is_where_nothing_contradicts():
+    sizes = {"world": 16, "global_batch": 48, "moe": False}
+    space = Space(
+        **{"tp": [1, 2, 4], "pp": [2, 4], "vpp": [1, 2], "cp": [1, 2], "ep": [1], "micro_batch_size": [1, 3]},
+        **{"cp_algo": [0, 1], "schedule": [0, 1], "moe_dispatcher": [0]},
+        etp_modes=("as_tp",),
+        memory_modes=("", "swap_optimizer"),
+    )
+    assert most_candidates(space, 16) == len(grid_of(space, **sizes).whole().candidates())
+    alone = replace(space, tp=[16], pp=[1], vpp=[1], schedule=[0])
+    assert most_candidates(alone, 16) == len(grid_of(alone, **sizes).whole().candidates())
+    experts = replace(space, ep=[1, 2], etp_modes=("whole", "as_tp"), moe_dispatcher=[0, 2], cp=[1])
+    assert most_candidates(experts, 16) == len(grid_of(experts, **sizes | {"moe": True}).whole().candidates())

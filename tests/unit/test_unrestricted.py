@@ -44,6 +44,15 @@ def test_a_rule_that_forbids_the_best_schedule_has_a_price() -> None:
     assert own.step_time_s / free.best_step_time_s == pytest.approx(1.0 + free.price_pct / 100.0)
 
 
+def test_where_the_target_forbids_no_strategy_only_memory_choices_can_have_a_price() -> None:
+    found = planned("mindspeed-llm", batch=16)
+    own, free = found.plans[0], found.unrestricted
+    assert free.best_step_time_s is not None
+    assert free.price_pct is not None
+    assert 0.0 <= free.price_pct < 1.0
+    assert own.step_time_s / free.best_step_time_s == pytest.approx(1.0 + free.price_pct / 100.0)
+
+
 def test_without_a_target_there_is_nothing_to_pay() -> None:
     found = planned("any")
     assert found.unrestricted.price_pct == 0.0
