@@ -49,7 +49,7 @@ USUAL: Final = Level(quick=60, refined=2, paths=1200, narrow=0.05, inner=FAST)
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
     "default": USUAL,
-    "deep": Level(quick=90, refined=4, paths=24_000, narrow=0.0, inner=DEFAULT),
+    "deep": Level(quick=75, refined=3, paths=24_000, narrow=0.0, inner=DEFAULT),
 }
 
 
