@@ -69,6 +69,6 @@ def test_with_one_chunk_a_stage_a_deep_search_proves_the_best_plan() -> None:
 
 
 def test_deep_is_so_much_more_as_the_page_says() -> None:
-    # docs/explanation/search.md: a quarter more plans, half as many refinements more, twenty times the budget for proofs.
+    # docs/explanation/search.md: a quarter more plans, half as many refinements more, twenty times the proof.
     deep = LEVELS["deep"]
     assert (deep.quick, deep.refined, deep.paths) == (1.25 * USUAL.quick, 1.5 * USUAL.refined, 20 * USUAL.paths)
