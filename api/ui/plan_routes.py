@@ -111,9 +111,7 @@ def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSON
             "taken": len(notes.taken),
             "defaulted": [f"{note.field} = {note.value}" for note in notes.defaulted],
             "doubts": [translated(text, lang) for text in unknown_parts(notes)] if imported.kind == "hf-config" else [],
-            "contradicted": [
-                translated(f"{note.source} = {note.value}: {note.reason}", lang) for note in notes.contradicted
-            ],
+            "contradicted": [translated(text, lang) for text in notes.contradictions],
             "unknown": [flag.name for flag in imported.kept],
         }
     )

@@ -52,7 +52,6 @@ def launch_of(
     features = None
     if imported.kind in LAUNCH_FILES:
         features = frozenset(spec.strategy.features) | unnamed_features(spec.cluster.profile)
-    contradictions = tuple(f"{note.source} = {note.value}: {note.reason}" for note in imported.diagnostics.contradicted)
     unknown = tuple(f"{flag.name} (line {flag.line})" if flag.line else flag.name for flag in imported.kept)
     flags = imported.flags if imported.kind == "launch-script" else None
-    return Launch(spec, features, imported.kind, contradictions, unknown, flags)
+    return Launch(spec, features, imported.kind, imported.diagnostics.contradictions, unknown, flags)

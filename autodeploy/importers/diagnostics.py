@@ -27,6 +27,11 @@ class Diagnostics:
     ignored: tuple[Note, ...] = ()
     contradicted: tuple[Note, ...] = ()
 
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        """What the file contradicts, in words."""
+        return tuple(f"{note.source} = {note.value}: {note.reason}" for note in self.contradicted)
+
 
 @dataclass(slots=True)
 class DiagnosticsLog:

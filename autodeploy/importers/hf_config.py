@@ -64,8 +64,7 @@ def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = Non
 
 def doubts(diagnostics: Diagnostics) -> list[str]:
     """What whoever plans the model should check: an unknown architecture, contradictions and unknown keys."""
-    contradictions = [f"{note.source} = {note.value}: {note.reason}" for note in diagnostics.contradicted]
-    return [*contradictions, *unknown_parts(diagnostics)]
+    return [*diagnostics.contradictions, *unknown_parts(diagnostics)]
 
 
 def unknown_parts(diagnostics: Diagnostics) -> list[str]:

@@ -13,7 +13,7 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import QUICK
-from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.memory_choices import WHOLE, memory_choices, menus
 from autodeploy.solver.solve import solve
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def quick_plan(
     """
     classes = _classes(candidate, context, units)
     choices = memory_choices(candidate, context)
-    problem = build_problem(classes, candidate, context, 0, choices=choices - {"full"})
+    problem = build_problem(classes, candidate, context, 0, choices=choices - {WHOLE})
     solution = _solve_quickly(problem, should_cancel)
-    if solution.layout is None and solution.status != "cancelled" and "full" in choices:
+    if solution.layout is None and solution.status != "cancelled" and WHOLE in choices:
         # A quick search that found no layout has not always proven that there is none.
         lean_s = solution.bound_s
         problem = build_problem(classes, candidate, context, 0, choices=choices)
@@ -92,16 +92,14 @@ def earnest_plan(
 ) -> Quick:
     """One candidate's problem with its best plan, and a bound of the candidate, of no interest above enough_s.
 
-    With whole layers recomputed and without: two problems, as the first needs the memory of one more layer to work in.
+    With whole layers recomputed and without: of equal plans the one without.
     """
     classes = _classes(candidate, context, units)
-    choices = memory_choices(candidate, context)
     found = []
-    for barred in (frozenset({"full"}), frozenset[str]()):
-        if barred or "full" in choices:
-            problem = build_problem(classes, candidate, context, 0, choices=choices - barred)
-            solution = solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=should_cancel)
-            found.append((problem, solution))
+    for choices in reversed(menus(memory_choices(candidate, context))):
+        problem = build_problem(classes, candidate, context, 0, choices=choices)
+        solution = solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=should_cancel)
+        found.append((problem, solution))
     problem, solution = min(found, key=lambda each: each[1].step_s)
     return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
 

@@ -40,7 +40,6 @@ def solve_counts(
     deterministic_time: float,
     seed: int,
     should_cancel: Callable[[], bool] | None,
-    relative_gap: float = 0.0,
     workers: int = 1,
     memory: Surcharges | None = None,
 ) -> tuple[float, Ints | None, float]:
@@ -85,7 +84,7 @@ def solve_counts(
         steps = model.new_int_var(0, UNITS // STEP, "")
         model.add(makespan + tail <= STEP * steps)
         model.minimize(steps)
-    result = solve_model(model, deterministic_time, seed, should_cancel, relative_gap, workers)
+    result = solve_model(model, deterministic_time, seed, should_cancel, workers)
     if result.infeasible:
         return upper_s * (1.0 - 3.0 / UNITS), None, result.deterministic_time
     layout = None

@@ -22,7 +22,7 @@ from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.candidate import Solved
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.frontier import Frontier, outer_tuples
-from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.memory_choices import memory_choices, menus
 from autodeploy.solver.solve import solve
 
 if TYPE_CHECKING:
@@ -138,11 +138,9 @@ def _held_bytes(problem: InnerProblem, solution: InnerSolution) -> float:
 
 def _relaxed_bytes(classes: StepClasses, candidate: Candidates, context: Context) -> float:
     """No layout and no choice takes less on the card; inf where none fits at all."""
-    choices = memory_choices(candidate, context)
-    # Without whole layers to recompute there is no workspace for one.
     problems = [
-        build_problem(classes, candidate, context, 0, choices=some, menu=False)
-        for some in {choices, choices - {"full"}}
+        build_problem(classes, candidate, context, 0, choices=choices, menu=False)
+        for choices in menus(memory_choices(candidate, context))
     ]
     return min(_on_card(problem, context, _least_room(problem)) for problem in problems)
 
@@ -171,9 +169,9 @@ def _least_plan(
     should_cancel: Callable[[], bool] | None,
 ) -> Solved | None:
     """A candidate's plan with least memory, with and without recomputing whole layers; None where none was found."""
-    choices, best = memory_choices(candidate, context), None
-    for some in (choices, choices - {"full"}) if "full" in choices else (choices,):
-        problem = build_problem(classes, candidate, context, 0, choices=some)
+    best = None
+    for choices in menus(memory_choices(candidate, context)):
+        problem = build_problem(classes, candidate, context, 0, choices=choices)
         room = problem.limit_bytes - (context.limit_bytes - low_bytes) / (1.0 + context.machine.fragmentation)
         solution = _squeezed(problem, max(0.0, room), should_cancel)
         if solution is None:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 600_000.0
 """Slots that quick plans of the default effort may simulate: a candidate takes pp x vpp x micro batches of them."""
-
-
 EARNEST: Final = 4
 """Candidates that may be solved in earnest for a bound, for each that is refined."""
 

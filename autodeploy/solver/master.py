@@ -160,7 +160,6 @@ def solve_model(
     deterministic_time: float,
     seed: int,
     should_cancel: Callable[[], bool] | None,
-    relative_gap: float = 0.0,
     workers: int = 1,
 ) -> ModelResult:
     """Minimise with a fixed seed and a deterministic budget: with one worker the same model gives the same answer."""
@@ -170,7 +169,6 @@ def solve_model(
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     solver.parameters.max_deterministic_time = deterministic_time
-    solver.parameters.relative_gap_limit = relative_gap
     status = _solve(solver, model, should_cancel)
     # Its own sum differs in the last bit from run to run.
     spent = round(float(solver.response_proto.deterministic_time), 9)

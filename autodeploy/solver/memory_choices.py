@@ -20,11 +20,16 @@ def memory_choices(candidate: Candidates, context: Context) -> frozenset[str]:
     return launchable(candidate, context.facts, context.target) & possible_choices(context)
 
 
+def menus(choices: frozenset[str]) -> tuple[frozenset[str], ...]:
+    """What a candidate's problems choose from: all, and all but whole layers, which take the workspace of one more."""
+    return (choices, choices - {WHOLE}) if WHOLE in choices else (choices,)
+
+
 def possible_choices(context: Context) -> frozenset[str]:
     """Memory choices that are not switched off, whatever the candidate."""
     allowed = frozenset(CHOICES)
     if "selective_recompute" not in context.features:
-        allowed &= frozenset({"full", "swap_attention", "swap_unpermute", "swap_moe"})
+        allowed &= frozenset({WHOLE, "swap_attention", "swap_unpermute", "swap_moe"})
     if "selective_swap" not in context.features:
         allowed -= {"swap_unpermute", "swap_moe"}
     if "swap_attention" not in context.features:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,9 @@ from autodeploy.strategies.grid_rules import judge_grid
 from autodeploy.strategies.rules import Rule, judge
 from autodeploy.strategies.space import Space
 from autodeploy.strategies.tree import CandidateTree, tree_of
+
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
 
 MODELS = ("deepseek-v3", "llama2-70b", "qwen3-235b-a22b")
 TARGETS = ("any", "mindspeed-llm", "megatron", "mindformers")
@@ -67,6 +70,12 @@ def judged(draw: st.DrawFn) -> tuple[Grid, Candidates, dict[str, Any], str]:
     return grid_of(space, **sizes), grid_of(space, **sizes).whole().candidates(), facts, draw(st.sampled_from(TARGETS))
 
 
+def plain_facts(model: ModelSpec, *, world: int, global_batch: int) -> dict[str, Any]:
+    """Facts of a run on nodes of eight ranks without features."""
+    sizes = {"world": world, "global_batch": global_batch, "seq_length": 4096}
+    return facts_of(model, **sizes, node_ranks=8, tp_limit=8, features=set())
+
+
 def rows(candidates: Candidates) -> np.ndarray:
     return np.stack([np.asarray(column, dtype=np.int64) for column in candidates.columns().values()], axis=1)
 
@@ -109,17 +118,7 @@ def test_rules_of_a_mode_at_several_levels_are_all_counted(monkeypatch: pytest.M
         etp_modes=("as_tp",),
         memory_modes=("", "reuse_fp32_param", "swap_optimizer"),
     )
-    facts = facts_of(
-        model,
-        seq_length=4096,
-        world=16,
-        global_batch=32,
-        node_ranks=8,
-        tp_limit=8,
-        features=set(),
-        exact_numerics=False,
-        deterministic=False,
-    )
+    facts = plain_facts(model, world=16, global_batch=32)
     grid = grid_of(space, **sizes)
     candidates = grid.whole().candidates()
     tree, rejected = judge_grid(grid, facts, "any")
@@ -200,15 +199,7 @@ def ways(pp: int) -> list[tuple[str, int]]:
 def test_an_empty_grid_is_judged(target: str) -> None:
     space = Space([4], [1], [1], [1], [1], [1], [0], [0], [0], ("as_tp",), ("",))
     grid = grid_of(space, world=2, global_batch=4, moe=False)
-    facts = facts_of(
-        load_preset("llama2-70b"),
-        world=2,
-        seq_length=4096,
-        global_batch=4,
-        node_ranks=8,
-        tp_limit=8,
-        features=set(),
-    )
+    facts = plain_facts(load_preset("llama2-70b"), world=2, global_batch=4)
     tree, rejected = judge_grid(grid, facts, target)
     assert len(grid) == len(tree) == len(tree.candidates()) == 0
     assert rejected == {}

@@ -345,16 +345,5 @@ def test_replaced_axes_change_the_verdict_alone() -> None:
 
 def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
     rule = next(rule for rule in load_rules() if rule.name == "stages_have_layers")
-    model = load_preset("llama2-70b")  # 80 layers
-    facts = facts_of(
-        model,
-        world=16,
-        seq_length=4096,
-        global_batch=32,
-        node_ranks=8,
-        tp_limit=8,
-        features=set(),
-        exact_numerics=False,
-        deterministic=False,
-    )
-    assert [bool(rule.mask({**facts, "pp": 1, "vpp": chunks})) for chunks in (80, 82, 83)] == [True, True, False]
+    layers = facts("llama2-70b", world=16, features=set())  # 80 of them
+    assert [bool(rule.mask({**layers, "pp": 1, "vpp": chunks})) for chunks in (80, 82, 83)] == [True, True, False]
