@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.ranking.divisibility import divisibility_warnings
+from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.explain import explanation, memory_explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plans_of_solved
-from autodeploy.ranking.reference import usual_start
 from autodeploy.ranking.robust import TOP, at_corners
 from autodeploy.ranking.uncertainty import tied
+from autodeploy.solver.companion import Companion
 from autodeploy.solver.effort import cores
 from autodeploy.solver.solution import OPTIMAL_GAP
 from autodeploy.specs.planset import (
@@ -79,9 +79,14 @@ def finish(
     alone: bool = False,
 ) -> PlanSet:
     """Rank, explain and certify what the search found; `alone` without what stands beside the plans."""
-    plans, robust = _at_their_worst(
-        plans_of_solved(frontier.best, spec, identity), frontier, spec, profile, should_cancel
-    )
+    beside = BesidePlans(spec, profile, context, searched, identity)
+    # It ends when its answer is there, also where the search was cancelled.
+    with Companion(beside, beside=cores() > 1, should_cancel=None) as companion:
+        begun = companion.begin(BesidePlans.found) if frontier.best and not alone else None
+        plans, robust = _at_their_worst(
+            plans_of_solved(frontier.best, spec, identity), frontier, spec, profile, should_cancel
+        )
+        reference, divided = (begun.result() if begun else None) or (None, [])
     bound = _bound(frontier, spec.search.objective)
     ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
     gap = ranked[0].gap if ranked else None
@@ -111,7 +116,7 @@ def finish(
         counts=_counts(searched, frontier),
         timing=Timing(enumerate_s=enumerate_s, solve_s=solve_s, total_s=time.monotonic() - started),
         plans=tuple(ranked),
-        reference=usual_start(spec, profile, context, identity) if ranked and not alone else None,
+        reference=reference,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
         robust=robust,
@@ -119,7 +124,7 @@ def finish(
         warnings=(
             *_batch_note(spec, context),
             *_mode_note(spec),
-            *(divisibility_warnings(spec, profile, context, searched) if ranked and not alone else ()),
+            *divided,
         ),
         infeasible=infeasible,
     )

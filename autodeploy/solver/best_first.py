@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 OPENING = 5
 """Of the quick plans one in so many is made by its estimate before bounds are raised, as many again after them."""
 
+MANY = 8_192
+"""Candidates that may be faster than the first plans, above which bounds beyond the gap that contents are not raised."""
+
 
 def best_first(
     candidates: Candidates,
@@ -83,7 +86,7 @@ def _searched(
             watch(frontier, index)
 
     def enough_s() -> float:
-        return frontier.best[0].solution.step_s * (1.0 - gap)
+        return frontier.best[0].solution.step_s * (1.0 - aim)
 
     def settle() -> None:
         """Solve the best in earnest; once, unless better ones are found later."""
@@ -98,7 +101,10 @@ def _searched(
     plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
     opening = max(1, budget.quick // OPENING)
     plans.open_with(opening)
+    aim = gap
     if frontier.best and not open_.cancelled():
+        if open_.below(enough_s()) > MANY:
+            aim = max(gap, budget.narrow)
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
         for look in open_.by_paths(enough_s, lambda: plans.left(opening), budget):
@@ -158,7 +164,11 @@ def _refine(
 def _question(solved: Solved, budget: Budget) -> tuple[InnerProblem, Effort, tuple[Ints, Ints]]:
     assert solved.solution.layout is not None
     assert solved.solution.applied is not None
-    return solved.problem, budget.effort, (solved.solution.layout, solved.solution.applied)
+    effort = budget.effort
+    if solved.problem.vpp > 1 and budget.narrow > 0.0:
+        # A short master of layer counts proves less than paths do, and proposes nothing better than the local search.
+        effort = replace(effort, rounds=0)
+    return solved.problem, effort, (solved.solution.layout, solved.solution.applied)
 
 
 def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:

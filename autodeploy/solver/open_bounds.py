@@ -139,6 +139,10 @@ class OpenBounds:
         rest[without] = False
         return float(self.bounds_s[rest].min()) if rest.any() else float("inf")
 
+    def below(self, high_s: float) -> int:
+        """How many candidates may be faster than this."""
+        return int((self.bounds_s < high_s).sum())
+
     def by_stages(self, high_s: float) -> int:
         """Raise all bounds below high_s by `outer_bounds_s`; how many candidates that leaves above it."""
         rows = np.flatnonzero(self.bounds_s < high_s)
@@ -158,7 +162,7 @@ class OpenBounds:
                 if bounds_s is not None:
                     # What is above is known to be above, not by how much.
                     self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
-        return len(rows) - int((self.bounds_s[rows] < high_s).sum())
+        return len(rows) - self.below(high_s)
 
     def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], budget: Budget) -> Iterator[Look]:
         """Raise the bounds below enough_s(), always those of the outer tuple with the least.
