@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,6 +75,20 @@ def build_problem(
         or (context.target == "mindspeed-llm" and schedule == "dualpipev"),
         min_layers_per_chunk=_least_layers(context, pp, vpp),
     )
+
+
+def with_choices(
+    problem: InnerProblem,
+    classes: StepClasses,
+    candidates: Candidates,
+    context: Context,
+    index: int,
+    choices: frozenset[str],
+) -> InnerProblem:
+    """The problem of a candidate with other memory choices, all of them kept, and the workspace that they ask for."""
+    buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
+    options = _options(classes, choices, index, menu=False)
+    return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.fixed_bytes)
 
 
 def _least_layers(context: Context, pp: int, vpp: int) -> int:

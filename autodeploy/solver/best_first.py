@@ -26,7 +26,7 @@ OPENING = 5
 """Of the quick plans one in so many is made by its estimate before bounds are raised, as many again after them."""
 
 MANY = 8_192
-"""Candidates that may be faster than the first plans, above which bounds beyond the gap that contents are not raised."""
+"""Candidates that may beat the first plans: with more of them no bound is raised beyond the gap that contents."""
 
 
 def best_first(

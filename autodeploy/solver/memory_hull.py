@@ -6,6 +6,7 @@ corner of their lower convex hull, so a bound over all prices is reached at the 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autodeploy.evaluation.inner_problem import Floats
+    from autodeploy.solver.rivals import Rivals
     from autodeploy.solver.stage_bound import Choices
 
     Point = tuple[float, float]
@@ -33,7 +35,12 @@ def prices(choices: Iterable[Choices]) -> Floats:
 
 
 def _corners(choices: Choices) -> list[Point]:
-    saved, extra = choices.saved_bytes[:, 0].tolist(), choices.extra_s[:, 0].tolist()
+    return _corners_of(tuple(choices.saved_bytes[:, 0].tolist()), tuple(choices.extra_s[:, 0].tolist()), choices.groups)
+
+
+@lru_cache(maxsize=4096)
+def _corners_of(saved: tuple[float, ...], extra: tuple[float, ...], groups: tuple[Rivals, ...]) -> list[Point]:
+    """Most shapes of a search share the bytes and the seconds of a layer's choices."""
 
     def sums(some: Sequence[int]) -> list[Point]:
         """Choices of one legal set, the cheapest a byte first, one after the other."""
@@ -44,7 +51,7 @@ def _corners(choices: Choices) -> list[Point]:
         return points
 
     total: list[Point] = [(0.0, 0.0)]
-    for group in choices.groups:
+    for group in groups:
         apart: list[Point] = [(0.0, 0.0)]
         for sets in group.parts:
             apart = _sum(apart, _hull([point for some in sets for point in sums(some)]))

@@ -34,7 +34,7 @@ RELAXATIONS = (
 """What a bound can rest on, in the order in which it is raised."""
 _, STAGES, PATHS, WHOLE, SOLVED = range(5)
 
-TOGETHER = 16
+TOGETHER = 6
 """Outer tuples whose problems are made together."""
 SOON = 2
 """Outer tuples of which it is told that they will probably be planned."""

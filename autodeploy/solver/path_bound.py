@@ -297,8 +297,9 @@ class _Model:
 
     def _hide(self, paired: np.ndarray) -> None:
         """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches; only new ones."""
-        scale, shares = self.unit / self.problem.micro_batches, hidden_shares(self.problem)
-        for stage, forward, backward in np.argwhere(paired & (self.hidden < 0)).tolist():
+        new = np.argwhere(paired & (self.hidden < 0)).tolist()
+        scale, shares = self.unit / self.problem.micro_batches, hidden_shares(self.problem) if new else []
+        for stage, forward, backward in new:
             self.hidden[stage, forward, backward] = column = len(self.columns)
             self.columns.append((0.0, INFINITE if shares else 0.0))
             ahead, behind = self.counts[stage, forward], self.counts[stage, backward]

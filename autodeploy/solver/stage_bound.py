@@ -221,6 +221,10 @@ class _Sorted:
     constant: Floats
     layers: tuple[tuple[Floats, Floats], ...]
 
+    def take(self, rows: Ints) -> _Sorted:
+        """Of some candidates."""
+        return _Sorted(self.constant[rows], tuple((cost[rows], count[rows]) for cost, count in self.layers))
+
     def most(self, limit: Floats) -> Floats:
         """Most layers [n, pp] of each stage under all its lines; negative where not even its pieces fit."""
         left = limit - self.constant
@@ -240,12 +244,10 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
     """
     found, order = low_s, _order_of(batch)
     for memory in (batch, batch.pooled()) if batch.pools() else (batch,):
-        rows = np.flatnonzero(np.isfinite(found))
-        open_ = memory.at(rows)
-        fitting = np.flatnonzero(_fits(open_, order))
-        rows, known, found = rows[fitting], found, np.full(len(low_s), np.inf)
+        rows, known = np.flatnonzero(np.isfinite(found)), found
+        found = np.full(len(low_s), np.inf)
         if len(rows):
-            found[rows] = _timed(open_.at(fitting), order, known[rows], high_s[rows])
+            found[rows] = _in_memory_s(memory.at(rows), order, known[rows], high_s[rows])
     return found
 
 
@@ -254,14 +256,27 @@ def _order_of(batch: Batch) -> _Order:
     return _order(batch.schedule, batch.pp, batch.vpp, steady)
 
 
-def _timed(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats:
+def _in_memory_s(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats:
+    """`lower_bound_s` with one memory; inf also where it can't hold all layers with everything saved."""
+    held, room = _bytes_rows(batch, order), batch.room_bytes[:, :, None]
+    most = batch.most_layers * batch.vpp
+    sets = [(counts, np.minimum(held.sorted(counts).most(room), most)) for counts in _layer_sets(batch)]
+    fits = np.logical_and.reduce([kept.sum(axis=1) >= counts.sum() for counts, kept in sets])
+    found, rows = np.full(len(low_s), np.inf), np.flatnonzero(fits)
+    if len(rows):
+        kept = [(counts, each[rows]) for counts, each in sets]
+        found[rows] = _timed(batch.at(rows), order, kept, low_s[rows], high_s[rows])
+    return found
+
+
+def _timed(
+    batch: Batch, order: _Order, kept_by_memory: list[tuple[Floats, Floats]], low_s: Floats, high_s: Floats
+) -> Floats:
+    """`lower_bound_s` where memory holds at most so many layers [n, pp] of sets of layers, given by their counts."""
     tail = sum(part.count * part.tail_s for part in batch.layers) + sum(part.tail_s for part in batch.pieces)
     tail = np.asarray(tail) / batch.pp
-    rows, held = _time_rows(batch, order), _bytes_rows(batch, order)
-    sets = []
-    for counts in _layer_sets(batch):
-        kept = held.sorted(counts).most(batch.room_bytes[:, :, None])
-        sets.append((counts.sum(), rows.sorted(counts), np.minimum(kept, batch.most_layers * batch.vpp)))
+    rows = _time_rows(batch, order)
+    sets = [(counts.sum(), rows.sorted(counts), kept) for counts, kept in kept_by_memory]
     least = min(batch.least_layers * batch.vpp, sets[0][0])
 
     def enough(makespan_s: Floats) -> np.ndarray:
@@ -274,15 +289,16 @@ def _timed(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats
                 ok &= (most >= least).all(axis=1)
         return ok
 
-    low, high = np.asarray(low_s - tail), np.asarray(high_s - tail)
-    above = ~enough(high)
-    if above.all():
-        return np.full(len(low_s), np.inf)
-    for _ in range(STEPS):
+    found, low, high = np.full(len(low_s), np.inf), np.asarray(low_s - tail), np.asarray(high_s - tail)
+    open_ = np.flatnonzero(enough(high))
+    low, high = low[open_], high[open_]
+    sets = [(needed, lines.take(open_), kept[open_]) for needed, lines, kept in sets]
+    for _ in range(STEPS if len(open_) else 0):
         middle = (low + high) / 2.0
         good = enough(middle)
         low, high = np.where(good, low, middle), np.where(good, middle, high)
-    return np.asarray(np.where(above, np.inf, low + tail))
+    found[open_] = low + tail[open_]
+    return found
 
 
 def _layer_sets(batch: Batch) -> list[Floats]:
@@ -293,18 +309,9 @@ def _layer_sets(batch: Batch) -> list[Floats]:
     return [counts, np.where(np.arange(len(counts)) == int(np.argmax(counts)), counts, 0.0)]
 
 
-def _fits(batch: Batch, order: _Order) -> np.ndarray:
-    """Whether memory can hold all layers when everything is recomputed or swapped [n]."""
-    rows, ok = _bytes_rows(batch, order), np.ones(len(batch.micro_batches), dtype=np.bool_)
-    for counts in _layer_sets(batch):
-        most = rows.sorted(counts).most(batch.room_bytes[:, :, None])
-        ok &= np.minimum(most, batch.most_layers * batch.vpp).sum(axis=1) >= counts.sum()
-    return ok
-
-
 def _bytes_rows(batch: Batch, order: _Order) -> _Rows:
     """Bytes of a stage at each of its moments, everything recomputed or swapped."""
-    constant = np.stack([_pieces_bytes(batch, order, stage) for stage in range(batch.pp)], axis=1)
+    constant = _pieces_bytes(batch, order)
     wide = (slice(None), None, None, None)
     weights = [
         part.static_bytes[wide] + (part.activation_bytes - part.choices.most_saved_bytes)[wide] * order.moments[None]
@@ -313,13 +320,12 @@ def _bytes_rows(batch: Batch, order: _Order) -> _Rows:
     return _cheapest_chunk(batch, constant, np.stack(weights, axis=-1))
 
 
-def _pieces_bytes(batch: Batch, order: _Order, stage: int) -> Floats:
-    """Bytes of a stage's pieces at each of its moments [n, k]."""
-    moments = order.moments[stage]
-    total = np.zeros((len(batch.room_bytes), len(moments)))
+def _pieces_bytes(batch: Batch, order: _Order) -> Floats:
+    """Bytes of every stage's pieces at each of its moments [n, pp, k]."""
+    total = np.zeros((len(batch.room_bytes), *order.moments.shape[:2]))
     for piece in batch.pieces:
-        if piece.stage == stage:
-            total += piece.static_bytes[:, None] + piece.activation_bytes[:, None] * moments[None, :, piece.chunk]
+        moments = order.moments[piece.stage, :, piece.chunk]
+        total[:, piece.stage] += piece.static_bytes[:, None] + piece.activation_bytes[:, None] * moments
     return total
 
 
@@ -339,8 +345,7 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
     n, m = len(batch.room_bytes), batch.micro_batches.astype(np.float64)
     full = np.maximum.reduce([price_of_whole(part) for part in batch.layers])
     held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
-    pieces = np.stack([_pieces_bytes(batch, order, stage) for stage in range(batch.pp)], axis=1)
-    missing = pieces - batch.room_bytes[:, :, None]
+    missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
     own, forward = np.zeros((n, batch.pp)), np.zeros((n, batch.pp))
     for piece in batch.pieces:
         own[:, piece.stage] += piece.forward_s + piece.backward_s

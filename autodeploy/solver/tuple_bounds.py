@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.build_problem import build_problem, with_choices
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.count_master import solve_counts
-from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.memory_choices import WHOLE, memory_choices
 from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
 from autodeploy.solver.uniform import set_problems
 
@@ -180,15 +180,27 @@ class TupleBounds:
             classes, some, place_of = costs[id(context)]
             places = [place_of[int(row)] for row in rows]
             allowed = [memory_choices(some.take(slice(place, place + 1)), context) for place in places]
-            lean, full = (
-                [
-                    build_problem(classes, some, context, place, choices=choices - barred, menu=False)
-                    for place, choices in zip(places, allowed, strict=True)
-                    if barred or "full" in choices
-                ]
-                for barred in (frozenset({"full"}), frozenset())
-            )
-            yield (easiest(lean), easiest(full)) if full else (easiest(lean),)
+            yield _easiest_of(classes, some, context, places, allowed)
+
+
+def _easiest_of(
+    classes: StepClasses, candidates: Candidates, context: Context, places: list[int], allowed: list[frozenset[str]]
+) -> tuple[InnerProblem, ...]:
+    """Of candidates of one outer tuple that may use some memory choices: without whole layers, and with."""
+    plain = [build_problem(classes, candidates, context, place, choices=frozenset()) for place in places]
+    lean = list(range(len(places)))
+    heavy = [member for member, choices in enumerate(allowed) if WHOLE in choices]
+    found = []
+    for members, whole in ((lean, frozenset()), (heavy, frozenset({WHOLE}))):
+        if members:
+            # The easiest has the options of the first; the others' say what workspace they leave.
+            used = [allowed[members[0]] - ({WHOLE} - whole), *(whole for _ in members[1:])]
+            problems = [
+                with_choices(plain[member], classes, candidates, context, places[member], choices)
+                for member, choices in zip(members, used, strict=True)
+            ]
+            found.append(easiest(problems))
+    return tuple(found)
 
 
 def _opened(problems: tuple[InnerProblem, ...], enough_s: float) -> _Open:
