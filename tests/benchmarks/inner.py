@@ -17,6 +17,7 @@ from tests.support.figures import report
 
 GIB = float(2**30)
 DEVICES = 600
+RUNS = 5  # of what takes less than a second: the fastest counts, whatever else the machine does only adds time
 # Tensors of one layer and micro batch at random sizes: eight that can be recomputed, of which two hold others too, and
 # four that can be swapped, each of them a rival of a recomputed one.
 RIVALS = {"r6": ("r0", "r1"), "r7": ("r2", "r3"), "s0": ("r0", "r6"), "s1": ("r2", "r7"), "s2": ("r4",), "s3": ("r5",)}
@@ -124,9 +125,12 @@ def inner_problems() -> None:
     """Seconds and gap of the inner search on one pipeline."""
     for vpp, effort in ((1, DEFAULT), (2, FAST), (2, DEFAULT)):
         case = f"PP16 VPP{vpp}, 61 layers and MTP, 8 + 4 options, {effort.name}"
-        started = time.perf_counter()
-        solution = solve(pipeline(vpp), effort=effort)
-        report("inner_seconds", time.perf_counter() - started, "s", case)
+        problem, taken = pipeline(vpp), []
+        for _ in range(RUNS if vpp == 1 else 1):
+            started = time.perf_counter()
+            solution = solve(problem, effort=effort)
+            taken.append(time.perf_counter() - started)
+        report("inner_seconds", min(taken), "s", case)
         report("inner_gap", solution.gap, "fraction", case)
     started = time.perf_counter()
     bound = path_bound_s(pipeline(2), PathLibrary(), rounds=40).bound_s
