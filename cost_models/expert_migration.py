@@ -75,44 +75,38 @@ def greedy_placements(cases: Sequence[tuple[Floats, int, int]]) -> list[Ints]:
     orders = {id(loads): np.argsort(-loads, axis=1, kind="stable") for loads, _, _ in cases}
     order = np.concatenate([orders[id(loads)] for loads, _, _ in cases])
     sorted_loads = np.concatenate([np.take_along_axis(loads, orders[id(loads)], 1) for loads, _, _ in cases])
-    node = np.zeros(order.shape, dtype=np.int64)
-    node[nodes > 1] = _filled(sorted_loads[nodes > 1], nodes[nodes > 1])
-    placed = np.empty_like(node)
-    for count in np.unique(nodes).tolist():
-        rows = np.flatnonzero(nodes == count)
-        # Experts of one node follow each other, and are still sorted.
-        by_node = np.argsort(node[rows].astype(np.int16), axis=1, kind="stable")  # 16 bits are sorted by counting
-        held = np.take_along_axis(sorted_loads[rows], by_node, 1).reshape(len(rows) * count, -1)
-        inside = ranks[rows] // count
-        found = _filled(held, np.repeat(inside, count)).reshape(len(rows), count, -1)
-        found += (np.arange(count) * inside[:, None])[..., None]
-        back = np.empty((len(rows), order.shape[1]), dtype=np.int64)
-        np.put_along_axis(back, by_node, found.reshape(back.shape), 1)
-        placed[rows] = back
+    placed = _filled(sorted_loads, nodes, ranks // nodes)
     placement = np.empty_like(placed)
     np.put_along_axis(placement, order, placed, 1)
     return np.split(placement, np.cumsum(each)[:-1])
 
 
 @compiled
-def _filled(loads: Floats, places: Ints) -> Ints:
-    """Which of `places` [n], each with equally many slots, takes each load [n, items], the heaviest load first.
+def _filled(loads: Floats, nodes: Ints, inside: Ints) -> Ints:
+    """Which of nodes x inside ranks [n], each with equally many slots, takes each load [n, items], the heaviest first.
 
-    It is the place with the least load among those with a free slot; of equals the first.
+    It is the node with the least load among those with a free slot, and there the rank; of equals the first.
     """
     n, items = loads.shape
     taken = np.zeros((n, items), dtype=np.int64)
     for row in range(n):
-        held = np.zeros(places[row])
-        slots = np.full(places[row], items // places[row])
+        held, slots = np.zeros(nodes[row]), np.full(nodes[row], items // nodes[row])
+        ranks = nodes[row] * inside[row]
+        held_of, slots_of = np.zeros(ranks), np.full(ranks, items // ranks)
         for item in range(items):
-            least = -1
-            for place in range(places[row]):
-                if slots[place] > 0 and (least < 0 or held[place] < held[least]):
-                    least = place
-            taken[row, item] = least
-            slots[least] -= 1
-            held[least] += loads[row, item]
+            node = -1
+            for place in range(nodes[row]):
+                if slots[place] > 0 and (node < 0 or held[place] < held[node]):
+                    node = place
+            rank = -1
+            for place in range(node * inside[row], (node + 1) * inside[row]):
+                if slots_of[place] > 0 and (rank < 0 or held_of[place] < held_of[rank]):
+                    rank = place
+            taken[row, item] = rank
+            slots[node] -= 1
+            slots_of[rank] -= 1
+            held[node] += loads[row, item]
+            held_of[rank] += loads[row, item]
     return taken
 
 
