@@ -40,6 +40,8 @@ SOON = 2
 """Outer tuples of which it is told that they will probably be planned."""
 PROOF = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
+FAR = 0.02
+"""A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
 MET = 1e-6
 """A bound this close to what is enough is enough."""
 
@@ -205,7 +207,8 @@ class OpenBounds:
                 told = True
                 yield Look(rows, deep=True)
             others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
-            other = tuples.least(others & (tuples.visits == 0) if handing else others)
+            others &= (tuples.visits == 0) if handing else (tuples.bound_s < tuples.bound_s[number] * (1.0 + FAR))
+            other = tuples.least(others)
             near, away = (other, number) if tuples.beside[number] else (number, other)
             begun = self._begin(tuples, away, enough_s(), work)
             work -= self._here(tuples, near, enough_s(), work) + self._end(tuples, begun)
