@@ -106,19 +106,20 @@ def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, 
     normal = _draws(experts)
     placement = contiguous(SERIES_LAYERS, experts, ranks)
 
-    def series(sigma: float) -> Floats:
+    def logarithms(sigma: float) -> Floats:
         rho = max(0.0, 1.0 - (change / sigma) ** 2 / 2.0) if sigma > 0.0 else 0.0
         rows = np.sqrt(1.0 - rho * rho) * normal
         rows[0] = normal[0]
         for before, row in pairwise(rows):
             row += rho * before
-        return np.asarray(np.exp(sigma * rows))
+        return np.asarray(sigma * rows)
 
     def above(sigma: float) -> float:
-        return float(imbalance_of(loads_of_ranks(series(sigma)[1:], placement, ranks)).mean()) - imbalance
+        later = np.exp(logarithms(sigma)[1:])
+        return float(imbalance_of(loads_of_ranks(later, placement, ranks)).mean()) - imbalance
 
     steps = row_steps * np.arange(SERIES_ROWS, dtype=np.int64)
-    return LoadSeries(steps, series(_root(above, 0.0, MOST_SIGMA, SIGMA_WITHIN)))
+    return LoadSeries(steps, np.exp(logarithms(_root(above, 0.0, MOST_SIGMA, SIGMA_WITHIN))))
 
 
 @lru_cache(maxsize=8)

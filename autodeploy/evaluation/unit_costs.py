@@ -19,11 +19,11 @@ from autodeploy.workload.layers import embedding_table, head_table, last_kind, l
 from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.workload.operators import LayerTable, OperatorFeatures
 
 T = TypeVar("T")
@@ -56,8 +56,12 @@ class UnitCosts:
 
     def take(self, index: Any) -> UnitCosts:
         """The costs of the candidates at an index array."""
-        # Scalars, and arrays of one entry, hold for all candidates.
-        return each_array(self, lambda array: array if array.shape[:1] in ((), (1,)) else array[index])
+        return _at_rows(self, index)
+
+
+def _at_rows(value: T, rows: Any) -> T:
+    """The candidates at some rows: scalars, and arrays of one entry, hold for all."""
+    return each_array(value, lambda array: array if array.shape[:1] in ((), (1,)) else array[rows])
 
 
 def each_array(value: T, change: Callable[[Array], Array]) -> T:
@@ -162,6 +166,7 @@ class _Unlevelled:
     tables : of what has experts, by place.
     """
 
+    one_machine: bool
     whole: _Batch
     tables: dict[int, LayerTable]
     layers: dict[int, LayerCost]
@@ -181,6 +186,7 @@ def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> 
 
     tables = whole.tables(experts=True)
     return _Unlevelled(
+        one_machine,
         whole,
         tables,
         {n: of_all(few.cost(table)) for n, table in few.tables(experts=False).items()}
@@ -214,15 +220,30 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
     shard, exchange = batch.shard, batch.exchange
     if "mutual_routing" in context.features and plain.tables:
         may_copy = context.levels_experts(candidates) & _may_copy(candidates)
-        balance = routed_balance(context, shard.ep, context.expert_nodes(candidates), may_copy)
-        routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
-        tables = batch.tables(experts=True, cut=copied)
-        return {n: _faster(batch.cost(t, routed, copied), plain.layers[n], exchange) for n, t in tables.items()}, {}
+        if not plain.one_machine:
+            return _with_copies(batch, plain.layers, may_copy, context), {}
+        # Most candidates can't copy: only those that can are priced.
+        rows = np.flatnonzero(may_copy)
+        some = _Batch.of(batch.context, candidates.take(rows))
+        before = {n: _at_rows(plain.layers[n], rows) for n in plain.tables}
+        copied = _with_copies(some, before, may_copy[rows], context)
+        return {n: _put(cost, plain.layers[n], rows, len(candidates)) for n, cost in copied.items()}, {}
     if "expert_migration" in context.features and plain.tables:
         balance = migrated_balance(context, shard.ep, context.expert_nodes(candidates))
         features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
         return {}, {n: batch.cost(table, features) for n, table in plain.tables.items()}
     return {}, {}
+
+
+def _with_copies(
+    batch: _Batch, plain: Mapping[int, LayerCost], may_copy: npt.NDArray[np.bool_], context: Context
+) -> dict[int, LayerCost]:
+    """Costs with copies of the hot experts where that is allowed and faster than without, by place."""
+    shard, exchange = batch.shard, batch.exchange
+    balance = routed_balance(context, shard.ep, context.expert_nodes(batch.candidates), may_copy)
+    routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
+    tables = batch.tables(experts=True, cut=copied)
+    return {n: _faster(batch.cost(table, routed, copied), plain[n], exchange) for n, table in tables.items()}
 
 
 def _alone(cost: LayerCost) -> LayerCost:
@@ -255,15 +276,33 @@ def _faster(first: LayerCost, second: LayerCost, exchange: ExchangeFeatures) -> 
 
 def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
     """`first` where the condition holds, array by array; both have the same structure."""
+    return _each_pair(first, second, lambda one, other: np.where(condition, one, other))
+
+
+def _put(few: T, many: T, rows: Ints, length: int) -> T:
+    """`many`, of some length, with `few` at some rows."""
+
+    def put(new: Array, old: Array) -> Array:
+        if old.shape[:1] in ((), (1,)) and np.array_equal(new, old):
+            return old
+        found = np.array(np.broadcast_to(old, (length, *old.shape[1:])))
+        found[rows] = new
+        return found
+
+    return _each_pair(few, many, put)
+
+
+def _each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> T:
+    """Every array of one value with its counterpart in another of the same structure, however deep."""
     if first is second:
         return first
     if isinstance(first, np.ndarray):
-        return np.where(condition, first, second)  # type: ignore[no-any-return, call-overload]
+        return change(first, second)  # type: ignore[arg-type, return-value]
     if isinstance(first, dict) and isinstance(second, dict):
-        return {k: chosen(condition, first[k], second[k]) for k in first if k in second}  # type: ignore[return-value]
+        return {k: _each_pair(first[k], second[k], change) for k in first if k in second}  # type: ignore[return-value]
     if isinstance(first, tuple) and isinstance(second, tuple):
-        return tuple(chosen(condition, a, b) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
+        return tuple(_each_pair(a, b, change) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
     if is_dataclass(first) and not isinstance(first, type):
         pairs = {f.name: (getattr(first, f.name), getattr(second, f.name)) for f in fields(first)}
-        return type(first)(**{name: chosen(condition, a, b) for name, (a, b) in pairs.items()})
+        return type(first)(**{name: _each_pair(a, b, change) for name, (a, b) in pairs.items()})
     return first
