@@ -94,3 +94,10 @@ def test_values_under_factors_are_the_profiles_times_theirs() -> None:
     found = values_of(PARAMETERS, np.log([0.5, 2.0]), base)
     assert found == pytest.approx({"gemm_peak_fraction": 0.45, "hbm": 0.8, "link_a": 1.0, "link_b": 2.0})
     assert base["link_a"] == 0.5
+
+
+def test_a_fraction_of_a_peak_stays_below_one() -> None:
+    # Where the fit would raise it above, the overlay that ships could not follow.
+    found = values_of(PARAMETERS, np.log([2.0, 2.0]), {"gemm_peak_fraction": 0.9, "link_a": 0.5})
+    assert found["gemm_peak_fraction"] == 1.0
+    assert found["link_a"] == 1.0
