@@ -128,7 +128,8 @@ def _without_doubted(sets: Sequence[tuple[str, Runs, Aim]]) -> str:
     titles = ("set", "left aside", "runs", *ERROR_TITLES, "verdict")
     return (
         "### What keeps Ascend from its aims\n\nThe figures without the records whose own source or repeats contradict "
-        "them. They stay in the fit and in every other figure, and were looked at because they are far off, so this table flatters.\n\n"
+        "them. They stay in the fit and in every other figure, and were looked at because they are far off, "
+        "so this table flatters.\n\n"
         f"{table(titles, rows)}\n\nThe records left aside, their error with the family left out, and why:\n\n"
         f"{left_aside(runs for name, runs, _ in sets if not name.endswith('experts'))}\n\n{UNEXPLAINED}"
     )
