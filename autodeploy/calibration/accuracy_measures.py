@@ -20,7 +20,7 @@ from autodeploy.calibration.accuracy_errors import (
     residuals_at,
     runs_of,
 )
-from autodeploy.calibration.accuracy_splits import SPLITS, SplitErrors, left_out_coverage, size_split
+from autodeploy.calibration.accuracy_splits import SPLITS, Held, SplitErrors, left_out_intervals, size_split
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.predict import predict_record
@@ -49,7 +49,7 @@ class Measures:
     pairs: dict[str, Ordered]
     groups: list[Group]
     splits: list[SplitErrors]
-    coverage: dict[str, float]
+    held: dict[str, tuple[Held, ...]]
     unmeasured: UnmeasuredReport
 
     @property
@@ -73,7 +73,7 @@ def measure(records: Sequence[Record]) -> Measures:
         pairs={name: ordered_pairs(runs[name]) for name in (ASCEND, A100)},
         groups=[group for name in FITTED for group in layout_groups(runs[name])],
         splits=[size_split(split, records) for split in SPLITS],
-        coverage={name: left_out_coverage(c) for name, c in calibrations.items()},
+        held={name: left_out_intervals(c) for name, c in calibrations.items()},
         unmeasured=validate(records).unmeasured,
     )
 

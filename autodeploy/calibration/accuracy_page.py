@@ -9,13 +9,16 @@ import numpy as np
 
 from autodeploy.calibration.accuracy_errors import Errors, Ordered, Runs, errors_of
 from autodeploy.calibration.accuracy_measures import A100, ASCEND, H100, Measures
+from autodeploy.calibration.accuracy_misses import INTERVAL, interval_miss, left_aside, met
 from autodeploy.calibration.accuracy_shared import (
     SERIES,
     SHARED_TITLES,
     contradictions,
     pairs_by_sharing,
+    placed_ahead,
     shared_node_rows,
 )
+from autodeploy.calibration.accuracy_splits import share_inside
 from autodeploy.calibration.accuracy_texts import (
     HEADING,
     HOW,
@@ -34,13 +37,12 @@ from autodeploy.calibration.unmeasured import extent_words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.calibration.accuracy_splits import SplitErrors
+    from autodeploy.calibration.accuracy_splits import Held, SplitErrors
     from autodeploy.calibration.accuracy_worst import Miss
     from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.unmeasured import UnmeasuredReport
 
 WORST = 10
-INTERVAL = (0.72, 0.88)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,12 @@ def _without_doubted(sets: Sequence[tuple[str, Runs, Aim]]) -> str:
             if name.endswith("experts"):
                 rows.append(_without_the_unexplained(name, rest, aim, sum(doubt)))
     titles = ("set", "left aside", "runs", *ERROR_TITLES, "verdict")
-    names = ", ".join(f"`{name}`" for name, each in diagnoses().items() if each.cause == "record")
     return (
-        "What the figures are without the records whose own source or repeats contradict them "
-        f"({names}; reasons [below](#the-worst-records)). They stay in the fit and in every other figure, and were "
-        f"looked at because they are far off, so this table flatters.\n\n{table(titles, rows)}\n\n{UNEXPLAINED}"
+        "### What keeps Ascend from its aims\n\nThe figures without the records whose own source or repeats contradict "
+        "them. They stay in the fit and in every other figure, and were looked at because they are far off, "
+        "so this table flatters.\n\n"
+        f"{table(titles, rows)}\n\nThe records left aside, their error with the family left out, and why:\n\n"
+        f"{left_aside(runs for name, runs, _ in sets if not name.endswith('experts'))}\n\n{UNEXPLAINED}"
     )
 
 
@@ -216,16 +219,31 @@ def _shared(runs: Runs) -> str:
     )
     return (
         f"### What keeps A100 from its aims\n\n{counts} {SHARED_INTRO.replace('PAIRS', against)}\n\n"
-        f"{table(SHARED_TITLES, shared_node_rows(runs))}\n\n{SHARED_NOTES}"
+        f"{table(SHARED_TITLES, shared_node_rows(runs))}\n\n{SHARED_NOTES.replace('AHEAD', _ahead(runs))}"
     )
 
 
+def _ahead(runs: Runs) -> str:
+    """The layouts that the model places before the one that ran fastest."""
+    best, ahead = placed_ahead(runs)
+    each = ", ".join(
+        f"`{r.id}` (TP{r.strategy.tp} PP{r.strategy.pp}, micro batch {r.strategy.micro_batch_size}, ran "
+        f"{100 * longer:.1f} % longer)"
+        for r, longer in ahead
+    )
+    return f"before the fastest, `{best}`: {each}"
+
+
 def _intervals(measures: Measures) -> str:
-    rows = []
+    rows, missed = [], []
     for profile, name in ((ASCEND, "Ascend 800T A2"), (A100, "A100"), (H100, "H100")):
         errors = errors_of(measures.runs[profile].left_out)
-        rows.append([f"{name}, family left out", "-", *_split_cells(errors, measures.coverage[profile])])
+        held = measures.held[profile]
+        rows.append([f"{name}, family left out", "-", *_split_cells(errors, held)])
+        missed.append(interval_miss(f"{name}, family left out", held))
     rows += [_split_row(split) for split in measures.splits]
+    missed += [interval_miss(_split_name(split), split.held) for split in measures.splits]
+    why = "\n".join(f"- {text}" for text in missed if text)
     loose = "\n".join(_loose(split) for split in measures.splits)
     titles = ("set", "fitted to", "predicted", *ERROR_TITLES, "inside the 80 % interval", "aim", "verdict")
     return (
@@ -233,14 +251,18 @@ def _intervals(measures: Measures) -> str:
         "fit has seen: the spread of their left-out residuals in the class, widened with the distance "
         "from them. What a doubling of the cluster costs is measured on splits at every smaller size; for a split's "
         f"own row its large clusters are left out of that. The share inside should be 80 %.\n\n"
-        f"{table(titles, rows)}\n\n{loose}"
+        f"{table(titles, rows)}\n\n{why}\n{loose}"
     )
 
 
 def _split_row(found: SplitErrors) -> list[str]:
-    name = {A100: "A100", ASCEND: "Ascend 800T A2"}[found.split.profile]
     fitted = f"{found.fitted} runs ≤ {found.split.at_most} cards"
-    return [f"{name}, ≥ {found.split.at_least} cards", fitted, *_split_cells(found.errors, found.inside)]
+    return [_split_name(found), fitted, *_split_cells(found.errors, found.held)]
+
+
+def _split_name(found: SplitErrors) -> str:
+    name = {A100: "A100", ASCEND: "Ascend 800T A2"}[found.split.profile]
+    return f"{name}, ≥ {found.split.at_least} cards"
 
 
 def _loose(found: SplitErrors) -> str:
@@ -249,9 +271,9 @@ def _loose(found: SplitErrors) -> str:
     return f"- Parameters that runs on {cards} leave about as uncertain as their priors: {names}."
 
 
-def _split_cells(errors: Errors, inside: float) -> list[str]:
-    low, high = INTERVAL
-    verdict = "met" if low <= inside <= high else "**missed** (too narrow)" if inside < low else "**missed** (too wide)"
+def _split_cells(errors: Errors, held: Sequence[Held]) -> list[str]:
+    (low, high), inside = INTERVAL, share_inside(held)
+    verdict = "met" if met(inside) else "**missed** (too narrow)" if inside < low else "**missed** (too wide)"
     return [f"{errors.n} runs", *_cells(errors), percent(inside), f"{100 * low:.0f}-{100 * high:.0f} %", verdict]
 
 

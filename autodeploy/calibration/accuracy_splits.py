@@ -40,13 +40,35 @@ SPLITS = (Split("nvidia-a100-80g", 256, 1000), Split("ascend-800t-a2", 16, 64))
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """One measured run beside the 80 % interval of its prediction.
+
+    residual : log(predicted / measured) of step time. half_width : of the interval, in the same logarithm.
+    """
+
+    record: Record
+    residual: float
+    half_width: float
+
+    @property
+    def filled(self) -> float:
+        """Error over the half width: above one the run lies outside."""
+        return abs(self.residual) / self.half_width
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the interval."""
+        return self.filled <= 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class SplitErrors:
-    """What a split gave: records fitted to, errors on those predicted, share inside the 80 % interval."""
+    """What a split gave: records fitted to, errors on those predicted, and their 80 % intervals."""
 
     split: Split
     fitted: int
     errors: Errors
-    inside: float
+    held: tuple[Held, ...]
     unidentified: tuple[str, ...]  # parameters that the small clusters leave about as uncertain as their priors
 
 
@@ -62,14 +84,14 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, fitted.parameter_variance)
     slope = ranks_per_doubling(rehearsals(fitted, rows))
     variances = projected(_slopes(large, fitted, found), fitted.fit.covariance)
-    inside = [
-        abs(residual) <= Z80 * log_sigma(rows[r.id], basis, slope, float(variance))
+    held = tuple(
+        Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, slope, float(variance)))
         for r, residual, variance in zip(large, found, variances, strict=True)
-    ]
+    )
     sigma = np.sqrt(np.diag(fitted.fit.covariance))
     rows_of_fit = zip(fitted.fit.parameters, sigma, strict=True)
     loose = tuple(p.name for p, spread in rows_of_fit if spread > UNIDENTIFIED * p.prior_sigma)
-    return SplitErrors(split, len(fitted.records), errors_of(found), float(np.mean(inside)), loose)
+    return SplitErrors(split, len(fitted.records), errors_of(found), held, loose)
 
 
 def _slopes(records: Sequence[Record], fitted: Calibration, at_fit: Floats) -> Floats:
@@ -82,12 +104,22 @@ def _slopes(records: Sequence[Record], fitted: Calibration, at_fit: Floats) -> F
     return jacobian_of(residuals, fit.log_factors, at_fit)
 
 
+def share_inside(held: Sequence[Held]) -> float:
+    """Share of runs inside their intervals."""
+    return float(np.mean([each.inside for each in held]))
+
+
 def left_out_coverage(calibration: Calibration) -> float:
     """Share of records inside their 80 % interval, prediction and interval both from the other families alone."""
+    return share_inside(left_out_intervals(calibration))
+
+
+def left_out_intervals(calibration: Calibration) -> tuple[Held, ...]:
+    """Every record beside its 80 % interval, prediction and interval both from the other families alone."""
     rows = rows_by_id()
     families = np.array([family_of(r) for r in calibration.records])
     slope = float(coverage()["ranks_per_doubling"][calibration.family])
-    inside = []
+    held = []
     for number, record in enumerate(calibration.records):
         others = families != families[number]
         basis = Basis(
@@ -96,8 +128,8 @@ def left_out_coverage(calibration: Calibration) -> float:
             calibration.parameter_variance[others],
         )
         sigma = log_sigma(rows[record.id], basis, slope, float(calibration.parameter_variance[number]))
-        inside.append(abs(calibration.left_out[number]) <= Z80 * sigma)
-    return float(np.mean(inside))
+        held.append(Held(record, float(calibration.left_out[number]), Z80 * sigma))
+    return tuple(held)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from autodeploy.calibration.covariances import covariance_document, fitted_covariance
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, parameter_variances, values_of
+from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, limits_of, parameter_variances, values_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s, states_time
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS
@@ -79,7 +79,8 @@ def calibrate(records: Sequence[Record], profile_name: str) -> Calibration:
         predicted = [predict_record(r, efficiency=values, calibrated=False).step_time_s for r in used]
         return np.log(np.asarray(predicted) / measured) if used else np.zeros(0)
 
-    result = fit(parameters, residuals, np.array([noise_of(r) for r in used]))
+    noise = np.array([noise_of(r) for r in used])
+    result = fit(parameters, residuals, noise, upper=limits_of(parameters, profile.efficiency))
     families = [family_of(r) for r in used]
     return Calibration(
         profile, used, result, left_out_residuals(result, families), parameter_variances(result, families)

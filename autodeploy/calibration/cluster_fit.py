@@ -111,7 +111,8 @@ def _at(parameters: tuple[FitParameter, ...], log_factors: Floats) -> Fit:
     """The parameters at given values, for reading their numbers only."""
     count = len(parameters)
     nothing = np.zeros(0)
-    return Fit(parameters, log_factors, np.zeros((count, count)), nothing, np.zeros((0, count)), nothing)
+    no_limit = np.full(count, np.inf)
+    return Fit(parameters, log_factors, np.zeros((count, count)), nothing, np.zeros((0, count)), nothing, no_limit)
 
 
 def _overlay(profile: Profile, pinned: Overlay, found: Fit, source: str) -> Overlay:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from hardware_profiles.efficiencies import EFFICIENCY_TERMS
+
 Floats = npt.NDArray[np.float64]
 STEP = 0.02  # of a log factor, in the Jacobian
 DEGREES = 4.0  # of the Student distribution of residuals
@@ -34,7 +36,10 @@ class FitParameter:
 
 @dataclass(frozen=True)
 class Fit:
-    """The estimate of the parameters (log factors) with their covariance, and the linear model around it."""
+    """The estimate of the parameters (log factors) with their covariance, and the linear model around it.
+
+    upper : of the log factors [parameters]; infinite where there is no limit.
+    """
 
     parameters: tuple[FitParameter, ...]
     log_factors: Floats
@@ -42,6 +47,7 @@ class Fit:
     residuals: Floats
     jacobian: Floats
     weights: Floats
+    upper: Floats
 
     def of(self, inside: npt.NDArray[np.bool_]) -> Fit:
         """The linear model of some of the records, around the same estimate."""
@@ -63,11 +69,19 @@ def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Map
     for parameter, value in zip(parameters, log_factors, strict=True):
         for name in parameter.multiplies:
             found[name] = float(found.get(name, 1.0) * np.exp(value))
+            if name in EFFICIENCY_TERMS:
+                found[name] = min(found[name], EFFICIENCY_TERMS[name].upper)
     return found
 
 
 def fit(
-    parameters: Sequence[FitParameter], residuals: Residuals, sigma: Floats, *, iterations: int = 8, step: float = STEP
+    parameters: Sequence[FitParameter],
+    residuals: Residuals,
+    sigma: Floats,
+    *,
+    upper: Floats | None = None,
+    iterations: int = 8,
+    step: float = STEP,
 ) -> Fit:
     """Maximum a posteriori estimate.
 
@@ -75,8 +89,10 @@ def fit(
     ----------
     residuals : log(predicted / measured) of every record at given log factors [records].
     sigma : noise of each record, log standard deviation [records].
+    upper : limits of the log factors [parameters], none without it.
     """
     count = len(parameters)
+    upper = np.full(count, np.inf) if upper is None else upper
     theta = np.zeros(count)
     prior = np.array([p.prior_sigma for p in parameters])
     current = residuals(theta)
@@ -84,7 +100,7 @@ def fit(
     weights = _weights(current, sigma)
     for _ in range(iterations):
         weights = _weights(current, sigma)
-        change = _solve(jacobian, current, weights, theta, prior)
+        change = _solve(jacobian, current, weights, theta, prior, upper)
         scale = 1.0
         before = _loss(current, sigma, theta, prior)
         while scale > 0.05:
@@ -101,7 +117,7 @@ def fit(
         if moved < 1e-4:
             break
     weights = _weights(current, sigma)
-    return Fit(tuple(parameters), theta, _covariance(jacobian, weights, parameters), current, jacobian, weights)
+    return Fit(tuple(parameters), theta, _covariance(jacobian, weights, parameters), current, jacobian, weights, upper)
 
 
 def parameter_variances(result: Fit, groups: Sequence[str]) -> Floats:
@@ -144,9 +160,8 @@ def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
 def refit_residuals(result: Fit, fitted: npt.NDArray[np.bool_], predicted: npt.NDArray[np.int64]) -> Floats:
     """Residuals of the records at `predicted` under a fit to the records marked `fitted`."""
     prior = np.array([p.prior_sigma for p in result.parameters])
-    change = _solve(
-        result.jacobian[fitted], result.residuals[fitted], result.weights[fitted], result.log_factors, prior
-    )
+    linear = result.jacobian[fitted], result.residuals[fitted], result.weights[fitted]
+    change = _solve(*linear, result.log_factors, prior, result.upper)
     return np.asarray(result.residuals[predicted] + result.jacobian[predicted] @ change)
 
 
@@ -167,10 +182,30 @@ def _covariance(jacobian: Floats, weights: Floats, parameters: Sequence[FitParam
     return np.asarray(np.linalg.inv(information), dtype=np.float64)
 
 
-def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, prior: Floats) -> Floats:
-    information = jacobian.T @ (weights[:, None] * jacobian) + np.diag(1.0 / prior**2)
-    gradient = jacobian.T @ (weights * residuals) + theta / prior**2
-    return np.asarray(np.linalg.solve(information, -gradient))
+def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, prior: Floats, upper: Floats) -> Floats:
+    """Change of the log factors to the optimum of the linear model; what would pass its limit is held there."""
+    change, free = np.zeros_like(theta), np.ones(len(theta), dtype=np.bool_)
+    while True:
+        held = residuals + jacobian[:, ~free] @ change[~free]
+        slopes = jacobian[:, free]
+        information = slopes.T @ (weights[:, None] * slopes) + np.diag(1.0 / prior[free] ** 2)
+        gradient = slopes.T @ (weights * held) + theta[free] / prior[free] ** 2
+        change[free] = np.linalg.solve(information, -gradient)
+        over = free & (theta + change > upper)
+        if not over.any():
+            return change
+        change[over] = upper[over] - theta[over]
+        free &= ~over
+
+
+def limits_of(parameters: Sequence[FitParameter], base: Mapping[str, float]) -> Floats:
+    """Upper limits of the log factors [parameters]: a fraction of a peak stays below one."""
+    found = np.full(len(parameters), np.inf)
+    for number, parameter in enumerate(parameters):
+        for name in parameter.multiplies:
+            if name in EFFICIENCY_TERMS:
+                found[number] = min(found[number], np.log(EFFICIENCY_TERMS[name].upper / base[name]))
+    return found
 
 
 def jacobian_of(residuals: Residuals, theta: Floats, current: Floats, step: float = STEP) -> Floats:

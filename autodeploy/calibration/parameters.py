@@ -32,12 +32,17 @@ PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
             "fixed cost of a vector operator, with the small ones around it that the table does not list",
         ),
         FitParameter(
-            "candidates_2024",
-            ("release_early_2024", "release_mid_2024"),
+            "software_2024",
+            ("release_early_2024", "release_mid_2024", "release_mindformers"),
             0.20,
-            "time of MindSpeed-LLM's release candidates, before 1.0.0",
+            "time of the software of 2024: MindSpeed-LLM before 1.0.0 and MindFormers before 1.5",
         ),
-        FitParameter("mindformers", ("release_mindformers",), 0.20, "time of MindFormers before 1.5"),
+        FitParameter(
+            "nodes_2024",
+            ("release_early_2024_per_doubling", "release_mid_2024_per_doubling"),
+            0.03,
+            "what every doubling of the nodes costs MindSpeed-LLM's release candidates, before 1.0.0",
+        ),
     ),
     # Priors of streams and of links inside a node are measurements of the sibling A800 and simulators' ranges.
     "nvidia-a100": (

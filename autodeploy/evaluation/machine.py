@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ def machine_of(
         topology=topology,
         comm_op_s=profile.fixed_costs.comm_op_s,
         host=_host_rates(profile, value, features),
-        software_factor=value.get(f"release_{release}", profile.release_factors.get(release or "current", 1.0)),
+        software_factor=_software_factor(profile, topology, value, release or "current"),
         dispatch_loss=value["dispatch_loss"],
         combine_loss=value["combine_loss"],
         contention=1.0 + np.asarray(value["link_overlap_contention"]),
@@ -99,6 +100,21 @@ def machine_of(
         peak_flops=device.peak_flops[precision],
         devices_per_npu=profile.devices_per_npu,
     )
+
+
+def _software_factor(profile: Profile, topology: ClusterTopology, value: Mapping[str, Number], release: str) -> Number:
+    """Time of a release against the one that the efficiencies describe: f d^log2(nodes).
+
+    f : its factor on one node. d : what every doubling of the nodes costs it, 1 where no record shows a cost. An eager
+    host that is late (garbage collection, other processes) holds up all ranks that wait for its own; more nodes, more
+    of them. A compiled graph has no host between its operators.
+    """
+
+    def factor(name: str) -> Number:
+        return value.get(f"release_{name}", profile.release_factors.get(name, 1.0))
+
+    doublings = math.log2(max(1.0, topology.num_ranks / profile.ranks_per_node))
+    return np.asarray(factor(release)) * np.asarray(factor(f"{release}_per_doubling")) ** doublings
 
 
 def _compute_rates(

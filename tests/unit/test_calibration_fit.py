@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.calibration.fit import FitParameter, Floats, fit, left_out_residuals, values_of
+from autodeploy.calibration.fit import FitParameter, Floats, fit, left_out_residuals, limits_of, values_of
 
 PARAMETERS = (
     FitParameter("compute", ("gemm_peak_fraction",), 0.3, "rate of matrix multiplications"),
@@ -94,3 +94,30 @@ def test_values_under_factors_are_the_profiles_times_theirs() -> None:
     found = values_of(PARAMETERS, np.log([0.5, 2.0]), base)
     assert found == pytest.approx({"gemm_peak_fraction": 0.45, "hbm": 0.8, "link_a": 1.0, "link_b": 2.0})
     assert base["link_a"] == 0.5
+
+
+def test_a_fraction_of_a_peak_stays_below_one() -> None:
+    # Where the fit would raise it above, the overlay that ships could not follow.
+    found = values_of(PARAMETERS, np.log([2.0, 2.0]), {"gemm_peak_fraction": 0.9, "link_a": 0.5})
+    assert found["gemm_peak_fraction"] == 1.0
+    assert found["link_a"] == 1.0
+
+
+def test_a_fit_and_its_refits_stop_at_a_limit() -> None:
+    measured = measured_s()
+    free = fit(PARAMETERS, residuals_against(measured), np.full(RUNS, 0.1))
+    limit = np.array([free.log_factors[0] - 0.05, np.inf])
+    held = fit(PARAMETERS, residuals_against(measured), np.full(RUNS, 0.1), upper=limit)
+    assert held.log_factors[0] == pytest.approx(limit[0])
+    fixed = fit(PARAMETERS[1:], lambda t: residuals_against(measured)(np.array([limit[0], *t])), np.full(RUNS, 0.1))
+    assert held.log_factors[1] == pytest.approx(fixed.log_factors[0], abs=1e-3)
+    groups = [str(run % 3) for run in range(RUNS)]
+    assert not np.allclose(left_out_residuals(held, groups), left_out_residuals(free, groups), atol=1e-3)
+
+
+def test_limits_are_those_of_fractions() -> None:
+    base = {"gemm_peak_fraction": 0.5, "gemm_k_half": 100.0}
+    found = limits_of(
+        [FitParameter("a", ("gemm_peak_fraction",), 0.2, ""), FitParameter("b", ("link_x",), 0.2, "")], base
+    )
+    assert found == pytest.approx([np.log(2.0), np.inf])
