@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SYSTEM_USER = "postgres"
 START_LIMIT_S = 90.0
-STOP_LIMIT_S = 15.0
+STOP_LIMIT_S = 60.0
 # Nothing here outlives the tests, so durability would only cost time.
 SETTINGS = {
     "fsync": "off",
