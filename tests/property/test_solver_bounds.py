@@ -12,7 +12,7 @@ from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.memory_prices import Surcharges
-from autodeploy.solver.path_bound import PathLibrary, path_bound_s
+from autodeploy.solver.path_bound import PathLibrary, _Model, path_bound_s
 from autodeploy.solver.problem_bound import stage_bound_s
 from autodeploy.solver.stage_bound import steady_micro_batches
 from autodeploy.solver.tuple_bounds import TupleBounds, easiest
@@ -217,6 +217,24 @@ def test_bounds_by_paths_are_the_same_in_other_units_of_time() -> None:
         found, other = (path_bound_s(p, PathLibrary(), rounds=20) for p in (problem, slower(problem, unit)))
         assert other.bound_s == pytest.approx(unit * found.bound_s, rel=1e-9), seed
         assert other.rounds == found.rounds, seed
+
+
+def test_what_saving_memory_adds_comes_in_seconds() -> None:
+    """At the end every row holds: of seconds, a stage's layers cost no more than a micro batch adds there."""
+    added = 0
+    for seed in range(1000, 1030):
+        problem = slower(heavy_problem(seed), 2.0**10)
+        model = _Model(problem, [])
+        rows, unit_s = model.memory, model.unit / problem.micro_batches
+        while (found := model.solve()) is not None and model.add_memory(found):
+            pass
+        if found is None or rows is None:
+            continue
+        extra_s = found.extra_s.sum(axis=1)
+        over_s = rows.left(found.layout) * unit_s - extra_s[rows.stage]
+        assert over_s[rows.seconds].max(initial=0.0) <= 1e-5 * unit_s, seed
+        added += bool(extra_s.max() > 0.01 * unit_s)
+    assert added, "it costs time somewhere"
 
 
 def slower(problem: InnerProblem, factor: float) -> InnerProblem:

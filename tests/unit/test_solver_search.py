@@ -216,12 +216,14 @@ def test_fillings_of_many_chunks_are_those_that_hold_what_they_must() -> None:
 
 
 def test_swaps_that_take_no_time_are_not_told_apart() -> None:
-    swap = MemoryOption("swap", "swap", 0, saved_bytes=1.0, swap_bytes=2.0)
-    chunks, moments = np.array([[4]]), np.ones((1, 1))
-    free = stage_frontier((swap,), chunks, moments, None, 8.1)
-    assert free.counts.tolist() == [[4]], "all that is swapped is free"
-    priced = stage_frontier((swap,), chunks, moments, None, 0.0)
-    assert sorted(priced.counts.ravel().tolist()) == [0, 1, 2, 3, 4]
+    swap = MemoryOption("a", "swap", 0, saved_bytes=1.0, swap_bytes=2.0)
+    both, chunks, moments = (swap, replace(swap, name="b")), np.array([[4]]), np.ones((1, 1))
+    priced = stage_frontier(both, chunks, moments, None, 0.0)
+    assert sorted(set(priced.saved.ravel().tolist())) == [float(swapped) for swapped in range(9)]
+    # Five layers' swaps are free together, whichever option's they are: less than that is worth nothing.
+    free = stage_frontier(both, chunks, moments, None, 10.1)
+    assert free.saved.min() == 5.0
+    assert free.saved.max() == 8.0
 
 
 def test_both_copies_of_a_dualpipe_layer_are_offered_and_no_third() -> None:
