@@ -16,7 +16,7 @@ TYPED := autodeploy api cost_models hardware_profiles
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test bench soak wheelhouse calibrate accuracy docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak wheelhouse calibrate accuracy docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -26,6 +26,7 @@ install: $(STAMP) ## Create .venv and install the locked packages
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "Making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
 # READY: all that running needs. STAMP: all that developing needs, and so READY too.
@@ -49,6 +50,15 @@ serve: $(READY) ## Serve the API and the pages
 # In the order of the files the small ones come last, and the workers end together.
 test: $(STAMP) ## Run the tests; AUTODEPLOY_REQUIRE_ALL=1 turns skips into failures
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+
+TESTS ?= tests
+
+# In one process, and of that one alone: noting lines in every server that is started takes too long.
+coverage: $(STAMP) ## Run the tests in one process, list what none reaches; TESTS=tests/unit for a part
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q $(TESTS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --skip-covered --show-missing
 
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
 	@$(BIN)/python -m tests.benchmarks
@@ -94,4 +104,4 @@ lock: ## Make requirements.lock anew from pyproject.toml
 		pyproject.toml --output-file requirements.lock
 
 clean: ## Remove caches and build output; .venv and databases stay
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist htmlcov
+	rm -rf .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist htmlcov

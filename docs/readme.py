@@ -28,13 +28,17 @@ QUANTITIES = {"en": {"time": "time", "memory": "memory"}, "zh": {"time": "时间
 SECONDS = re.compile(r"\d+(?:\.\d+)? s\b")
 
 
-def accuracy() -> dict[Language, dict[str, str]]:
-    """What `autodeploy validate` and the overlays say, as text of each language."""
+def validated() -> dict[str, ValidationReport]:
+    """What `autodeploy validate` says of each shipped file."""
     from autodeploy.calibration.validate import validate
     from autodeploy.specs.record import read_records
 
     folder = ROOT / "autodeploy" / "calibration" / "records"
-    reports = {name: validate(read_records(folder / file)) for name, file in RECORDS.items()}
+    return {name: validate(read_records(folder / file)) for name, file in RECORDS.items()}
+
+
+def accuracy(reports: dict[str, ValidationReport]) -> dict[Language, dict[str, str]]:
+    """What the reports and the overlays say, as text of each language."""
     experts = reports["Ascend"].summary.by_class["moe"]
     texts: dict[Language, dict[str, str]] = {}
     for language in READMES:
@@ -107,7 +111,7 @@ def replace_parts(text: str, parts: dict[str, str]) -> str:
 
 def main() -> None:
     """Write what differs; a result that differs in seconds only stays."""
-    measured, results = accuracy(), first_result()
+    measured, results = accuracy(validated()), first_result()
     for language, path in READMES.items():
         old = path.read_text(encoding="utf-8")
         text = replace_parts(old, measured[language])

@@ -115,7 +115,7 @@ def fill_disk(service: Service, moments: random.Random) -> None:
     try:
         end_s = time.monotonic() + moments.uniform(0.2, 0.8)
         while time.monotonic() < end_s:
-            answer = httpx.get(f"{service.urls[0]}/v1/searches", timeout=20)
+            answer = httpx.get(f"{service.urls[0]}/v1/searches", timeout=60)
             assert answer.status_code == 200, "what is stored is read while the disk is full"
     finally:
         for pid in pids:

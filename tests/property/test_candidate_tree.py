@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from autodeploy.strategies.grid import Grid, grid_of
 from autodeploy.strategies.grid_rules import judge_grid
 from autodeploy.strategies.rules import Rule, judge
 from autodeploy.strategies.space import Space
-from autodeploy.strategies.tree import CandidateTree, tree_of
+from autodeploy.strategies.tree import MODE_AXES, CandidateTree, distinct_cuts, tree_of
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -203,3 +203,12 @@ def test_an_empty_grid_is_judged(target: str) -> None:
     tree, rejected = judge_grid(grid, facts, target)
     assert len(grid) == len(tree) == len(tree.candidates()) == 0
     assert rejected == {}
+
+
+def test_cuts_differ_by_replicas_only_where_these_count() -> None:
+    ones = {f.name: np.ones(4, dtype=np.int64) for f in fields(Candidates)}
+    flags = ("sequence_parallel", *MODE_AXES)
+    columns = ones | {name: np.zeros(4, dtype=np.bool_) for name in flags} | {"schedule": np.zeros(4, dtype=np.int64)}
+    some = Candidates(**columns | {"tp": np.array([1, 1, 2, 2]), "dp": np.array([8, 4, 4, 4])})
+    assert distinct_cuts(some)[1].tolist() == [0, 0, 1, 1]
+    assert len(set(distinct_cuts(some, by_replicas=True)[1].tolist())) == 3

@@ -11,10 +11,11 @@ from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerC
 from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
-from autodeploy.solver.path_bound import PathLibrary, path_bound_s
+from autodeploy.solver.memory_prices import Surcharges
+from autodeploy.solver.path_bound import PathLibrary, _Model, path_bound_s
 from autodeploy.solver.problem_bound import stage_bound_s
 from autodeploy.solver.stage_bound import steady_micro_batches
-from autodeploy.solver.tuple_bounds import easiest
+from autodeploy.solver.tuple_bounds import TupleBounds, easiest
 from autodeploy.solver.uniform import set_problems
 from cost_models.schedule import ScheduleKind, in_flight_moments, operation_order, pair_counts
 from tests.property.test_solver_brute_force import best_step_s, random_problem
@@ -198,3 +199,71 @@ def test_dualpipe_is_bounded_by_its_work() -> None:
         best = solve(problem, effort=FAST).step_s
         assert work <= relax_bound(problem) * (1 + 1e-9)
         assert relax_bound(problem) <= best * (1 + 1e-9)
+
+
+def test_the_bound_of_a_tuple_is_that_of_paths() -> None:
+    bounds = TupleBounds(None, None, None, lambda: False)  # type: ignore[arg-type]
+    for seed in range(1000, 1010):
+        problem = heavy_problem(seed)
+        alone_s = path_bound_s(problem, PathLibrary(), rounds=20).bound_s
+        assert bounds._bound_s(problem, np.inf, 20).bound_s >= alone_s * (1 - 1e-9), seed
+
+
+def test_bounds_by_paths_are_the_same_in_other_units_of_time() -> None:
+    """Powers of two are exact: every number of the programme is the same."""
+    unit = 2.0**10
+    for seed in (*range(1000, 1015), *range(3000, 3015)):
+        problem = heavy_problem(seed)
+        found, other = (path_bound_s(p, PathLibrary(), rounds=20) for p in (problem, slower(problem, unit)))
+        assert other.bound_s == pytest.approx(unit * found.bound_s, rel=1e-9), seed
+        assert other.rounds == found.rounds, seed
+
+
+def test_what_saving_memory_adds_comes_in_seconds() -> None:
+    """At the end every row holds: of seconds, a stage's layers cost no more than a micro batch adds there."""
+    added = 0
+    for seed in range(1000, 1030):
+        problem = slower(heavy_problem(seed), 2.0**10)
+        model = _Model(problem, [])
+        rows, unit_s = model.memory, model.unit / problem.micro_batches
+        while (found := model.solve()) is not None and model.add_memory(found):
+            pass
+        if found is None or rows is None:
+            continue
+        extra_s = found.extra_s.sum(axis=1)
+        over_s = rows.left(found.layout) * unit_s - extra_s[rows.stage]
+        assert over_s[rows.seconds].max(initial=0.0) <= 1e-5 * unit_s, seed
+        added += bool(extra_s.max() > 0.01 * unit_s)
+    assert added, "it costs time somewhere"
+
+
+def slower(problem: InnerProblem, factor: float) -> InnerProblem:
+    """The problem with everything that takes time taking `factor` as long."""
+    seconds = ("forward_s", "backward_s", "tail_s", "hidden_pair_s", "covering_s", "split_s")
+
+    def slow(layer: LayerClass) -> LayerClass:
+        return replace(layer, **{name: factor * getattr(layer, name) for name in seconds})
+
+    pairs = problem.pairs_of
+    return replace(
+        problem,
+        classes=tuple(map(slow, problem.classes)),
+        pieces=tuple(replace(piece, cost=slow(piece.cost)) for piece in problem.pieces),
+        options=tuple(
+            replace(o, extra_backward_s=factor * o.extra_backward_s, host_s=factor * o.host_s) for o in problem.options
+        ),
+        pairs_of=pairs and LayerPairs(factor * pairs.hidden_s, factor * pairs.exchange_s, factor * pairs.first_s),
+        host_link_bytes_per_s=problem.host_link_bytes_per_s / factor,
+        p2p_s=factor * problem.p2p_s,
+        blocking_p2p_s=factor * problem.blocking_p2p_s,
+        tail_s=factor * problem.tail_s,
+    )
+
+
+def test_rows_of_seconds_may_rest_on_what_a_micro_batch_adds_and_rows_of_bytes_on_nothing() -> None:
+    layer = np.zeros((3, 1, 1))
+    rows = Surcharges(np.array([0, 0, 1]), np.array([0.5, 0.5, 0.7]), layer, np.array([True, False, True]))
+    layout = np.ones((2, 1, 1))
+    assert rows.broken(layout, np.array([0.0, 0.0])).tolist() == [1, 0, 2]
+    assert rows.broken(layout, np.array([0.6, 0.6])).tolist() == [1, 2]
+    assert rows.broken(layout, np.array([1.0, 1.0])).tolist() == [1]

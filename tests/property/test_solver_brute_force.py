@@ -90,13 +90,11 @@ def everything(problem: InnerProblem) -> tuple[Ints, Ints]:
     layouts, counts = [], []
     for layout in to_layout(problem, np.array(sizes, dtype=np.int64)):
         held = layout.sum(axis=1)
-        stages = []
-        for p in range(problem.pp):
-            ranges = [range(held[p, o.layer_class] + 1) for o in problem.options]
-            stages.append([np.array(c, dtype=np.int64) for c in itertools.product(*ranges)])
         alone = []
-        for p, choices in enumerate(stages):
+        for p in range(problem.pp):
             # A stage's counts are legal or not, and fit or not, whatever the other stages do.
+            ranges = [range(held[p, o.layer_class] + 1) for o in problem.options]
+            choices = np.array(list(itertools.product(*ranges)), dtype=np.int64)
             applied = np.zeros((len(choices), problem.pp, len(problem.options)), dtype=np.int64)
             applied[:, p] = choices
             many = np.repeat(layout[None], len(choices), axis=0)
@@ -104,13 +102,14 @@ def everything(problem: InnerProblem) -> tuple[Ints, Ints]:
             good = legal_options(free, many, applied)
             good &= stage_bytes(problem, many, applied)[:, p] <= problem.limit_bytes
             good &= host_bytes(problem, many, applied)[:, p] <= problem.host_bytes_per_device
-            alone.append(applied[good][:, p])
-        for combination in itertools.product(*alone):
-            layouts.append(layout)
-            counts.append(np.stack(combination))
-    if not layouts:
+            alone.append(choices[good])
+        # Every choice of one stage with every choice of the others.
+        chosen = np.indices([len(choices) for choices in alone]).reshape(problem.pp, -1)
+        counts.append(np.stack([choices[at] for choices, at in zip(alone, chosen, strict=True)], axis=1))
+        layouts.append(np.repeat(layout[None], chosen.shape[1], axis=0))
+    if not any(map(len, layouts)):
         return np.zeros((0,)), np.zeros((0,))
-    layout, applied = np.stack(layouts), np.stack(counts)
+    layout, applied = np.concatenate(layouts), np.concatenate(counts)
     keep = legal_options(problem, layout, applied)
     return layout[keep], applied[keep]
 

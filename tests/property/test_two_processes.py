@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPACES = {
     "llama2_70b_32": {"search": {"fix": {"tp": 8}}},
-    "qwen3_235b_128": {"search": {"fix": {"tp": 4, "ep": 8}}},
-    "deepseek_v3_cloudmatrix_384": {"search": {"fix": {"pp": 16, "cp": 1}}},
+    "qwen3_235b_128": {"search": {"fix": {"tp": 4, "ep": 8, "pp": 4}}},
+    "deepseek_v3_cloudmatrix_384": {"search": {"fix": {"tp": 2, "pp": 16, "cp": 1}}},
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 90.0
-STOP_LIMIT_S = 30.0
+STOP_LIMIT_S = 90.0
 
 
 class Program:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from autodeploy.calibration.cluster_fit import (
 )
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.evaluation.machine import Machine, machine_of
-from autodeploy.planner import estimate, profile_hash
+from autodeploy.planner import estimate, profile_hash, step_time_of
 from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.services.cluster_calibration import benchmark_overlay
 from autodeploy.specs.measured_run import CollectivePoint, GemmPoint, MeasuredRun
@@ -28,35 +29,46 @@ from cost_models.compute import gemm_s
 from hardware_profiles import apply_overlay, cluster_topology, list_profiles, load_profile
 from hardware_profiles.errors import ProfileError
 
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+
 NAME = "ascend-800t-a2"
 
 
 @cache
-def spec(tp: int = 8, pp: int = 2) -> Spec:
+def spec(tp: int = 8) -> Spec:
     return parse_spec(
         {
             "model": "llama2-70b",
             "cluster": {"profile": NAME, "num_npus": 32},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "strategy": {"tp": tp, "pp": pp, "micro_batch_size": 1, "recompute": {"granularity": "full"}},
+            "strategy": {"tp": tp, "pp": 2, "micro_batch_size": 1, "recompute": {"granularity": "full"}},
         }
     )
 
 
-def step_s(of: Spec, overlay: Overlay) -> float:
-    cluster = of.cluster.model_copy(update={"overlay": overlay})
-    return estimate(of.model_copy(update={"cluster": cluster})).step_time_s
+@cache
+def planned(tp: int) -> Plan:
+    return estimate(spec(tp))
 
 
-def run(of: Spec, factor: float, name: str = "a", truth: Overlay | None = None) -> ClusterRun:
-    plain: Overlay = {"profile": NAME}
-    return ClusterRun(name, name, factor * step_s(of, truth or plain), 0.0, lambda overlay: step_s(of, overlay))
+def step_s(tp: int, overlay: Overlay) -> float:
+    """As the service asks for it: the step time alone."""
+    of = spec(tp)
+    return step_time_of(
+        of.model_copy(update={"cluster": of.cluster.model_copy(update={"overlay": overlay})}), planned(tp)
+    )
+
+
+def run(factor: float, tp: int = 8, truth: Overlay | None = None) -> ClusterRun:
+    name, plain = str(tp), {"profile": NAME}
+    return ClusterRun(name, name, factor * step_s(tp, truth or plain), 0.0, lambda overlay: step_s(tp, overlay))
 
 
 @cache
 def fitted_to_one_run(factor: float) -> ClusterFit:
     """The shipped profile fitted to one run that took so much longer than predicted."""
-    return fit_cluster(load_profile(NAME), [run(spec(), factor)], {"profile": NAME}, "one run")
+    return fit_cluster(load_profile(NAME), [run(factor)], {"profile": NAME}, "one run")
 
 
 def machine() -> Machine:
@@ -69,7 +81,7 @@ def test_one_run_moves_the_prediction_most_of_the_way(factor: float) -> None:
     found = fitted_to_one_run(factor)
     assert found.before[0] == pytest.approx(-math.log(factor), abs=1e-9)
     assert abs(found.after[0]) <= 0.27 * abs(found.before[0]) + 1e-6
-    assert step_s(spec(), found.overlay) == pytest.approx(math.exp(found.after[0]) * run(spec(), factor).measured_s)
+    assert step_s(8, found.overlay) == pytest.approx(math.exp(found.after[0]) * run(factor).measured_s)
     assert apply_overlay(load_profile(NAME), found.overlay).quantity("release_factors.current").kind == "fitted"
 
 
@@ -82,7 +94,7 @@ def test_what_a_run_does_not_use_stays_as_shipped() -> None:
 
 def test_a_slow_network_is_told_from_slow_cards_by_two_runs() -> None:
     truth: Overlay = {"profile": NAME, "hccs": {"efficiency": 0.6 * load_profile(NAME).tier("hccs").efficiency}}
-    runs = [run(spec(tp), 1.0, str(tp), truth) for tp in (8, 1)]
+    runs = [run(1.0, tp, truth) for tp in (8, 1)]
     found = fit_cluster(load_profile(NAME), runs, {"profile": NAME}, "two runs")
     factors = factors_of(found)
     assert factors["link_hccs"] < 0.8
@@ -97,7 +109,7 @@ def test_what_a_benchmark_measured_no_run_moves() -> None:
     assert "link_hccs" not in names
     assert {"gemm", "link_scale_out", "software"} <= names
     base = load_profile(NAME, overlay=pinned)
-    found = fit_cluster(base, [run(spec(), 1.2)], pinned, "one run")
+    found = fit_cluster(base, [run(1.2)], pinned, "one run")
     assert found.overlay["hccs"] == pinned["hccs"]
 
 
@@ -165,8 +177,7 @@ def test_benchmarks_alone_make_an_overlay() -> None:
 def test_an_overlay_says_how_well_its_runs_know_the_factors() -> None:
     shipped = load_profile(NAME)
     none, two_runs = (
-        fit_cluster(shipped, runs, {"profile": NAME}, "its runs")
-        for runs in ([], [run(spec(tp), 1.2, str(tp)) for tp in (8, 1)])
+        fit_cluster(shipped, runs, {"profile": NAME}, "its runs") for runs in ([], [run(1.2, tp) for tp in (8, 1)])
     )
     fits = (none, fitted_to_one_run(1.2), two_runs)
     covariances = [covariance_of(apply_overlay(shipped, fit.overlay)) for fit in fits]

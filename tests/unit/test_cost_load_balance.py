@@ -57,6 +57,13 @@ def test_hot_experts_carry_the_largest_loads() -> None:
     assert without_hottest(loads, 2).tolist() == [[0.0, 1.0, 0.0, 2.0]]
 
 
+@pytest.mark.parametrize("hottest", [1, 2, 8, 64])
+def test_the_hottest_of_many_experts_are_taken_out(hottest: int) -> None:
+    loads = np.random.default_rng(hottest).permutation(np.arange(1.0, 1025.0))[None]
+    cold = without_hottest(loads, hottest)
+    assert sorted(loads[cold == 0.0].tolist()) == list(range(1025 - hottest, 1025))
+
+
 def test_capacity_drops_what_lies_above_it() -> None:
     assert capped(np.array([[6.0, 1.0, 1.0, 0.0]]), 1.5).tolist() == [[3.0, 1.0, 1.0, 0.0]]
 

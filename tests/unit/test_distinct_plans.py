@@ -70,3 +70,10 @@ def test_other_words_are_refused() -> None:
     with pytest.raises(SpecError) as refused:
         read_spec_document(document(distinct="layouts"))
     assert [e.path for e in refused.value.errors] == ["/search/distinct"]
+
+
+def test_a_single_strategy_has_as_many_placements_as_are_asked_for() -> None:
+    fixed = {"tp": 2, "pp": 4, "vpp": 1, "cp": 1, "micro_batch_size": 1, "schedule": "1f1b"}
+    found = plan(read_spec_document({**document(distinct="placements", fix=fixed, allow={}, top_k=4)}))
+    assert len({each.plan_id for each in found.plans}) == 4
+    assert len({outer(each) for each in found.plans}) == 1

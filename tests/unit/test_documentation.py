@@ -216,16 +216,6 @@ def test_chinese_readme_has_the_same_sections():
     assert sorted(links[0]) == sorted(links[1])
 
 
-def test_the_accuracy_that_the_readmes_state_is_current():
-    measured = readme.accuracy()
-    stale = [
-        path.name
-        for language, path in readme.READMES.items()
-        if readme.replace_parts(text_of(path), measured[language]) != text_of(path)
-    ]
-    assert stale == [], "run `make docs`"
-
-
 def test_a_part_that_is_missing_is_named():
     with pytest.raises(ValueError, match="no part 'accuracy'"):
         readme.replace_parts("<!-- other -->x<!-- /other -->", {"accuracy": "y"})

@@ -58,7 +58,7 @@ def test_with_one_chunk_a_stage_a_deep_search_proves_the_best_plan() -> None:
         "model": "llama2-70b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
         "training": {"seq_length": 4096, "global_batch_size": 32},
-        "search": {"target": "any", "gap": 0.0, "fix": {"vpp": 1, "cp": 1, "tp": 4, "micro_batch_size": 1}},
+        "search": {"target": "any", "gap": 0.0, "fix": {"pp": 8, "vpp": 1, "cp": 1, "tp": 4, "micro_batch_size": 1}},
     }
     gaps = {}
     for effort in ("default", "deep"):

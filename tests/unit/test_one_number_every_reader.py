@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -42,10 +43,14 @@ CHANGES = (
 )
 
 
+@cache
+def shipped_document() -> Any:
+    return YAML().load((DATA / f"{NAME}.yaml").read_text(encoding="utf-8"))
+
+
 def changed_profile(folder: Path, path: str, factor: float) -> Path:
     """The shipped YAML with one value written differently."""
-    yaml = YAML()
-    document = yaml.load((DATA / f"{NAME}.yaml").read_text(encoding="utf-8"))
+    yaml, document = YAML(), deepcopy(shipped_document())
     tiers = {tier["name"]: tier for tier in document["tiers"]}
     *parents, leaf = path.split(".")
     node = document

@@ -12,6 +12,7 @@ import pytest
 
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
 from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
+from autodeploy.solver.bounds import stage_room
 from autodeploy.solver.columns import _fillings
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.greedy import greedy
@@ -212,3 +213,27 @@ def test_fillings_of_many_chunks_are_those_that_hold_what_they_must() -> None:
     deep = problem(vpp=24, schedule="interleaved", layers=(0, 192), min_layers_per_chunk=0)
     per_chunk = most_layers_per_chunk(deep)
     assert least_cpu_s(lambda: list(_fillings(deep, 1, 24 * per_chunk, 24 * per_chunk)), limit_s=1.0, tries=1) < 1.0
+
+
+def test_swaps_that_take_no_time_are_not_told_apart() -> None:
+    swap = MemoryOption("a", "swap", 0, saved_bytes=1.0, swap_bytes=2.0)
+    both, chunks, moments = (swap, replace(swap, name="b")), np.array([[4]]), np.ones((1, 1))
+    priced = stage_frontier(both, chunks, moments, None, 0.0)
+    assert sorted(set(priced.saved.ravel().tolist())) == [float(swapped) for swapped in range(9)]
+    # Five layers' swaps are free together, whichever option's they are: less than that is worth nothing.
+    free = stage_frontier(both, chunks, moments, None, 10.1)
+    assert free.saved.min() == 5.0
+    assert free.saved.max() == 8.0
+
+
+def test_both_copies_of_a_dualpipe_layer_are_offered_and_no_third() -> None:
+    fast, slow = LayerClass("fast", 1.0, 2.0, 1.0, 1.0), LayerClass("slow", 10.0, 20.0, 1.0, 1.0)
+    two = replace(
+        problem(),
+        **{"schedule": "dualpipe", "pp": 2, "vpp": 2, "micro_batches": 4, "classes": (fast, slow), "layers": (1, 3)},
+        **{"options": (), "pieces": (), "fixed_bytes": np.zeros(2), "limit_bytes": 1e9, "pairs_of": None},
+        in_flight=in_flight_moments("dualpipe", 2, 2, 4).astype(np.float64),
+    )
+    # Half of the micro batches through each copy.
+    for stage_s in stage_room(two).time_s:
+        assert np.diff(stage_s[:5]) == pytest.approx([2 * 3.0, 2 * 3.0, 2 * 30.0, 2 * 30.0])
