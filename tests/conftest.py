@@ -8,7 +8,6 @@ so that the summary has one line for each. `AUTODEPLOY_REQUIRE_ALL=1` turns ever
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -133,9 +132,10 @@ def worker_name() -> str:
     return os.environ.get("PYTEST_XDIST_WORKER", "main")
 
 
-@contextmanager
-def open_browser() -> Iterator[Browser]:
-    """The machine's Chromium, headless, driven by Playwright; skips without one."""
+# One browser a module, not a session: while it is open its event loop runs, and other modules' loops could not.
+@pytest.fixture(scope="module")
+def chromium_browser() -> Iterator[Browser]:
+    """The machine's Chromium, headless, driven by Playwright."""
     path = chromium.chromium_path()
     if path is None:
         pytest.skip(NO_CHROMIUM)
@@ -145,14 +145,6 @@ def open_browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=chromium.launch_options())
         yield browser
         browser.close()
-
-
-# One browser a module, not a session: while it is open its event loop runs, and other modules' loops could not.
-@pytest.fixture(scope="module")
-def chromium_browser() -> Iterator[Browser]:
-    """A browser for the tests of one module."""
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -200,6 +201,6 @@ def test_the_lanes_of_a_layer_and_its_menu() -> None:
     menu = memory_menu(classes, case.context, 0, Layout(layers, {"norm": np.asarray([3])}))
     assert {item.choice for item in menu if item.layers == "moe"} >= {"full", "norm", "swap_layer_input", "permute"}
     ratios = [item.saved_bytes / item.added_s for item in menu if item.layers == "moe"]
-    assert ratios == sorted(ratios, reverse=True)
+    assert all(first >= second * (1 - 1e-12) for first, second in pairwise(ratios)), "the cheapest a byte come first"
     # The first layers of the stage use it: one dense layer, then two with experts.
     assert {item.layers: item.used_layers for item in menu if item.choice == "norm"} == {"dense": 1, "moe": 2}

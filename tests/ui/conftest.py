@@ -16,7 +16,6 @@ import uvicorn
 from api.app import create_app
 from autodeploy.settings import Settings
 from tests import factories
-from tests.conftest import open_browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,14 +74,6 @@ def store_searches(services: Services) -> dict[str, str]:
         services.searches.plan_and_store(factories.spec(model=factories.DEEPSEEK_V3 | {"name": "fails"}))
     stored["failed"] = services.searches.list(limit=1).items[0].id
     return stored
-
-
-# No test here has an event loop of its own: modules that follow each other share the browser.
-@pytest.fixture(scope="package")
-def chromium_browser() -> Iterator[Browser]:
-    """A browser for all modules beside this one."""
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
