@@ -43,7 +43,7 @@ class Level:
 
 
 USUAL: Final = Level(quick=60, refined=2, paths=1200, narrow=0.049, inner=FAST)
-"""Sized for 3 to 9 s on two cores."""
+"""Sized for 1 to 6 s on two cores."""
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
     "default": USUAL,

@@ -68,6 +68,24 @@ def test_with_one_chunk_a_stage_a_deep_search_proves_the_best_plan() -> None:
     assert gaps["deep"].proved
 
 
+def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = read_spec_document(
+        {
+            "model": "llama2-70b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+            "training": {"seq_length": 4096, "global_batch_size": 64},
+            "search": {"fix": {"tp": 8}},
+        }
+    )
+    as_small = plan(spec)
+    monkeypatch.setattr("autodeploy.solver.best_first.MANY", 0)
+    as_large = plan(spec)
+    assert as_small.optimality.gap is not None
+    assert as_large.optimality.gap is not None
+    assert as_small.optimality.gap < as_large.optimality.gap <= USUAL.narrow * (1 + 1e-4)
+    assert as_large.plans[0].step_time_s == as_small.plans[0].step_time_s
+
+
 def test_deep_is_so_much_more_as_the_page_says() -> None:
     # docs/explanation/search.md: a quarter more plans, half as many refinements more, twenty times the proof.
     deep = LEVELS["deep"]
