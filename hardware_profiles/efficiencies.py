@@ -145,3 +145,8 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
         ),
     )
 }
+
+
+def limited(name: str, value: float) -> float:
+    """A number under this name, no higher than the efficiency's limit where it is one."""
+    return min(value, EFFICIENCY_TERMS[name].upper) if name in EFFICIENCY_TERMS else value

@@ -109,11 +109,6 @@ def share_inside(held: Sequence[Held]) -> float:
     return float(np.mean([each.inside for each in held]))
 
 
-def left_out_coverage(calibration: Calibration) -> float:
-    """Share of records inside their 80 % interval, prediction and interval both from the other families alone."""
-    return share_inside(left_out_intervals(calibration))
-
-
 def left_out_intervals(calibration: Calibration) -> tuple[Held, ...]:
     """Every record beside its 80 % interval, prediction and interval both from the other families alone."""
     rows = rows_by_id()

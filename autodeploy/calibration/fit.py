@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hardware_profiles.efficiencies import EFFICIENCY_TERMS
+from hardware_profiles.efficiencies import EFFICIENCY_TERMS, limited
 
 Floats = npt.NDArray[np.float64]
 STEP = 0.02  # of a log factor, in the Jacobian
@@ -68,9 +68,7 @@ def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Map
     found = dict(base)
     for parameter, value in zip(parameters, log_factors, strict=True):
         for name in parameter.multiplies:
-            found[name] = float(found.get(name, 1.0) * np.exp(value))
-            if name in EFFICIENCY_TERMS:
-                found[name] = min(found[name], EFFICIENCY_TERMS[name].upper)
+            found[name] = limited(name, float(found.get(name, 1.0) * np.exp(value)))
     return found
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardware_profiles.efficiencies import limited
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -57,8 +59,7 @@ def overlay_numbers(
                     new = profile.release_factors.get(band, 1.0) * factor
                     found.setdefault("release_factors", {})[band] = {"value": rounded(new), **entry}
             else:
-                new = profile.efficiency[name] * factor
-                new = min(new, 1.0) if profile.quantity(f"efficiency.{name}").unit == "fraction" else new
+                new = limited(name, profile.efficiency[name] * factor)
                 found.setdefault("efficiency", {})[name] = {"value": rounded(new), **entry}
     return found
 

@@ -24,7 +24,7 @@ from autodeploy.calibration.accuracy_errors import (
 )
 from autodeploy.calibration.accuracy_measures import memory_errors
 from autodeploy.calibration.accuracy_page import Aim, table
-from autodeploy.calibration.accuracy_splits import Basis, left_out_coverage, log_sigma, rows_by_id
+from autodeploy.calibration.accuracy_splits import Basis, left_out_intervals, log_sigma, rows_by_id, share_inside
 from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.shipped import shipped_records
@@ -110,7 +110,7 @@ def test_distance_widens_the_interval() -> None:
 def test_intervals_hold_more_with_the_uncertainty_of_the_parameters() -> None:
     # Five runs leave most factors as uncertain as their priors: their residuals alone promise too much.
     without = replace(h100(), parameter_variance=np.zeros(len(h100().records)))
-    assert left_out_coverage(h100()) >= left_out_coverage(without) + 0.2
+    assert share_inside(left_out_intervals(h100())) >= share_inside(left_out_intervals(without)) + 0.2
 
 
 def test_the_page_says_that_intervals_hold_four_of_five_runs() -> None:
