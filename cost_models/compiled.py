@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache, wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,25 +12,41 @@ Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
 
-def compiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function, compiled by numba at its first call in strict IEEE arithmetic: it answers as Python would.
+# Division by zero gives what it gives numpy: a check for it in a loop costs as much as the division.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
-    What was compiled is kept beside the code or in the user's cache; where neither can be written every process
-    compiles anew. Each combination of argument types is compiled on its own: give contiguous arrays.
-    """
 
-    @cache
-    def machine_code() -> Callable[Given, Found]:
+class Compiled(Generic[Given, Found]):
+    """A function that numba compiles at its first call; see `compiled`."""
+
+    def __init__(self, function: Callable[Given, Found]) -> None:
+        self._function = function
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Found:
+        return self._machine_code(*args, **kwargs)
+
+    @cached_property
+    def _machine_code(self) -> Callable[Given, Found]:
         import numba  # takes half a second, and not every command runs a schedule
 
         try:
-            made = numba.njit(cache=True, nogil=True)(function)
+            made = numba.njit(cache=True, **OPTIONS)(self._function)
         except RuntimeError:  # no directory for its cache
-            made = numba.njit(nogil=True)(function)
+            made = numba.njit(**OPTIONS)(self._function)
         return cast("Callable[Given, Found]", made)
 
-    @wraps(function)
-    def run(*args: Given.args, **kwargs: Given.kwargs) -> Found:
-        return machine_code()(*args, **kwargs)
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks a value for that compiled code names: here a function that it may call."""
+        return self._machine_code._numba_type_  # type: ignore[attr-defined]
 
-    return run
+
+def compiled(function: Callable[Given, Found]) -> Compiled[Given, Found]:
+    """The function, compiled by numba at its first call in strict IEEE arithmetic: it answers as numpy would.
+
+    What was compiled is kept beside the code or in the user's cache; where neither can be written every process
+    compiles anew. Each combination of argument types is compiled on its own: give contiguous arrays. Compiled functions
+    may call others of the same file: what is kept is renewed when its own file changes.
+    """
+    return Compiled(function)

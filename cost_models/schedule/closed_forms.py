@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.orders import Counts, ScheduleKind, forwards_ahead, group_size, operation_order
+from cost_models.schedule.paths import interleaved_excursions_s, one_chunk_excursions_s, waiting_s
 from cost_models.schedule.sends import Sends, as_sends
 from cost_models.schedule.simulation import pair_counts
 
@@ -87,83 +88,29 @@ def closed_form_s(
     ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
     ramp = np.cumsum(ramp, axis=1) - ramp
     below = forward_s[..., -1] + backward_s[..., -1] + edge + least
+    size, waits = group_size(pp, micro_batches), kind == "interleaved"
     terms = []
     for stage in range(pp):
-        depth = np.arange(pp - stage)[None, :]
         reach = np.concatenate([np.zeros_like(edge), np.cumsum(below[:, stage + 1 :], axis=1)], axis=1)
-        own = _Own(forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0])
-        terms.append(
-            _excursions(kind, np.array(stage), np.array(pp), np.array(vpp), np.array(micro_batches), depth, reach, own)
+        first, last, backward = (
+            np.ascontiguousarray(each)
+            for each in (forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0])
         )
+        if kind == "1f1b":
+            down = np.arange(pp - stage, dtype=np.float64)
+            terms.append(one_chunk_excursions_s(micro_batches, pp - stage, down, reach, first, backward))
+        else:
+            ahead = float(forwards_ahead(stage, pp, vpp, micro_batches, size))
+            way = np.ascontiguousarray(reach[:, -1])
+            terms.append(interleaved_excursions_s(way, ahead, micro_batches, pp, vpp, float(size), waits, first, last))
     through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * least[:, 0] * (pp > 1)
-    through += waiting(
-        kind,
-        np.array(vpp),
-        np.array(pp),
-        np.array(micro_batches),
-        forward_s.max(axis=(1, 2)),
-        backward_s.max(axis=(1, 2)),
-    )
+    slowest = forward_s.max(axis=(1, 2)), backward_s.max(axis=(1, 2))
+    through += [waiting_s(micro_batches, pp, vpp, waits, *each) for each in zip(*slowest, strict=True)]
     return PathTerms(
         np.append(work, work[:, -1:], axis=1),
         np.append(ramp + np.stack(terms, axis=1), (through - work[:, -1])[:, None], axis=1),
         np.append(np.arange(pp), pp - 1)[None, :],
     ).longest()
-
-
-@dataclass(frozen=True, eq=False)
-class _Own:
-    """The pacing stage's times [n]: forward of its first and last chunk, backward of its only chunk (1f1b)."""
-
-    first_forward_s: Floats
-    last_forward_s: Floats
-    backward_s: Floats
-
-
-def _excursions(
-    kind: ScheduleKind,
-    stage: Counts,
-    pp: Counts,
-    vpp: Counts,
-    micro_batches: Counts,
-    depth: Counts,
-    reach: Floats,
-    own: _Own,
-    size: Counts | None = None,
-) -> Floats:
-    """What a path gains by leaving its stage for the stages behind it, at the start and (1f1b) at the end [n].
-
-    depth, reach [n, k]: how many stages the path goes down, and the seconds it spends there; only 1f1b turns back
-    before the last stage. size: `group_size`, where they are known already.
-    """
-    m = micro_batches[..., None]
-    if kind == "1f1b":
-        ahead = (pp - stage)[..., None]
-        missed = np.minimum(m, ahead) - np.minimum(m, ahead - depth)
-        start = (reach - missed * own.first_forward_s[:, None]).max(axis=1)
-        end = (reach - missed * own.backward_s[:, None]).max(axis=1)
-        # With M <= P - p all forwards come before all backwards: there is one way down, not two.
-        return np.asarray(np.where(micro_batches > pp - stage, start + end, np.maximum(start, end)))
-    size = group_size(pp, micro_batches) if size is None else size
-    total, first_return = micro_batches * vpp, (vpp - 1) * size + 1
-    ahead = forwards_ahead(stage, pp, vpp, micro_batches, size)
-    missed = np.minimum(ahead, total) - first_return
-    missed = np.where((kind == "interleaved") & (micro_batches <= pp) & (vpp > 1), 0, missed)
-    late = np.minimum(missed, size - 1)
-    lost = late * own.last_forward_s + (missed - late) * own.first_forward_s
-    return np.maximum(reach[:, -1] - lost, 0.0)
-
-
-def waiting(
-    kind: ScheduleKind, vpp: Counts, pp: Counts, micro_batches: Counts, forward_s: Floats, backward_s: Floats
-) -> Floats:
-    """One micro batch waits at the slowest chunk for all the others: in the forward or in the backward pass [n].
-
-    In both when all forwards come before all backwards (interleaved with M <= P).
-    """
-    all_warm_up = (kind == "interleaved") & (vpp > 1) & (micro_batches <= pp)
-    both = np.where(all_warm_up, forward_s + backward_s, np.maximum(forward_s, backward_s))
-    return np.asarray((micro_batches - 1) * both)
 
 
 def _dual_terms(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.closed_forms import ClosedForm, _excursions, _Own, waiting
+from cost_models.schedule.closed_forms import ClosedForm
 from cost_models.schedule.orders import Counts, forwards_ahead, group_size
+from cost_models.schedule.paths import FIRST, LAST, MIDDLE, longest_paths
 
 if TYPE_CHECKING:
     from cost_models.schedule.orders import ScheduleKind
 
 Floats = npt.NDArray[np.float64]
-FIRST, MIDDLE, LAST = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,81 +93,35 @@ def closed_form_classes_s(
         if kind == "dualpipe":
             pp, micro_batches = pp // 2, micro_batches // 2
         return _dual_classes(stages, pp, micro_batches, edge)
-    if kind != "1f1b" and size is None:
+    if size is None:
         size = group_size(pp, micro_batches)
-    whole = stages.forward_s + stages.backward_s
-    before = stages.first_forward_s + stages.first_backward_s + 2 * np.reshape(edge, (-1, 1))
-    behind = stages.last_forward_s + stages.last_backward_s + np.reshape(edge + least, (-1, 1))
-    longest = _Longest(n)
-    always, some, several = pp > 0, pp > 1, pp > 2
-    places = (
-        (np.zeros_like(pp), FIRST, some),
-        (np.minimum(1, pp - 1), MIDDLE, several),
-        (np.maximum(pp - 2, 0), MIDDLE, several),
-        (pp - 1, LAST, always),
+    names = (field.name for field in fields(stages) if field.name != "split_s")
+    work, beside, stage = longest_paths(
+        tuple(np.asfortranarray(getattr(stages, name)) for name in names),
+        _column(pp, n),
+        _column(vpp, n),
+        _column(micro_batches, n),
+        _column(size, n),
+        _column(forwards_ahead(0, pp, vpp, micro_batches, size), n),
+        _column(edge, n),
+        _column(least, n),
+        kind == "1f1b",
+        kind == "interleaved",
+        kind == "adaptive_pipe",
     )
-    for stage, stage_class, exists in places:
-        if not exists.any():
-            continue
-        work = micro_batches * whole[:, stage_class]
-        if kind == "adaptive_pipe":
-            pairs = fused_pairs(kind, stage, pp, vpp, micro_batches, size)
-            work = work - pairs * stages.hidden_pair_s[:, stage_class]
-        spent = np.zeros(1) if stage_class == FIRST else _ramp(before, stage)
-        if stage_class != LAST:
-            spent = spent + _filling(kind, stages, stage_class, stage, pp, vpp, micro_batches, behind, size)
-        longest.offer(work, spent, stage, None if exists.all() else exists)
-    beside = _through(kind, stages, whole, pp, vpp, micro_batches, least) - work
-    longest.offer(work, beside, pp - 1, None)
-    return longest.closed_form()
+    # The longest path is no shorter than the pacing stage's own work, so only rounding can make this negative.
+    beside = np.maximum(beside, 0.0)
+    return ClosedForm(work + beside, work, beside, stage)
 
 
-def _through(
-    kind: ScheduleKind, stages: StageClasses, x: Floats, pp: Counts, vpp: Counts, micro_batches: Counts, edge: Floats
-) -> Floats:
-    """One micro batch through every chunk and back, waiting for all the others at the slowest first or last chunk."""
-    whole = x[:, LAST] + np.where(pp > 1, x[:, FIRST] + (pp - 2) * x[:, MIDDLE] + 2 * (pp * vpp - 1) * edge, 0.0)
-    slowest = []
-    for first, last in (
-        (stages.first_forward_s, stages.last_forward_s),
-        (stages.first_backward_s, stages.last_backward_s),
-    ):
-        chunk = np.maximum(first, last)
-        middle = np.where(pp > 2, chunk[:, MIDDLE], 0.0)
-        slowest.append(np.maximum(np.maximum(np.where(pp > 1, chunk[:, FIRST], 0.0), middle), chunk[:, LAST]))
-    return whole + waiting(kind, vpp, pp, micro_batches, slowest[0], slowest[1])
+def _column(values: Counts | Floats, n: int) -> Floats:
+    """As floats [n], one after the other in memory."""
+    return np.ascontiguousarray(np.broadcast_to(values, (n,)), dtype=np.float64)
 
 
 def _ramp(before: Floats, stage: Counts) -> Floats:
     """Stages before this one: the first forward comes through their chunk 0, the last backward goes."""
     return np.asarray(np.where(stage > 0, before[:, FIRST] + (stage - 1) * before[:, MIDDLE], 0.0))
-
-
-def _filling(
-    kind: ScheduleKind,
-    stages: StageClasses,
-    stage_class: int,
-    stage: Counts,
-    pp: Counts,
-    vpp: Counts,
-    micro_batches: Counts,
-    behind: Floats,
-    size: Counts | None,
-) -> Floats:
-    """The way down to the last stage and back; `behind` is a stage's last chunk with the edges between neighbours."""
-    middles = np.maximum(pp - 2 - stage, 0)
-    whole = pp - 1 - stage
-    depth = [whole]
-    reach = [np.where(whole > 0, middles * behind[:, MIDDLE] + behind[:, LAST], 0.0)]
-    if kind == "1f1b":
-        # A path loses nothing by going down while micro batches are short of stages.
-        kink = np.clip(pp - stage - micro_batches, 0, middles)
-        depth += [np.zeros_like(whole), kink, middles]
-        reach += [np.zeros(len(behind)), kink * behind[:, MIDDLE], middles * behind[:, MIDDLE]]
-    own = _Own(
-        stages.first_forward_s[:, stage_class], stages.last_forward_s[:, stage_class], stages.backward_s[:, stage_class]
-    )
-    return _excursions(kind, stage, pp, vpp, micro_batches, np.stack(depth).T, np.stack(reach).T, own, size)
 
 
 def in_step_s(
