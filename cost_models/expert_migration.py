@@ -54,7 +54,7 @@ class Migration:
     prediction_error: float
 
 
-def greedy_placement(loads: Floats, nodes: int, ranks: int) -> Ints:
+def greedy_placement(loads: Floats, nodes: int, ranks: int, order: Ints | None = None) -> Ints:
     """Rank of every expert [layers, experts], heaviest expert first, on two levels.
 
     The expert goes to the node with the least load that has a free slot, which levels what enters the nodes, and
@@ -63,50 +63,37 @@ def greedy_placement(loads: Floats, nodes: int, ranks: int) -> Ints:
     Parameters
     ----------
     loads : predicted [layers, experts]. ranks : of the group, a multiple of nodes; experts divide by ranks.
+    order : `heaviest_first` of the loads, where it is known.
     """
-    return greedy_placements([(loads, nodes, ranks)])[0]
+    return _filled(loads, heaviest_first(loads) if order is None else order, nodes, ranks // nodes)
 
 
-def greedy_placements(cases: Sequence[tuple[Floats, int, int]]) -> list[Ints]:
-    """`greedy_placement` of several (loads, nodes, ranks) with equally many experts, step by step for all of them."""
-    # Cases that share their loads share the order of their experts.
-    each = np.array([len(loads) for loads, _, _ in cases])
-    nodes, ranks = (np.repeat(np.array(sizes), each) for sizes in zip(*((n, r) for _, n, r in cases), strict=True))
-    orders = {id(loads): np.argsort(-loads, axis=1, kind="stable") for loads, _, _ in cases}
-    order = np.concatenate([orders[id(loads)] for loads, _, _ in cases])
-    sorted_loads = np.concatenate([np.take_along_axis(loads, orders[id(loads)], 1) for loads, _, _ in cases])
-    placed = _filled(sorted_loads, nodes, ranks // nodes)
-    placement = np.empty_like(placed)
-    np.put_along_axis(placement, order, placed, 1)
-    return np.split(placement, np.cumsum(each)[:-1])
+def heaviest_first(loads: Floats) -> Ints:
+    """Experts of every layer by load [layers, experts], of equals the first first."""
+    return np.argsort(-loads, axis=1, kind="stable")
 
 
 @compiled
-def _filled(loads: Floats, nodes: Ints, inside: Ints) -> Ints:
-    """Which of nodes x inside ranks [n], each with equally many slots, takes each load [n, items], the heaviest first.
+def _filled(loads: Floats, order: Ints, nodes: int, inside: int) -> Ints:
+    """Which of nodes x inside ranks, each with equally many slots, takes each load [n, items], in the given order.
 
     It is the node with the least load among those with a free slot, and there the rank; of equals the first.
     """
     n, items = loads.shape
-    taken = np.zeros((n, items), dtype=np.int64)
+    ranks = nodes * inside
+    taken = np.empty((n, items), dtype=np.int64)
+    held, slots, held_of, slots_of = np.empty(nodes), np.empty(nodes), np.empty(ranks), np.empty(ranks)
     for row in range(n):
-        held, slots = np.zeros(nodes[row]), np.full(nodes[row], items // nodes[row])
-        ranks = nodes[row] * inside[row]
-        held_of, slots_of = np.zeros(ranks), np.full(ranks, items // ranks)
-        for item in range(items):
-            node = -1
-            for place in range(nodes[row]):
-                if slots[place] > 0 and (node < 0 or held[place] < held[node]):
-                    node = place
-            rank = -1
-            for place in range(node * inside[row], (node + 1) * inside[row]):
-                if slots_of[place] > 0 and (rank < 0 or held_of[place] < held_of[rank]):
-                    rank = place
+        held[:], slots[:], held_of[:], slots_of[:] = 0.0, items // nodes, 0.0, items // ranks
+        for item in order[row]:
+            node = np.argmin(held)
+            rank = node * inside + np.argmin(held_of[node * inside : (node + 1) * inside])
             taken[row, item] = rank
             slots[node] -= 1
             slots_of[rank] -= 1
-            held[node] += loads[row, item]
-            held_of[rank] += loads[row, item]
+            # Who has no slot left is as heavy as can be.
+            held[node] = held[node] + loads[row, item] if slots[node] > 0 else np.inf
+            held_of[rank] = held_of[rank] + loads[row, item] if slots_of[rank] > 0 else np.inf
     return taken
 
 
@@ -129,26 +116,20 @@ def migrate_all(
     cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int = INTERVAL_STEPS, least_drop: float = LEAST_DROP
 ) -> list[Migration]:
     """`migrate` for several (series, nodes, ranks) with equally many experts."""
-    if not cases:
-        return []
     known = {id(series): _predicted(series, interval) for series in {id(s): s for s, _, _ in cases}.values()}
-    predicted = [known[id(series)] for series, _, _ in cases]
-    # What is predicted does not depend on who holds the experts: all placements are found at once.
-    wanted = greedy_placements(
-        [(each.expected, nodes, ranks) for each, (_, nodes, ranks) in zip(predicted, cases, strict=True)]
-    )
-    return [
-        _followed(each, new, nodes, ranks, least_drop)
-        for each, new, (_, nodes, ranks) in zip(predicted, wanted, cases, strict=True)
-    ]
+    return [_followed(known[id(series)], nodes, ranks, least_drop) for series, nodes, ranks in cases]
 
 
 @dataclass(frozen=True, slots=True)
 class _Predicted:
-    """Loads that came [rows, layers, experts], rows at which a placement is due, the loads expected then, the error."""
+    """Loads that came [rows, layers, experts], rows at which a placement is due, the loads expected then, the error.
+
+    order : experts by the expected loads, the heaviest first.
+    """
 
     loads: Floats
     expected: Floats
+    order: Ints
     due: list[int]
     error: float
 
@@ -166,15 +147,18 @@ def _predicted(series: LoadSeries, interval: int) -> _Predicted:
         predictions.append(keep[row - 1] * predictions[-1] + (1.0 - keep[row - 1]) * loads[row])
     came, expected = loads[1:], np.stack(predictions[:-1])
     error = float(np.abs(expected - came).sum()) / max(float(came.sum()), LEAST)
-    return _Predicted(came, expected[due].reshape(-1, series.experts), due, error)
+    wanted = expected[due]
+    order = heaviest_first(wanted.reshape(-1, series.experts))
+    return _Predicted(came, wanted, order.reshape(wanted.shape), due, error)
 
 
-def _followed(predicted: _Predicted, wanted: Ints, nodes: int, ranks: int, least_drop: float) -> Migration:
-    """The loads that came, with the experts where migration has them; wanted : placements at the rows that are due."""
-    loads, (layers, experts) = predicted.loads, predicted.loads.shape[1:]
-    # Layers of all rows at once, each on ranks of its own.
-    expected, wanted = predicted.expected.reshape(-1, layers, experts), wanted.reshape(-1, layers, experts)
-    after = variation_of(_on_ranks(expected, wanted, ranks))
+def _followed(predicted: _Predicted, nodes: int, ranks: int, least_drop: float) -> Migration:
+    """The loads that came, with the experts where migration has them."""
+    loads, expected, (layers, experts) = predicted.loads, predicted.expected, predicted.loads.shape[1:]
+    # What is predicted does not depend on who holds the experts: all placements are found at once.
+    rows = expected.reshape(-1, experts), predicted.order.reshape(-1, experts)
+    wanted = greedy_placement(rows[0], nodes, ranks, rows[1]).reshape(expected.shape)
+    after = variation_of(loads_of_ranks(expected, wanted, ranks))
     due = dict(zip(predicted.due, zip(expected, wanted, after, strict=True), strict=True))
     placement = contiguous(layers, experts, ranks)
     held, arrived = [], []
@@ -186,24 +170,18 @@ def _followed(predicted: _Predicted, wanted: Ints, nodes: int, ranks: int, least
             arrived.append(np.where(chosen != placement, chosen, ranks))
             placement = chosen
         held.append(placement)
-    moved = _on_ranks(np.ones_like(expected), np.stack(arrived), ranks + 1)[..., :ranks].max(axis=-1).mean(axis=-1)
-    on_ranks = _on_ranks(loads, np.stack(held), ranks)
+    moved = loads_of_ranks(np.ones_like(expected), np.stack(arrived), ranks + 1)[..., :ranks]
+    on_ranks = loads_of_ranks(loads, np.stack(held), ranks)
     seen = imbalance_of(on_ranks)
     levels = imbalance_of(on_ranks.reshape(*seen.shape, nodes, -1).sum(axis=-1))
+    arriving = moved.max(axis=-1).mean(axis=-1)
     return Migration(
         imbalance=float(np.mean(seen)),
         node_imbalance=float(np.mean(levels)),
         peak_imbalance=float(np.max(seen, axis=0).mean()),
-        moved_experts=float(np.mean(moved[1:] if len(moved) > 1 else moved)),
+        moved_experts=float(np.mean(arriving[1:] if len(arriving) > 1 else arriving)),
         prediction_error=predicted.error,
     )
-
-
-def _on_ranks(loads: Floats, placements: Ints, ranks: int) -> Floats:
-    """Loads of ranks [rows, layers, ranks] where every row has a placement of its own [rows, layers, experts]."""
-    rows, layers, experts = loads.shape
-    one = loads_of_ranks(loads.reshape(-1, experts), placements.reshape(-1, experts), ranks)
-    return one.reshape(rows, layers, ranks)
 
 
 def migration_s(

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.compiled import compiled
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -59,12 +61,24 @@ def contiguous(layers: int, experts: int, ranks: int) -> Ints:
 
 
 def loads_of_ranks(loads: Floats, placement: Ints, ranks: int) -> Floats:
-    """Load of every rank [..., layers, ranks] under a placement [layers, experts]."""
-    layers, experts = placement.shape
-    rows = loads.size // (layers * experts)
-    places = placement + np.arange(rows * layers).reshape(rows, layers, 1) * ranks
-    summed = np.bincount(places.ravel(), weights=loads.ravel(), minlength=rows * layers * ranks)
-    return np.asarray(summed.reshape(*loads.shape[:-1], ranks))
+    """Load of every rank [..., layers, ranks] of loads [..., layers, experts], under the rank of every expert.
+
+    placement : [layers, experts], or of every row its own, as the loads.
+    """
+    experts = loads.shape[-1]
+    held = np.ascontiguousarray(placement.reshape(-1, experts))
+    return _summed(np.ascontiguousarray(loads.reshape(-1, experts)), held, ranks).reshape(*loads.shape[:-1], ranks)
+
+
+@compiled
+def _summed(loads: Floats, placement: Ints, ranks: int) -> Floats:
+    """Loads of ranks [n, ranks] of loads of experts [n, experts]; placements [k, experts] hold for every k-th row."""
+    found = np.zeros((len(loads), ranks))
+    for row in range(len(loads)):
+        held = row % len(placement)
+        for expert in range(loads.shape[1]):
+            found[row, placement[held, expert]] += loads[row, expert]
+    return found
 
 
 def imbalance_of(rank_loads: Floats) -> Floats:

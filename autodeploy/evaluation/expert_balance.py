@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.strategies.tree import distinct
 from cost_models.expert_migration import INTERVAL_STEPS, migrate, migrate_all
 from cost_models.load_balance import (
     LoadSeries,
@@ -119,11 +120,12 @@ def prediction_error(context: Context, ep: int) -> float:
 
 def _each(first: Floats, second: Floats, values: Callable[..., Sequence[tuple[float, ...]]]) -> tuple[Floats, ...]:
     """`values` of the distinct pairs of whole numbers, one array a result."""
-    pairs, inverse = np.unique(first.astype(np.int64) << 32 | second.astype(np.int64), return_inverse=True)
+    columns = [each.astype(np.int64) for each in (first, second)]
+    rows, which = distinct(columns)
     # Without candidates one pair is asked all the same: it says how many results there are.
-    asked = pairs.tolist() or [1 << 32 | 1]
-    rows = np.array(values(*((pair >> 32, pair & 0xFFFFFFFF) for pair in asked)))
-    return tuple(np.ascontiguousarray(rows[inverse, column]) for column in range(rows.shape[1]))
+    pairs = zip(*(each[rows].tolist() for each in columns), strict=True) if len(rows) else [(1, 1)]
+    found = np.array(values(*pairs))
+    return tuple(np.ascontiguousarray(found[which, column]) for column in range(found.shape[1]))
 
 
 @lru_cache(maxsize=512)

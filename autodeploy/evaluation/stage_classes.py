@@ -27,6 +27,8 @@ from autodeploy.evaluation.unit_costs import MODULE, chosen
 from autodeploy.strategies.candidates import SCHEDULES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.strategies.candidates import Bools, Candidates, Ints
@@ -130,13 +132,17 @@ class Migration:
     where: Bools
     seconds: Floats
 
+    def take(self, rows: slice) -> Migration:
+        """Of some candidates."""
+        return Migration(self.where[rows], self.seconds[rows])
+
 
 def migrations(
-    costs: UnitCosts, candidates: Candidates, context: Context, groups: ParameterGroups, cut_of: Ints | None = None
+    costs: UnitCosts, candidates: Candidates, seconds: Mapping[int, Floats], cut_of: Ints | None = None
 ) -> dict[int, Migration]:
     """Migration by place of the layer: where what it saves a step is more than what it costs.
 
-    cut_of : row of `costs` of each candidate; None: its own.
+    seconds : a step that migration costs, by place [n]. cut_of : row of `costs` of each candidate; None: its own.
     """
     paired = candidates.paired
     found = {}
@@ -151,9 +157,8 @@ def migrations(
         if place != MODULE:
             hidden = of_cut(costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s)
             saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
-        cost = migration_of(of_cut(moved.moved_params), candidates, context, groups)
-        better = candidates.micro_batches * saved > cost
-        found[place] = Migration(better, np.where(better, cost, 0.0))
+        better = candidates.micro_batches * saved > seconds[place]
+        found[place] = Migration(better, np.where(better, seconds[place], 0.0))
     return found
 
 
@@ -161,7 +166,8 @@ def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, 
     """Experts migrate where the time they save in a step is more than their migration costs a step."""
     if not costs.moved:
         return costs
-    moves = {place: each.where for place, each in migrations(costs, candidates, context, groups).items()}
+    seconds = {n: migration_of(moved.moved_params, candidates, context, groups) for n, moved in costs.moved.items()}
+    moves = {place: each.where for place, each in migrations(costs, candidates, seconds).items()}
     layers = tuple(
         chosen(moves[n], costs.moved[n], layer) if n in moves else layer for n, layer in enumerate(costs.layers)
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.strategies.tree import distinct
 from cost_models.collectives import point_to_point_s
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ def p2p_bytes(candidates: Candidates, context: Context) -> Floats:
 def p2p_s(candidates: Candidates, context: Context) -> Floats:
     """Seconds of such a send to the ranks world / pp apart [n]; 0 without a pipeline."""
     machine, sent = context.machine, p2p_bytes(candidates, context)
-    pp, inverse = np.unique(candidates.pp, return_inverse=True)
-    outermost = machine.topology.place(context.world // pp, np.full(len(pp), 2)).outermost_tier[inverse]
+    rows, which = distinct([candidates.pp])
+    apart = context.world // candidates.pp[rows]
+    outermost = machine.topology.place(apart, np.full(len(rows), 2)).outermost_tier[which]
     seconds = np.zeros(len(candidates))
     for number, tier in enumerate(machine.tiers):
         seconds = np.where(outermost == number, point_to_point_s(sent, tier, machine.comm_op_s), seconds)

@@ -22,7 +22,7 @@ from autodeploy.evaluation.sweep_columns import PlacedCosts, even_blocks, placed
 from autodeploy.evaluation.sweep_modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep_runs import Runs, Shapes, Way, runs_of
 from autodeploy.strategies.candidates import SCHEDULES
-from autodeploy.strategies.tree import tree_of
+from autodeploy.strategies.tree import distinct, tree_of
 from autodeploy.workload.operators import Floats
 from cost_models.schedule import group_size
 
@@ -212,8 +212,8 @@ def _places(tree: CandidateTree, mode: int, first: int, n: int) -> tuple[slice, 
 
 def _shapes(placed: Candidates, context: Context) -> Shapes:
     """Pipelines of placements, with the seconds that sending a micro batch to the next stage takes."""
-    both, inverse = np.unique(placed.pp * (1 << 32) + placed.micro_batches, return_inverse=True)
-    pp, micro_batches = both >> 32, both & ((1 << 32) - 1)
+    rows, inverse = distinct([placed.pp, placed.micro_batches])
+    pp, micro_batches = placed.pp[rows], placed.micro_batches[rows]
     each = pp, micro_batches, group_size(pp, micro_batches)
     stages, batches, sizes = (np.asarray(values, dtype=np.float64) for values in each)
     return Shapes(

@@ -68,11 +68,13 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     few = tree.placed.take(first)
     groups = ParameterGroups.of(few, context)
     rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
+    moves = _moves(costs, tree, context, groups, holders)
     tables, n = cut_tables(costs, context, len(tree.cuts)), len(tree.placed)
     found = [Columns() for _ in range(2 + len(rates))]
     for block in even_blocks(n, BLOCK):
         part = replace(tree, placed=tree.placed.take(block), cut_of=tree.cut_of[block])
-        here = _block_costs(costs, tables, part, context, groups.take(holders[block]), rates, holders[block])
+        moving = {place: each.take(block) for place, each in moves.items()}
+        here = _block_costs(costs, tables, part, context, groups.take(holders[block]), rates, holders[block], moving)
         _put(found, here, block, n)
     base, pairs, *modes = found
     counts = tuple(sum(costs.counts[kind] for kind, _ in members) for members in merged_kinds(costs))
@@ -100,10 +102,10 @@ def _block_costs(
     groups: ParameterGroups,
     rates: Sequence[tuple[StateRates, StateRates]],
     holders: Ints,
+    moves: Mapping[int, Migration],
 ) -> list[dict[Key, Floats]]:
     """Columns of some placements: the base's, the pairs', and each mode's."""
     placed = tree.placed
-    moves = migrations(costs, placed, context, groups, tree.cut_of)
     kinds = [table.look_up(tree.cut_of, moves) for table in tables[0]]
     pieces = {name: table.look_up(tree.cut_of, moves) for name, table in tables[1].items()}
     merged = merged_kinds(costs)
@@ -127,6 +129,20 @@ def _block_costs(
     base = {key: values for key, values in found.items() if _runs_read(key) and key not in empty}
     pairs = _pair_columns(costs, tree, moves, counts, found) if placed.paired.any() else {}
     return [base, pairs, *modes]
+
+
+def _moves(
+    costs: UnitCosts, tree: CandidateTree, context: Context, groups: ParameterGroups, holders: Ints
+) -> dict[int, Migration]:
+    """Where experts migrate; what it costs is priced once for all that move as much between the same holders."""
+    seconds = {}
+    for place, moved in costs.moved.items():
+        amounts, amount = np.unique(moved.moved_params, return_inverse=True)
+        amount = np.broadcast_to(amount, (len(tree.cuts),))[tree.cut_of]
+        rows, which = distinct([amount, holders])
+        few = tree.placed.take(rows)
+        seconds[place] = migration_of(amounts[amount[rows]], few, context, groups.take(holders[rows]))[which]
+    return migrations(costs, tree.placed, seconds, tree.cut_of)
 
 
 def _pair_columns(
