@@ -8,6 +8,7 @@ placement, migration of a layer where the coefficient of variation falls by at l
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,6 @@ from cost_models.load_balance import (
     Number,
     contiguous,
     imbalance_of,
-    loads_of_ranks,
-    variation_of,
 )
 
 if TYPE_CHECKING:
@@ -158,23 +157,12 @@ def _followed(predicted: _Predicted, nodes: int, ranks: int, least_drop: float) 
     # What is predicted does not depend on who holds the experts: all placements are found at once.
     rows = expected.reshape(-1, experts), predicted.order.reshape(-1, experts)
     wanted = greedy_placement(rows[0], nodes, ranks, rows[1]).reshape(expected.shape)
-    after = variation_of(loads_of_ranks(expected, wanted, ranks))
-    due = dict(zip(predicted.due, zip(expected, wanted, after, strict=True), strict=True))
-    placement = contiguous(layers, experts, ranks)
-    held, arrived = [], []
-    for row in range(len(loads)):
-        if row in due:
-            loads_then, new, varied = due[row]
-            better = variation_of(loads_of_ranks(loads_then, placement, ranks)) - varied >= least_drop
-            chosen = np.where(better[:, None], new, placement)
-            arrived.append(np.where(chosen != placement, chosen, ranks))
-            placement = chosen
-        held.append(placement)
-    moved = loads_of_ranks(np.ones_like(expected), np.stack(arrived), ranks + 1)[..., :ranks]
-    on_ranks = loads_of_ranks(loads, np.stack(held), ranks)
+    start = contiguous(layers, experts, ranks)
+    on_ranks, arriving = _moved(
+        loads, expected, np.array(predicted.due, dtype=np.int64), start, wanted, ranks, least_drop
+    )
     seen = imbalance_of(on_ranks)
     levels = imbalance_of(on_ranks.reshape(*seen.shape, nodes, -1).sum(axis=-1))
-    arriving = moved.max(axis=-1).mean(axis=-1)
     return Migration(
         imbalance=float(np.mean(seen)),
         node_imbalance=float(np.mean(levels)),
@@ -182,6 +170,57 @@ def _followed(predicted: _Predicted, nodes: int, ranks: int, least_drop: float) 
         moved_experts=float(np.mean(arriving[1:] if len(arriving) > 1 else arriving)),
         prediction_error=predicted.error,
     )
+
+
+@compiled
+def _moved(
+    loads: Floats, expected: Floats, due: Ints, start: Ints, wanted: Ints, ranks: int, least_drop: float
+) -> tuple[Floats, Floats]:
+    """Loads of the ranks [rows, layers, ranks], and experts that arrive at the busiest at each row due [due, layers].
+
+    loads : [rows, layers, experts]. start : the placement before the first row [layers, experts].
+    expected, wanted : at the rows due, the loads expected and the placement for them [due, layers, experts].
+    """
+    rows, layers, experts = loads.shape
+    on_ranks, arriving = np.zeros((rows, layers, ranks)), np.zeros((len(due), layers))
+    before, after, arrived, placement = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks), np.zeros(experts, np.int64)
+    for layer in range(layers):
+        for expert in range(experts):
+            placement[expert] = start[layer, expert]
+        turn = 0
+        for row in range(rows):
+            if turn < len(due) and due[turn] == row:
+                for rank in range(ranks):
+                    before[rank] = after[rank] = arrived[rank] = 0.0
+                for expert in range(experts):
+                    old, new = placement[expert], wanted[turn, layer, expert]
+                    before[old] += expected[turn, layer, expert]
+                    after[new] += expected[turn, layer, expert]
+                    arrived[new] += new != old
+                if variation_of(before) - variation_of(after) >= least_drop:
+                    for expert in range(experts):
+                        placement[expert] = wanted[turn, layer, expert]
+                    for rank in range(ranks):
+                        arriving[turn, layer] = max(arriving[turn, layer], arrived[rank])
+                turn += 1
+            for expert in range(experts):
+                on_ranks[row, layer, placement[expert]] += loads[row, layer, expert]
+    return on_ranks, arriving
+
+
+@compiled
+def variation_of(rank_loads: Floats) -> float:
+    """Coefficient of variation of loads [ranks]: standard deviation / mean (ratio).
+
+    What MindSpeed's expert migration compares with its threshold (--fine-grained-expert-placement-thre).
+    """
+    total, squares = 0.0, 0.0
+    for load in rank_loads:
+        total += load
+    mean = total / len(rank_loads)
+    for load in rank_loads:
+        squares += (load - mean) ** 2
+    return math.sqrt(squares / len(rank_loads)) / max(mean, LEAST)
 
 
 def migration_s(

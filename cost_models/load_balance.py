@@ -90,14 +90,6 @@ def imbalance_of(rank_loads: Floats) -> Floats:
     return np.asarray(rank_loads.max(axis=-1) / np.maximum(rank_loads.mean(axis=-1), LEAST))
 
 
-def variation_of(rank_loads: Floats) -> Floats:
-    """Coefficient of variation over the last axis: standard deviation / mean (ratio).
-
-    What MindSpeed's expert migration compares with its threshold (--fine-grained-expert-placement-thre).
-    """
-    return np.asarray(rank_loads.std(axis=-1) / np.maximum(rank_loads.mean(axis=-1), LEAST))
-
-
 def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, row_steps: int) -> LoadSeries:
     """A load series whose mean max / mean over `ranks` is a given factor: the family behind a factor.
 
@@ -133,7 +125,7 @@ def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, 
         return float(imbalance_of(loads_of_ranks(later, placement, ranks)).mean()) - imbalance
 
     steps = row_steps * np.arange(SERIES_ROWS, dtype=np.int64)
-    return LoadSeries(steps, np.exp(logarithms(_root(above, 0.0, MOST_SIGMA, SIGMA_WITHIN))))
+    return LoadSeries(steps, np.exp(logarithms(_root(above, 1.0, MOST_SIGMA, SIGMA_WITHIN))))
 
 
 @lru_cache(maxsize=8)
@@ -144,15 +136,21 @@ def _draws(experts: int) -> Floats:
     return draws
 
 
-def _root(value: Callable[[float], float], low: float, high: float, within: float) -> float:
-    """Where a growing function crosses zero, to `within`; the end that is nearer where it does not cross.
+def _root(value: Callable[[float], float], start: float, most: float, within: float) -> float:
+    """Where a growing function crosses zero between 0 and `most`, to `within`; the nearer end where it does not.
 
-    Inverse quadratic interpolation through the last three points where they lie well, the middle elsewhere.
+    The end above it is looked for from `start` on, doubling. Between both ends: inverse quadratic interpolation through
+    the last three points where they lie well, the middle elsewhere.
     Source: Chandrupatla, Advances in Engineering Software 28 (1997), 145-149.
     """
-    b, at_b, a, at_a = low, value(low), high, value(high)
-    if at_b >= 0.0 or at_a <= 0.0:
-        return b if at_b >= 0.0 else a
+    b, at_b, a, at_a = 0.0, value(0.0), start, value(start)
+    if at_b >= 0.0:
+        return b
+    while at_a < 0.0 and a < most:
+        b, at_b, a = a, at_a, min(2.0 * a, most)
+        at_a = value(a)
+    if at_a <= 0.0:
+        return a
     share = 0.5
     while True:
         x = a + share * (b - a)

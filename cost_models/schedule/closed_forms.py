@@ -88,24 +88,24 @@ def closed_form_s(
     ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
     ramp = np.cumsum(ramp, axis=1) - ramp
     below = forward_s[..., -1] + backward_s[..., -1] + edge + least
-    size, waits = group_size(pp, micro_batches), kind == "interleaved"
+    # Compiled functions take numbers of one type: each other type would be compiled for itself.
+    grouped, waits = group_size(pp, micro_batches), kind == "interleaved"
+    m, stages, chunks, size = float(micro_batches), float(pp), float(vpp), float(grouped)
     terms = []
     for stage in range(pp):
         reach = np.concatenate([np.zeros_like(edge), np.cumsum(below[:, stage + 1 :], axis=1)], axis=1)
-        first, last, backward = (
-            np.ascontiguousarray(each)
-            for each in (forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0])
-        )
+        own = forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0]
+        first, last, backward = (np.ascontiguousarray(seconds) for seconds in own)
         if kind == "1f1b":
-            down = np.arange(pp - stage, dtype=np.float64)
-            terms.append(one_chunk_excursions_s(micro_batches, pp - stage, down, reach, first, backward))
+            down = np.arange(stages - stage)
+            terms.append(one_chunk_excursions_s(m, stages - stage, down, reach, first, backward))
         else:
-            ahead = float(forwards_ahead(stage, pp, vpp, micro_batches, size))
+            ahead = float(forwards_ahead(stage, pp, vpp, micro_batches, grouped))
             way = np.ascontiguousarray(reach[:, -1])
-            terms.append(interleaved_excursions_s(way, ahead, micro_batches, pp, vpp, float(size), waits, first, last))
+            terms.append(interleaved_excursions_s(way, ahead, m, stages, chunks, size, waits, first, last))
     through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * least[:, 0] * (pp > 1)
     slowest = forward_s.max(axis=(1, 2)), backward_s.max(axis=(1, 2))
-    through += [waiting_s(micro_batches, pp, vpp, waits, *each) for each in zip(*slowest, strict=True)]
+    through += [waiting_s(m, stages, chunks, waits, *each) for each in zip(*slowest, strict=True)]
     return PathTerms(
         np.append(work, work[:, -1:], axis=1),
         np.append(ramp + np.stack(terms, axis=1), (through - work[:, -1])[:, None], axis=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.expert_migration import variation_of
 from cost_models.load_balance import (
     capped,
     contiguous,
@@ -13,7 +14,6 @@ from cost_models.load_balance import (
     loads_of_ranks,
     rank_imbalance,
     series_of_factor,
-    variation_of,
     without_hottest,
 )
 
