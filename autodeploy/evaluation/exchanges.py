@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOT = frozenset({"hot_weights", "hot_gradients"})
 EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT
 CONTEXT = frozenset({"ring", "heads"})
+CORE = "core_attention"  # each pass of the ring runs beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +141,31 @@ def exchange_times(
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         balance, same = features.balance, (exchange, groups, shard, machine, features, table)
-        even = uneven = prices.once((exchange, balance.mean_exchange), _once_s, *same, busiest=False)
-        if lane == "ep" and exchange.name not in HOT:
-            uneven = prices.once((exchange, *balance.busiest), _once_s, *same, busiest=True)
+        work = (machine, features, operators, windows, rows, shard, pieces)
+        if lane == "ep":
+            even = uneven = prices.once((exchange, balance.mean_exchange), _once_s, *same, busiest=False)
+            if exchange.name not in HOT:
+                uneven = prices.once((exchange, *balance.busiest), _once_s, *same, busiest=True)
+            shown = busiest = _exposed_passes(exchange, even, *work)
+            if uneven is not even:
+                busiest = _exposed_passes(exchange, uneven, *work)
+        else:
+            even = uneven = prices.once((exchange,), _once_s, *same, busiest=False)
+            beside = operators.get(exchange.beside), operators.get(CORE)
+            shown = busiest = prices.once((exchange, *beside), _exposed_passes, exchange, even, *work)
         if exchange.kind in once:
             once[exchange.kind] = once[exchange.kind] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
-            shown = shown_uneven = _exposed_once(
-                exchange, even, machine, features, operators, windows, rows, shard, pieces, back=back
-            )
-            exposed[lane, back] = exposed[lane, back] + shown * count
-            if uneven is not even:
-                shown_uneven = _exposed_once(
-                    exchange, uneven, machine, features, operators, windows, rows, shard, pieces, back=back
-                )
-                extra[back] = extra[back] + (shown_uneven - shown) * count
+            exposed[lane, back] = exposed[lane, back] + shown[back] * count
+            if busiest is not shown:
+                extra[back] = extra[back] + (busiest[back] - shown[back]) * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
-            seen.append(np.asarray(shown_uneven * count))
+            seen.append(np.asarray(busiest[back] * count))
             if exchange.kind in once:
-                behind[exchange.kind, back] = np.asarray((uneven - shown_uneven) * count)
+                behind[exchange.kind, back] = np.asarray((uneven - busiest[back]) * count)
         each.append(OneExchange(exchange, uneven, *seen))
     return ExchangeTimes(
         forward_s=forward_s,
@@ -271,6 +275,22 @@ def expert_s(
     return np.asarray(found)
 
 
+def _exposed_passes(
+    exchange: Exchange,
+    seconds: Floats,
+    machine: Machine,
+    features: ExchangeFeatures,
+    operators: dict[str, OperatorTime],
+    windows: tuple[Floats, Floats, Floats],
+    rows: dict[str, Operator],
+    shard: Sharding,
+    pieces: dict[str, Floats],
+) -> tuple[Floats, Floats]:
+    """`_exposed_once` in the forward and in the backward pass."""
+    work = (machine, features, operators, windows, rows, shard, pieces)
+    return _exposed_once(exchange, seconds, *work, back=False), _exposed_once(exchange, seconds, *work, back=True)
+
+
 def _exposed_once(
     exchange: Exchange,
     seconds: Floats,
@@ -296,7 +316,7 @@ def _exposed_once(
         chunks = pieces[exchange.beside]
         return _beside_chunks(exchange, seconds, work, rows[exchange.beside], chunks, machine, features, back=back)
     if exchange.kind == "ring":
-        core = operators.get("core_attention")
+        core = operators.get(CORE)
         if core is not None:
             # Each pass of the ring runs beside the attention of the block that arrived before.
             step = (core.backward_s / 2.0 if back else core.forward_s) / shard.ring

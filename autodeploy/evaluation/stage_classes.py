@@ -132,10 +132,6 @@ class Migration:
     where: Bools
     seconds: Floats
 
-    def take(self, rows: slice) -> Migration:
-        """Of some candidates."""
-        return Migration(self.where[rows], self.seconds[rows])
-
 
 def migrations(
     costs: UnitCosts, candidates: Candidates, seconds: Mapping[int, Floats], cut_of: Ints | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from autodeploy.evaluation.alternatives import fastest_costs
 from autodeploy.evaluation.cut_tables import WORK_PARTS
 from autodeploy.evaluation.stage_memory import allocator_limit_bytes, communication_bytes, on_card_bytes
 from autodeploy.evaluation.stage_sends import p2p_s
-from autodeploy.evaluation.sweep_columns import PlacedCosts, even_blocks, placed_costs
+from autodeploy.evaluation.sweep_columns import PlacedCosts, placed_costs
 from autodeploy.evaluation.sweep_modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep_runs import Runs, Shapes, Way, runs_of
 from autodeploy.strategies.candidates import SCHEDULES
@@ -147,7 +148,7 @@ def _fill(
     beside = communication_bytes(tree.placed, context) + context.machine.runtime_bytes
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
         way = Way(schedule, vpp)
-        for block in even_blocks(len(rows), BLOCK):
+        for block in _even_blocks(len(rows)):
             if should_cancel is not None and should_cancel():
                 raise SearchCancelled("cancelled while strategies were looked at")
             here = rows[block]
@@ -157,6 +158,14 @@ def _fill(
             for name, values in of_runs.items():
                 values[first : first + len(here)] = runs.parts[name]
             _fill_modes(columns, tree, context, costs, way, here, first, runs, beside[here])
+
+
+def _even_blocks(n: int) -> Iterator[slice]:
+    """Even parts of about BLOCK of n rows."""
+    number = max(1, round(n / BLOCK)) if n else 0
+    edges = [n * i // number for i in range(number + 1)] if number else []
+    for start, end in pairwise(edges):
+        yield slice(start, end)
 
 
 def _fill_modes(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.cut_tables import WORK_PARTS, CutTable, cut_tables
+from autodeploy.evaluation.cut_tables import WORK_PARTS, cut_tables
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.stage_classes import embedding_copy_params, merged_kinds, migrations
@@ -20,7 +19,7 @@ from autodeploy.strategies.tree import distinct, with_mode
 from autodeploy.workload.operators import Floats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.stage_classes import Migration
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.strategies.tree import CandidateTree
 
-BLOCK = 8_192  # placements whose columns stay in the cache together
 FOLDED = SCHEDULES.index("dualpipev")
 
 Key = tuple[str, int | str]
@@ -69,66 +67,44 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     groups = ParameterGroups.of(few, context)
     rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
     moves = _moves(costs, tree, context, groups, holders)
-    tables, n = cut_tables(costs, context, len(tree.cuts)), len(tree.placed)
-    found = [Columns() for _ in range(2 + len(rates))]
-    for block in even_blocks(n, BLOCK):
-        part = replace(tree, placed=tree.placed.take(block), cut_of=tree.cut_of[block])
-        moving = {place: each.take(block) for place, each in moves.items()}
-        here = _block_costs(costs, tables, part, context, groups.take(holders[block]), rates, holders[block], moving)
-        _put(found, here, block, n)
-    base, pairs, *modes = found
-    counts = tuple(sum(costs.counts[kind] for kind, _ in members) for members in merged_kinds(costs))
-    return PlacedCosts(counts, base, pairs, tuple(modes))
+    merged = merged_kinds(costs)
+    counts = tuple(sum(costs.counts[kind] for kind, _ in members) for members in merged)
+    found = _columns(costs, tree, context, groups.take(holders), moves, counts)
+    stages = tree.placed.pp.astype(np.float64)
+    modes = tuple(Columns(_mode_columns(found, each, holders, stages)) for each in rates)
+    moving = {key for key in found if key[0].startswith("migration_s")}
+    empty = {key for key in found if key[0] in WORK_PARTS and not found[key].any()}
+    if not any(found[key].any() for key in moving):
+        empty |= moving
+    base = {key: values for key, values in found.items() if _runs_read(key) and key not in empty}
+    pairs = _pair_columns(costs, tree, moves, counts, found) if tree.placed.paired.any() else {}
+    return PlacedCosts(counts, Columns(base), Columns(pairs), modes)
 
 
-def _put(found: Sequence[Columns], here: Sequence[Mapping[Key, Floats]], block: slice, n: int) -> None:
-    """Columns of a block into those of all n placements; what is left out of a block is zero there."""
-    # One allocation for what is new: the system backs large ones with large pages.
-    data = iter(np.empty((sum(key not in known for known, new in zip(found, here, strict=True) for key in new), n)))
-    for known, new in zip(found, here, strict=True):
-        for key in new:
-            if key not in known:
-                known[key] = next(data)
-                known[key][: block.start] = 0.0
-        for key, column in known.items():
-            column[block] = new.get(key, 0.0)
-
-
-def _block_costs(
+def _columns(
     costs: UnitCosts,
-    tables: tuple[list[CutTable], dict[str, CutTable]],
     tree: CandidateTree,
     context: Context,
     groups: ParameterGroups,
-    rates: Sequence[tuple[StateRates, StateRates]],
-    holders: Ints,
     moves: Mapping[int, Migration],
-) -> list[dict[Key, Floats]]:
-    """Columns of some placements: the base's, the pairs', and each mode's."""
-    placed = tree.placed
-    kinds = [table.look_up(tree.cut_of, moves) for table in tables[0]]
-    pieces = {name: table.look_up(tree.cut_of, moves) for name, table in tables[1].items()}
-    merged = merged_kinds(costs)
+    counts: tuple[int, ...],
+) -> dict[Key, Floats]:
+    """Of layers, pieces and the whole model."""
+    placed, merged = tree.placed, merged_kinds(costs)
+    layers, ends = cut_tables(costs, context, len(tree.cuts))
+    kinds = [table.look_up(tree.cut_of, moves) for table in layers]
+    pieces = {name: table.look_up(tree.cut_of, moves) for name, table in ends.items()}
     found: dict[Key, Floats] = {}
     for number, members in enumerate(merged):
         for name in kinds[members[0][0]]:
             found[name, number] = _mean([(kinds[kind][name], share) for kind, share in members])
-    counts = tuple(sum(costs.counts[kind] for kind, _ in members) for members in merged)
     for number, members in enumerate(merged):
         known = moves.get(members[0][0]) if len(members) == 1 else None
         own = {name: found[name, number] for name in _PARAMETERS}
         found |= _after_pipeline(own, number, placed, context, groups, known)
     module = moves.get(MODULE) if context.model.num_nextn_predict_layers == 1 else None
     found |= _pieces(pieces, placed, context, groups, module)
-    found |= _totals(found, counts, pieces, context)
-    modes = [_mode_columns(found, each, holders, placed.pp.astype(np.float64)) for each in rates]
-    moving = {key for key in found if key[0].startswith("migration_s")}
-    empty = {key for key in found if key[0] in WORK_PARTS and not found[key].any()}
-    if not any(found[key].any() for key in moving):
-        empty |= moving
-    base = {key: values for key, values in found.items() if _runs_read(key) and key not in empty}
-    pairs = _pair_columns(costs, tree, moves, counts, found) if placed.paired.any() else {}
-    return [base, pairs, *modes]
+    return found | _totals(found, counts, pieces, context)
 
 
 def _moves(
@@ -163,14 +139,6 @@ def _pair_columns(
     }
     pairs["hidden_s", "all"] = np.asarray(sum(n * most for n, most in zip(counts, hidden, strict=True)))
     return pairs | {(name, n): found[name, n] for n in range(len(counts)) for name in ("split_s", "covering_s")}
-
-
-def even_blocks(n: int, size: int) -> Iterator[slice]:
-    """Even parts of about `size` of n rows."""
-    number = max(1, round(n / size)) if n else 0
-    edges = [n * i // number for i in range(number + 1)] if number else []
-    for start, end in pairwise(edges):
-        yield slice(start, end)
 
 
 def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:

@@ -20,7 +20,7 @@ from tests.support.figures import report
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
-RUNS = 5  # the fastest counts: whatever else the machine does only adds time
+RUNS, SWEEPS = 5, 10  # the fastest counts: whatever else the machine does only adds time
 TOP = 1000
 NO_MODES = {"reuse_fp32_param": "off", "swap_optimizer": "off", "virtual_optimizer": "off"}
 # Changes of the spec for Pangu Ultra MoE on 6144 cards that make spaces of about 10^5 to 10^6.5 candidates.
@@ -53,7 +53,7 @@ def sweep_speed(spec: Spec, case: str) -> None:
     prepared = planner.prepare(spec)
     context = prepared.context
     rates, millions = [], []
-    for _ in range(RUNS):
+    for _ in range(SWEEPS):
         forget_tables()
         started = time.process_time()
         grid = candidate_grid(spec.search, context, prepared.profile, prepared.choice)
