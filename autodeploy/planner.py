@@ -19,6 +19,7 @@ from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.batch_tolerance import best_batch
+from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.place import place as place_candidate
@@ -169,28 +170,31 @@ def plan(
     """
     started = time.monotonic()
     prepared = _with_best_batch(prepare(spec))
-    searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context, should_cancel)
-    enumerated_s = time.monotonic() - started
-    report = _Reporter(progress, started, searched)
-    report.enumerated()
-    stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
-    frontier = _best(spec, searched, report, stop, alone=alone)
-    price = _price_of_target(prepared, frontier, stop)
-    result = finish(
-        prepared.spec,
-        prepared.profile,
-        prepared.context,
-        searched,
-        frontier,
-        prepared.identity,
-        search_id=search_id,
-        created_at=created_at,
-        timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
-        out_of_time=stop.out_of_time,
-        unrestricted=price,
-        should_cancel=stop,
-        alone=alone,
-    )
+    with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity) as beside:
+        if not alone:
+            beside.begin()
+        searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context, should_cancel)
+        enumerated_s = time.monotonic() - started
+        report = _Reporter(progress, started, searched)
+        report.enumerated()
+        stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
+        frontier = _best(spec, searched, report, stop, alone=alone)
+        price = _price_of_target(prepared, frontier, stop)
+        result = finish(
+            prepared.spec,
+            prepared.profile,
+            prepared.context,
+            searched,
+            frontier,
+            prepared.identity,
+            search_id=search_id,
+            created_at=created_at,
+            timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
+            out_of_time=stop.out_of_time,
+            unrestricted=price,
+            should_cancel=stop,
+            beside=None if alone else beside,
+        )
     result = _with_runs(prepared, result, should_cancel=stop)
     report.finished(result)
     return result

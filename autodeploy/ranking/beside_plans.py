@@ -1,34 +1,57 @@
-"""What stands beside the plans of a search, whatever they are: the usual start, and what divisibility costs."""
+"""What stands beside the plans of a search, whatever they are: the usual start, and what other sizes would give."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.ranking.divisibility import divisibility_warnings
+from autodeploy.ranking.divisibility import NearRates, near_rates
 from autodeploy.ranking.reference import usual_start
+from autodeploy.solver.companion import Begun, Companion
+from autodeploy.solver.effort import cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.plans import Identity
-    from autodeploy.solver.search_space import Searched
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
 
 
 class BesidePlans:
-    """Computes it; a second process may, while the plans themselves are made."""
+    """Found by a second process while the space is searched, where there is one; else when it is asked for."""
 
-    def __init__(self, spec: Spec, profile: Profile, context: Context, searched: Searched, identity: Identity) -> None:
-        self._spec, self._profile, self._context = spec, profile, context
-        self._searched, self._identity = searched, identity
+    def __init__(self, spec: Spec, profile: Profile, context: Context, identity: Identity) -> None:
+        # It ends when its answer is there, also where the search is cancelled.
+        self._companion = Companion(_Finder(spec, profile, context, identity), beside=cores() > 1, should_cancel=None)
+        self._begun: Begun[tuple[Plan | None, NearRates]] | None = None
+
+    def __enter__(self) -> BesidePlans:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._companion.close()
+
+    def begin(self) -> None:
+        """Start on it, where that keeps nobody waiting."""
+        if self._companion.beside:
+            self._begun = self._companion.begin(_Finder.found)
+
+    def found(self) -> tuple[Plan | None, NearRates]:
+        """The plan that people launch first, and the rates of batches and numbers of cards near the spec's."""
+        found = (self._begun or self._companion.begin(_Finder.found)).result()
+        assert found is not None  # nobody cancels it
+        return found
+
+
+class _Finder:
+    def __init__(self, spec: Spec, profile: Profile, context: Context, identity: Identity) -> None:
+        self._spec, self._profile, self._context, self._identity = spec, profile, context, identity
         self.stopped: Callable[[], bool] = lambda: False
 
-    def found(self) -> tuple[Plan | None, list[str]]:
-        """The plan that people launch first, and warnings that name a batch or cards that divide better."""
+    def found(self) -> tuple[Plan | None, NearRates]:
         return (
             usual_start(self._spec, self._profile, self._context, self._identity),
-            divisibility_warnings(self._spec, self._profile, self._context, self._searched),
+            near_rates(self._spec, self._profile, self._context),
         )

@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from autodeploy.evaluation.sweep import sweep_tree
-from autodeploy.solver.search_space import Searched, legal_tree, variant
+from autodeploy.solver.search_space import legal_tree, variant
 from autodeploy.strategies.feature_choice import choose_features
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.spec import Spec
+    from autodeploy.workload.operators import Floats
     from hardware_profiles.profile import Profile
 
 WORTH = 0.03  # relative gain in tokens per second and card below which no warning is given
 
 
-def divisibility_warnings(spec: Spec, profile: Profile, context: Context, searched: Searched) -> list[str]:
-    """Warnings that name the batch and the card count that recover what divisibility loses."""
-    here = _rate(searched.swept.repaired_s, context)
+class NearRates(NamedTuple):
+    """Tokens per second and card of the fastest candidate, by a batch and by a number of cards near the spec's."""
+
+    batches: dict[int, float]
+    cards: dict[int, float]
+
+
+def near_rates(spec: Spec, profile: Profile, context: Context) -> NearRates:
+    """Rates that the warnings compare with the spec's own."""
+    batches = _near_batches(context.global_batch, context.world)
+    may_idle = spec.cluster.blocks is None or spec.cluster.use == "at_most"
+    cards = _near_cards(context.num_npus, profile.npus_per_node) if may_idle else []
+    return NearRates(
+        {batch: best_rate(spec, profile, context.num_npus, batch) for batch in batches},
+        {count: best_rate(spec, profile, count, context.global_batch) for count in cards},
+    )
+
+
+def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats) -> list[str]:
+    """Warnings that name the batch and the card count that recover what divisibility loses.
+
+    repaired_s : step times of the swept candidates, of which the fastest sets the rate without a change [n].
+    """
+    here = rate(repaired_s, context)
     if here <= 0.0:
         return []
-    options: list[tuple[float, str]] = []
-    for batch in _near_batches(context.global_batch, context.world):
-        gain = best_rate(spec, profile, context.num_npus, batch) / here - 1.0
-        options.append((gain, f"a global batch of {batch:,} instead of {context.global_batch:,}"))
-    best_batch = max(options, default=(0.0, ""))
-    cards = []
-    if spec.cluster.blocks is None or spec.cluster.use == "at_most":
-        for count in _near_cards(context.num_npus, profile.npus_per_node):
-            gain = best_rate(spec, profile, count, context.global_batch) * count / (here * context.num_npus) - 1.0
-            cards.append((gain, f"{count:,} cards instead of {context.num_npus:,}"))
-    best_cards = max(cards, default=(0.0, ""))
-    found = [text for gain, text in (best_batch, best_cards) if gain > WORTH]
+    batches = [
+        (found / here - 1.0, f"a global batch of {batch:,} instead of {context.global_batch:,}")
+        for batch, found in near.batches.items()
+    ]
+    cards = [
+        (found * count / (here * context.num_npus) - 1.0, f"{count:,} cards instead of {context.num_npus:,}")
+        for count, found in near.cards.items()
+    ]
+    best = [max(options, default=(0.0, "")) for options in (batches, cards)]
+    found = [text for gain, text in best if gain > WORTH]
     if not found:
         return []
-    gain = max(best_batch[0], best_cards[0])
+    gain = max(gain for gain, _ in best)
     return [f"the batch divides badly among the cards: {' or '.join(found)} would train up to {gain:.0%} faster"]
 
 
-def _rate(step_s: np.ndarray, context: Context) -> float:
+def rate(step_s: Floats, context: Context) -> float:
     """Tokens per second and card of the fastest candidate."""
     if not len(step_s) or not np.isfinite(step_s).any():
         return 0.0
@@ -53,7 +73,7 @@ def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
     choice = choose_features(spec.search, spec.model, profile.name)
     near = variant(spec, profile, choice, num_npus, batch)
     legal, _ = legal_tree(spec.search, near, profile, choice)
-    return _rate(sweep_tree(legal, near, parts=False).repaired_s, near)
+    return rate(sweep_tree(legal, near, parts=False).repaired_s, near)
 
 
 def _near_batches(batch: int, world: int) -> list[int]:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.ranking.beside_plans import BesidePlans
+from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation, memory_explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.robust import TOP, at_corners
 from autodeploy.ranking.uncertainty import tied
-from autodeploy.solver.companion import Companion
 from autodeploy.solver.effort import cores
 from autodeploy.solver.solution import OPTIMAL_GAP
 from autodeploy.specs.planset import (
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.ranking.beside_plans import BesidePlans
     from autodeploy.solver.frontier import Frontier
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.search import SearchSpec
@@ -76,23 +76,23 @@ def finish(
     out_of_time: bool,
     unrestricted: Unrestricted,
     should_cancel: Callable[[], bool] | None = None,
-    alone: bool = False,
+    beside: BesidePlans | None = None,
 ) -> PlanSet:
-    """Rank, explain and certify what the search found; `alone` without what stands beside the plans."""
-    beside = BesidePlans(spec, profile, context, searched, identity)
-    # It ends when its answer is there, also where the search was cancelled.
-    with Companion(beside, beside=cores() > 1, should_cancel=None) as companion:
-        begun = companion.begin(BesidePlans.found) if frontier.best and not alone else None
-        plans, robust = _at_their_worst(
-            plans_of_solved(frontier.best, spec, identity), frontier, spec, profile, should_cancel
-        )
-        reference, divided = (begun.result() if begun else None) or (None, [])
+    """Rank, explain and certify what the search found; without `beside` the plans stand alone."""
+    plans, robust = _at_their_worst(
+        plans_of_solved(frontier.best, spec, identity), frontier, spec, profile, should_cancel
+    )
+    reference: Plan | None = None
+    divided: list[str] = []
+    if frontier.best and beside is not None:
+        reference, near = beside.found()
+        divided = divisibility_warnings(context, near, searched.swept.repaired_s)
     bound = _bound(frontier, spec.search.objective)
     ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
     gap = ranked[0].gap if ranked else None
     proved = gap is not None and gap <= OPTIMAL_GAP
     infeasible: Infeasible | None = None
-    if not ranked and not frontier.cancelled and not alone:
+    if not ranked and not frontier.cancelled and beside is not None:
         infeasible = why_infeasible(spec, profile, context, searched)
     enumerate_s, solve_s, started = timing
     return PlanSet(
@@ -120,7 +120,7 @@ def finish(
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
         robust=robust,
-        features_off={} if alone else choose_features(spec.search, spec.model, profile.name).off_everywhere,
+        features_off={} if beside is None else choose_features(spec.search, spec.model, profile.name).off_everywhere,
         warnings=(
             *_batch_note(spec, context),
             *_mode_note(spec),
