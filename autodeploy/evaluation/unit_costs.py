@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
+_NAMES: dict[type, tuple[str, ...]] = {}  # of the types that were asked for
 MODULE = -1  # place of the prediction module among the layers
 LEVELLERS = frozenset({"expert_migration", "mutual_routing"})
 """Features that change nothing but which rank holds which experts."""
@@ -72,9 +73,17 @@ def each_array(value: T, change: Callable[[Array], Array]) -> T:
         return {k: each_array(v, change) for k, v in value.items()}  # type: ignore[return-value]
     if isinstance(value, tuple):
         return tuple(each_array(v, change) for v in value)  # type: ignore[return-value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{f.name: each_array(getattr(value, f.name), change) for f in fields(value)})
+    if names := _names(value):
+        return type(value)(**{name: each_array(getattr(value, name), change) for name in names})
     return value
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Fields of a dataclass; none of other values."""
+    kind = type(value)
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+    return _NAMES[kind]
 
 
 def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
@@ -302,7 +311,7 @@ def _each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> 
         return {k: _each_pair(first[k], second[k], change) for k in first if k in second}  # type: ignore[return-value]
     if isinstance(first, tuple) and isinstance(second, tuple):
         return tuple(_each_pair(a, b, change) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
-    if is_dataclass(first) and not isinstance(first, type):
-        pairs = {f.name: (getattr(first, f.name), getattr(second, f.name)) for f in fields(first)}
+    if names := _names(first):
+        pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
         return type(first)(**{name: _each_pair(a, b, change) for name, (a, b) in pairs.items()})
     return first

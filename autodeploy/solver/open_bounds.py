@@ -126,8 +126,7 @@ class OpenBounds:
 
     def rests_on(self, without: list[int]) -> str:
         """The relaxation behind the least bound of all candidates but some; "" when there are none."""
-        bounds_s = self.bounds_s.copy()
-        bounds_s[without] = np.inf
+        bounds_s = self._others(without)
         return RELAXATIONS[self._rests_on[np.argmin(bounds_s)]] if len(without) < len(bounds_s) else ""
 
     def _raise(self, rows: Ints, bounds_s: Floats, relaxation: int) -> None:
@@ -137,9 +136,13 @@ class OpenBounds:
 
     def least_s(self, without: list[int]) -> float:
         """The least bound of all candidates but some; inf when there are none."""
-        rest = np.ones(len(self.bounds_s), dtype=np.bool_)
-        rest[without] = False
-        return float(self.bounds_s[rest].min()) if rest.any() else float("inf")
+        return float(self._others(without).min(initial=np.inf))
+
+    def _others(self, without: list[int]) -> Floats:
+        """The bounds, those of some candidates out of reach."""
+        bounds_s = self.bounds_s.copy()
+        bounds_s[without] = np.inf
+        return bounds_s
 
     def below(self, high_s: float) -> int:
         """How many candidates may be faster than this."""

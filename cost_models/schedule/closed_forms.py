@@ -104,8 +104,7 @@ def closed_form_s(
             way = np.ascontiguousarray(reach[:, -1])
             terms.append(interleaved_excursions_s(way, ahead, m, stages, chunks, size, waits, first, last))
     through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * least[:, 0] * (pp > 1)
-    slowest = forward_s.max(axis=(1, 2)), backward_s.max(axis=(1, 2))
-    through += [waiting_s(m, stages, chunks, waits, *each) for each in zip(*slowest, strict=True)]
+    through += waiting_s(m, stages, chunks, waits, forward_s.max(axis=(1, 2)), backward_s.max(axis=(1, 2)))
     return PathTerms(
         np.append(work, work[:, -1:], axis=1),
         np.append(ramp + np.stack(terms, axis=1), (through - work[:, -1])[:, None], axis=1),

@@ -109,13 +109,24 @@ def interleaved_excursions_s(
 
 
 @compiled
-def waiting_s(micro_batches: float, pp: float, vpp: float, waits: bool, forward_s: float, backward_s: float) -> float:
+def _waiting_s(micro_batches: float, pp: float, vpp: float, waits: bool, forward_s: float, backward_s: float) -> float:
     """One micro batch waits at the slowest chunk for all the others: in the forward or in the backward pass.
 
     In both when all forwards come before all backwards (`waits`: interleaved, with M <= P).
     """
     both = waits and vpp > 1 and micro_batches <= pp
     return (micro_batches - 1.0) * (forward_s + backward_s if both else max(forward_s, backward_s))
+
+
+@compiled
+def waiting_s(
+    micro_batches: float, pp: float, vpp: float, waits: bool, forward_s: Floats, backward_s: Floats
+) -> Floats:
+    """What a micro batch waits for the others [n] at chunks whose passes take forward_s and backward_s [n]."""
+    found = np.empty(len(forward_s))
+    for row in range(len(forward_s)):
+        found[row] = _waiting_s(micro_batches, pp, vpp, waits, forward_s[row], backward_s[row])
+    return found
 
 
 @compiled
@@ -223,7 +234,7 @@ def longest_paths(
         forward = _slowest_s(row, stages, first_forward_s, last_forward_s)
         backward = _slowest_s(row, stages, first_backward_s, last_backward_s)
         through = _through_s(row, stages, chunks, least, forward_s, backward_s)
-        beside = through + waiting_s(m, stages, chunks, waits, forward, backward) - work
+        beside = through + _waiting_s(m, stages, chunks, waits, forward, backward) - work
         if work + beside > total:
             best_work[row], best_beside[row], best_stage[row] = work, beside, stages - 1.0
     return best_work, best_beside, best_stage
