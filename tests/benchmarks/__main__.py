@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import resource
 import time
+from functools import partial
 from pathlib import Path
 
 from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_file
 from tests.benchmarks.inner import greedy_devices, inner_problems
-from tests.benchmarks.sweep_speed import cold_start, growth, sweep_speed
+from tests.benchmarks.sweep_speed import SweepSpeed, cold_start, growth
 from tests.support.figures import report
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -37,12 +38,14 @@ def plan_times() -> None:
 def main() -> None:
     """All figures."""
     cold_start()
-    for case in (LARGE, "deepseek_v3_cloudmatrix_384"):
-        sweep_speed(read_spec_file(EXAMPLES / f"{case}.yaml"), case)
-    growth(read_spec_file(EXAMPLES / f"{LARGE}.yaml"), LARGE)
-    plan_times()
-    inner_problems()
-    greedy_devices()
+    sweeps = [SweepSpeed(read_spec_file(EXAMPLES / f"{case}.yaml"), case) for case in (LARGE, PLANNED[0])]
+    large = read_spec_file(EXAMPLES / f"{LARGE}.yaml")
+    for others in (partial(growth, large, LARGE), plan_times, inner_problems, greedy_devices):
+        for sweep in sweeps:
+            sweep.measure()
+        others()
+    for sweep in sweeps:
+        sweep.report()
     for who, name in ((resource.RUSAGE_SELF, "the_process"), (resource.RUSAGE_CHILDREN, "its_second_process")):
         peak = resource.getrusage(who).ru_maxrss / 2**20
         report(f"peak_memory_of_{name}", peak, "GiB", "all of the above")
