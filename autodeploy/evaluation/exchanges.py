@@ -141,31 +141,31 @@ def exchange_times(
     for exchange in table.exchanges:
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         balance, same = features.balance, (exchange, groups, shard, machine, features, table)
-        work = (machine, features, operators, windows, rows, shard, pieces)
-        if lane == "ep":
-            even = uneven = prices.once((exchange, balance.mean_exchange), _once_s, *same, busiest=False)
-            if exchange.name not in HOT:
-                uneven = prices.once((exchange, *balance.busiest), _once_s, *same, busiest=True)
-            shown = busiest = _exposed_passes(exchange, even, *work)
-            if uneven is not even:
-                busiest = _exposed_passes(exchange, uneven, *work)
-        else:
-            even = uneven = prices.once((exchange,), _once_s, *same, busiest=False)
-            beside = operators.get(exchange.beside), operators.get(CORE)
-            shown = busiest = prices.once((exchange, *beside), _exposed_passes, exchange, even, *work)
+        of = (exchange, balance.mean_exchange) if lane == "ep" else (exchange,)
+        even = uneven = prices.once(of, _once_s, *same, busiest=False)
+        if lane == "ep" and exchange.name not in HOT:
+            uneven = prices.once((exchange, *balance.busiest), _once_s, *same, busiest=True)
         if exchange.kind in once:
             once[exchange.kind] = once[exchange.kind] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
+        work = (machine, features, operators, windows, rows, shard, pieces)
+        beside = operators.get(exchange.beside), operators.get(CORE)
         seen = []
         for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
-            exposed[lane, back] = exposed[lane, back] + shown[back] * count
-            if busiest is not shown:
-                extra[back] = extra[back] + (busiest[back] - shown[back]) * count
+            if lane == "ep":
+                shown = busiest = _exposed_once(exchange, even, *work, back=back)
+                if uneven is not even:
+                    busiest = _exposed_once(exchange, uneven, *work, back=back)
+                    extra[back] = extra[back] + (busiest - shown) * count
+            else:
+                alike = (exchange, *beside, back)
+                shown = busiest = prices.once(alike, _exposed_once, exchange, even, *work, back=back)
+            exposed[lane, back] = exposed[lane, back] + shown * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
-            seen.append(np.asarray(busiest[back] * count))
+            seen.append(np.asarray(busiest * count))
             if exchange.kind in once:
-                behind[exchange.kind, back] = np.asarray((uneven - busiest[back]) * count)
+                behind[exchange.kind, back] = np.asarray((uneven - busiest) * count)
         each.append(OneExchange(exchange, uneven, *seen))
     return ExchangeTimes(
         forward_s=forward_s,
@@ -273,22 +273,6 @@ def expert_s(
         )
         found = np.where(dispatcher == HIERARCHICAL, stepped, found)
     return np.asarray(found)
-
-
-def _exposed_passes(
-    exchange: Exchange,
-    seconds: Floats,
-    machine: Machine,
-    features: ExchangeFeatures,
-    operators: dict[str, OperatorTime],
-    windows: tuple[Floats, Floats, Floats],
-    rows: dict[str, Operator],
-    shard: Sharding,
-    pieces: dict[str, Floats],
-) -> tuple[Floats, Floats]:
-    """`_exposed_once` in the forward and in the backward pass."""
-    work = (machine, features, operators, windows, rows, shard, pieces)
-    return _exposed_once(exchange, seconds, *work, back=False), _exposed_once(exchange, seconds, *work, back=True)
 
 
 def _exposed_once(
