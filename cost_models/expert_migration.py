@@ -68,8 +68,8 @@ def greedy_placement(loads: Floats, nodes: int, ranks: int, order: Ints | None =
 
 
 def heaviest_first(loads: Floats) -> Ints:
-    """Experts of every layer by load [layers, experts], of equals the first first."""
-    return np.argsort(-loads, axis=1, kind="stable")
+    """Experts of every layer by load [..., experts], of equals the first first."""
+    return np.argsort(-loads, axis=-1, kind="stable")
 
 
 @compiled
@@ -147,8 +147,7 @@ def _predicted(series: LoadSeries, interval: int) -> _Predicted:
     came, expected = loads[1:], np.stack(predictions[:-1])
     error = float(np.abs(expected - came).sum()) / max(float(came.sum()), LEAST)
     wanted = expected[due]
-    order = heaviest_first(wanted.reshape(-1, series.experts))
-    return _Predicted(came, wanted, order.reshape(wanted.shape), due, error)
+    return _Predicted(came, wanted, heaviest_first(wanted), due, error)
 
 
 def _followed(predicted: _Predicted, nodes: int, ranks: int, least_drop: float) -> Migration:

@@ -61,18 +61,14 @@ def contiguous(layers: int, experts: int, ranks: int) -> Ints:
 
 
 def loads_of_ranks(loads: Floats, placement: Ints, ranks: int) -> Floats:
-    """Load of every rank [..., layers, ranks] of loads [..., layers, experts], under the rank of every expert.
-
-    placement : [layers, experts], or of every row its own, as the loads.
-    """
-    experts = loads.shape[-1]
-    held = np.ascontiguousarray(placement.reshape(-1, experts))
-    return _summed(np.ascontiguousarray(loads.reshape(-1, experts)), held, ranks).reshape(*loads.shape[:-1], ranks)
+    """Load of every rank [..., layers, ranks] under a placement [layers, experts]."""
+    rows = np.ascontiguousarray(loads.reshape(-1, loads.shape[-1]))
+    return _summed(rows, np.ascontiguousarray(placement), ranks).reshape(*loads.shape[:-1], ranks)
 
 
 @compiled
 def _summed(loads: Floats, placement: Ints, ranks: int) -> Floats:
-    """Loads of ranks [n, ranks] of loads of experts [n, experts]; placements [k, experts] hold for every k-th row."""
+    """Loads of ranks [n, ranks] of loads of experts [n, experts]; row n has placement n modulo k [k, experts]."""
     found = np.zeros((len(loads), ranks))
     for row in range(len(loads)):
         held = row % len(placement)

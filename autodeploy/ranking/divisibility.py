@@ -42,7 +42,7 @@ def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats)
 
     repaired_s : step times of the swept candidates, of which the fastest sets the rate without a change [n].
     """
-    here = rate(repaired_s, context)
+    here = _rate(repaired_s, context)
     if here <= 0.0:
         return []
     batches = [
@@ -61,7 +61,7 @@ def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats)
     return [f"the batch divides badly among the cards: {' or '.join(found)} would train up to {gain:.0%} faster"]
 
 
-def rate(step_s: Floats, context: Context) -> float:
+def _rate(step_s: Floats, context: Context) -> float:
     """Tokens per second and card of the fastest candidate."""
     if not len(step_s) or not np.isfinite(step_s).any():
         return 0.0
@@ -73,7 +73,7 @@ def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
     choice = choose_features(spec.search, spec.model, profile.name)
     near = variant(spec, profile, choice, num_npus, batch)
     legal, _ = legal_tree(spec.search, near, profile, choice)
-    return rate(sweep_tree(legal, near, parts=False).repaired_s, near)
+    return _rate(sweep_tree(legal, near, parts=False).repaired_s, near)
 
 
 def _near_batches(batch: int, world: int) -> list[int]:
