@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
-    from autodeploy.solver.stage_choices import Chunks, StageChoices
+    from autodeploy.solver.stage_choices import Chunks, StageChoices, StageTimes
 
 
 LOOKED = 20
@@ -25,9 +25,9 @@ LOOKED = 20
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One way to fill one stage: its layers, its times (lower bounds unless exact) and its tail.
+    """One way to fill one stage: its layers, the times that its passes take at least, and its tail.
 
-    extra_s is time that its options add somewhere in its chunks, at least.
+    extra_s is time that its options add somewhere in its chunks besides, at least.
     """
 
     stage: int
@@ -60,11 +60,49 @@ def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: 
         for looked, chunks in enumerate(fillings):
             if len(mine) > most or looked > LOOKED * max(most, 50):
                 return None
-            for column in _of(problem, choices, stage, chunks, upper_s, whole):
-                if _lower_s(problem, column, whole) < upper_s:
-                    mine.append(column)
+            column = _of(problem, stage, chunks, choices.bare(stage, chunks))
+            if column is not None and _lower_s(problem, column, whole) < upper_s:
+                mine.append(column)
         found.append(mine)
+    found = _in_company(problem, found)
+    if problem.vpp == 1:
+        tight = [[_of(problem, c.stage, c.chunks, choices.least(c.stage, c.chunks)) for c in mine] for mine in found]
+        found = [[c for c in mine if c is not None and _lower_s(problem, c, whole) < upper_s] for mine in tight]
+        found = _in_company(problem, found)
     return found if sum(map(len, found)) <= most else None
+
+
+def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[Column]]:
+    """Columns that leave the other stages no more layers than those can hold, and no fewer than they must.
+
+    With one chunk a stage also: of layers that follow each other from where the stages before can end.
+    """
+    if not all(found):
+        return [[] for _ in found]
+    held = [[sum(map(sum, column.chunks)) for column in mine] for mine in found]
+    most, least = [max(sizes) for sizes in held], [min(sizes) for sizes in held]
+    until = np.concatenate([np.zeros((1, len(problem.layers)), dtype=np.int64), _layers_until(problem)])
+    kept: list[list[Column]] = []
+    for stage, (mine, sizes) in enumerate(zip(found, held, strict=True)):
+        some: list[Column] = []
+        for column, size in zip(mine, sizes, strict=True):
+            rest = problem.total_layers - size
+            fits = sum(least) - least[stage] <= rest <= sum(most) - most[stage]
+            if fits and problem.vpp == 1:
+                first = max(sum(least[:stage]), rest - sum(most[stage + 1 :]))
+                last = min(sum(most[:stage]), rest - sum(least[stage + 1 :]))
+                between = until[first + size : last + size + 1] - until[first : last + 1]
+                fits = bool((between == column.chunks[0]).all(axis=1).any())
+            if fits:
+                some.append(column)
+        kept.append(some)
+    return kept
+
+
+def _layers_until(problem: InnerProblem) -> Ints:
+    """Layers of each class among the first 1, 2, ... layers of the model [layers, classes]."""
+    order = np.repeat(np.arange(len(problem.layers)), problem.layers)
+    return np.cumsum(order[:, None] == np.arange(len(problem.layers)), axis=0)
 
 
 def _cap(problem: InnerProblem, stage: int, upper_s: float) -> int:
@@ -143,30 +181,13 @@ def _mixes(layers: tuple[int, ...], most: int, before: int) -> Iterator[tuple[in
             yield mix
 
 
-def _of(
-    problem: InnerProblem, choices: StageChoices, stage: int, chunks: Chunks, upper_s: float, whole: float
-) -> list[Column]:
+def _of(problem: InnerProblem, stage: int, chunks: Chunks, times: StageTimes | None) -> Column | None:
+    """The column of a filling that takes `times`; None when no options make it fit."""
+    if times is None:
+        return None
     tail = sum(n * c.tail_s for chunk in chunks for n, c in zip(chunk, problem.classes, strict=True))
     tail += sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
-    quick = choices.bare(stage, chunks)
-    if quick is None:
-        return []
-    bare = Column(stage, chunks, quick.base_forward_s, quick.base_backward_s, quick.hidden_pair_s, quick.extra_s, tail)
-    if quick.exact and choices.mask is None:
-        return [bare]
-    if not _lower_s(problem, bare, whole) < upper_s:
-        return []
-    if choices.mask is None and problem.vpp > 1:
-        return [bare]
-    choice = choices.get(stage, chunks)
-    if choice is None:
-        return []
-    if choice.exact:
-        return [
-            Column(stage, chunks, forward, backward, choice.hidden_pair_s, 0.0, tail)
-            for forward, backward in zip(choice.forward_s, choice.backward_s, strict=True)
-        ]
-    return [replace(bare, extra_s=choice.extra_s)]
+    return Column(stage, chunks, times.forward_s, times.backward_s, times.hidden_pair_s, times.extra_s, tail)
 
 
 def layout_of(problem: InnerProblem, chosen: list[Column]) -> Ints:

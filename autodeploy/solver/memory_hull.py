@@ -1,4 +1,4 @@
-"""At which prices of a byte it pays a layer to free more: the corners of what its memory choices can do.
+"""What memory choices can do at best: at which prices of a byte it pays a layer to free more, and what bytes cost.
 
 Points are (bytes freed, seconds added) of legal sets of choices. A price times bytes less seconds is largest at a
 corner of their lower convex hull, so a bound over all prices is reached at the slopes between corners.
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.solver.memory_options import conflicts
+from autodeploy.solver.rivals import rivals
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.evaluation.inner_problem import Floats
+    from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
     from autodeploy.solver.rivals import Rivals
     from autodeploy.solver.stage_bound import Choices
 
@@ -32,6 +35,39 @@ def prices(choices: Iterable[Choices]) -> Floats:
         if not found or price > found[-1] * NEAR:
             found.append(price)
     return np.array([price for price in found if price > 0.0], dtype=np.float64)
+
+
+def least_extra_s(options: tuple[MemoryOption, ...], layers: Ints, need_bytes: float) -> float:
+    """Seconds that any option counts add which free need_bytes of `layers` [classes]; inf when none free as much.
+
+    A layer may be part of one corner and part of the next, and swaps are never waited for: a relaxation.
+    """
+    price, freed, layer_class = _edges(options)
+    offered = freed * layers[layer_class]
+    if need_bytes > offered.sum() * (1.0 + 1e-9):
+        return float("inf")
+    return float(np.clip(need_bytes - (np.cumsum(offered) - offered), 0.0, offered) @ price)
+
+
+@lru_cache(maxsize=512)
+def _edges(options: tuple[MemoryOption, ...]) -> tuple[Floats, Floats, Ints]:
+    """Of all classes' hulls, the cheapest byte first: seconds a byte, bytes of one layer, layer class [edges]."""
+    found = [
+        ((b[1] - a[1]) / (b[0] - a[0]), b[0] - a[0], number)
+        for number in {option.layer_class for option in options}
+        for a, b in pairwise(_corners_of_class(options, number))
+    ]
+    columns = np.array(sorted(found), dtype=np.float64).reshape(-1, 3).T
+    return columns[0], columns[1], columns[2].astype(np.int64)
+
+
+def _corners_of_class(options: tuple[MemoryOption, ...], layer_class: int) -> list[Point]:
+    mine, compete = [i for i, option in enumerate(options) if option.layer_class == layer_class], conflicts(options)
+    return _corners_of(
+        tuple(options[i].saved_bytes for i in mine),
+        tuple(options[i].extra_backward_s for i in mine),
+        rivals(len(mine), lambda a, b: mine[b] in compete[mine[a]]),
+    )
 
 
 def _corners(choices: Choices) -> list[Point]:

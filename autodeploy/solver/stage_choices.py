@@ -17,33 +17,28 @@ from autodeploy.evaluation.inner_problem import (
     stage_bytes,
 )
 from autodeploy.solver.bounds import most_saved
-from autodeploy.solver.memory_options import Frontier, TooManyCounts, num_branches, stage_frontier
+from autodeploy.solver.memory_hull import least_extra_s
 from autodeploy.solver.nested_options import nested_frontier
+from autodeploy.solver.stage_program import StageProgram, SwapWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_POINTS = 64
-MOST_BRANCHES = 2000
-"""Combinations of competing options of a stage beyond which counts are proposed and not all compared."""
+"""Counts that are looked at in full, of those that a stage with several chunks proposes."""
 Chunks = tuple[tuple[int, ...], ...]  # layers of each class in each chunk of a stage
 
 
 @dataclass(frozen=True, eq=False)
-class StageChoice:
-    """One stage with given layers: undominated option counts that fit.
+class StageTimes:
+    """What one stage with given layers takes at least, whatever counts make it fit.
 
-    applied [points, options]; forward_s, backward_s [points, vpp] with them; base_forward_s, base_backward_s [vpp],
-    hidden_pair_s [vpp, vpp] without any option; extra_s: no choice adds less time to the stage, over all its chunks.
-    exact: every choice that fits is matched or beaten, chunk by chunk, by one of the points. Points come in order of
-    their total time.
+    forward_s, backward_s [vpp]; hidden_pair_s [vpp, vpp] without any option; extra_s: added to one pass or the other
+    of its chunks besides. exact: some counts take just that.
     """
 
-    applied: Ints
     forward_s: Floats
     backward_s: Floats
-    base_forward_s: Floats
-    base_backward_s: Floats
     hidden_pair_s: Floats
     extra_s: float
     exact: bool
@@ -51,68 +46,76 @@ class StageChoice:
 
 @dataclass(frozen=True, eq=False)
 class _Bare:
-    """All stages with the same layers and no option."""
+    """All stages with the same layers and no option: times by stage, bytes above the limit [pp, moments]."""
 
     forward_s: Floats
     backward_s: Floats
     hidden_pair_s: Floats
     missing_bytes: Floats
 
+    def times(self, stage: int, *, extra_s: float = 0.0, exact: bool) -> StageTimes:
+        """Of one stage."""
+        return StageTimes(self.forward_s[stage], self.backward_s[stage], self.hidden_pair_s[stage], extra_s, exact)
+
 
 class StageChoices:
-    """Option choices of a problem by (stage, layers). With `mask` [options] the options are given: all on or off."""
+    """Option choices of a problem by (stage, layers). With `mask` [options] the options are given: all on or off.
+
+    With one chunk a stage an integer program chooses them and says what they add at least; with several chunks counts
+    are proposed.
+    """
 
     def __init__(self, problem: InnerProblem, mask: Ints | None = None) -> None:
         self.problem = problem
         self.mask = mask
         counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
         self.moments = counts.astype(np.float64)
-        self._choices: dict[tuple[int, Chunks], StageChoice | None] = {}
         self.stop: Callable[[], bool] | None = None  # polled between look-ups: the rest counts as not fitting
-        self._cheapest_ratio = min(
-            (o.extra_backward_s / o.saved_bytes for o in problem.options if o.saved_bytes > 0.0), default=0.0
-        )
+        self._saved = np.array([most_saved(problem.options, number) for number in range(len(problem.classes))])
         self._bare: dict[Chunks, _Bare] = {}
-        self._frontiers: dict[Chunks, Frontier] = {}
-        self._too_many: set[Chunks] = set()
-        self._with_mask: dict[Chunks, tuple[Ints, ChunkTimes, np.ndarray]] = {}
+        self._counts: dict[tuple[int, Chunks], Ints | None] = {}
+        self._programs: dict[tuple[int, Chunks], StageProgram] = {}
+        self._with_mask: dict[Chunks, tuple[ChunkTimes, np.ndarray]] = {}
 
-    def get(self, stage: int, chunks: Chunks) -> StageChoice | None:
-        """The stage's choices; None when no counts make the layers fit. Without points: none was found."""
-        key = (stage, chunks)
-        if key not in self._choices:
-            self._choices[key] = self._given(stage, chunks) if self.mask is not None else self._chosen(stage, chunks)
-        return self._choices[key]
+    def bare(self, stage: int, chunks: Chunks) -> StageTimes | None:
+        """A quick bound: times without options, and the least time that any options could add.
 
-    def bare(self, stage: int, chunks: Chunks) -> StageChoice | None:
-        """The stage without a frontier: times without options, and the least time that any options could add.
-
-        exact when it needs none; None when even the most that its layers can free isn't enough. With given options:
-        the same as `get`.
+        None when even the most that its layers can free isn't enough. With given options: their times, None when they
+        don't fit.
         """
         if self.mask is not None:
-            return self.get(stage, chunks)
+            return self._given(stage, chunks)
         bare = self._without_options(chunks)
         need = bare.missing_bytes[stage]
-        least = 0.0
-        if need.max() > 0.0:
-            layers = np.array(chunks, dtype=np.float64)
-            held = self.moments[stage] @ layers  # [moments, classes]
-            saved = np.array([most_saved(self.problem.options, c) for c in range(layers.shape[1])])
-            if (need > held @ saved * (1.0 + 1e-9)).any():
-                return None
-            least = float(np.max(need / np.maximum(self.moments[stage].max(axis=1), 1e-30))) * self._cheapest_ratio
-        none = np.zeros((1, len(self.problem.options)), dtype=np.int64)
-        forward, backward = bare.forward_s[stage], bare.backward_s[stage]
-        return StageChoice(
-            none,
-            forward[None],
-            backward[None],
-            forward,
-            backward,
-            bare.hidden_pair_s[stage],
-            max(0.0, least),
-            exact=bool(need.max() <= 0.0),
+        if need.max() <= 0.0:
+            return bare.times(stage, exact=True)
+        layers = np.array(chunks, dtype=np.int64)
+        if (need > self.moments[stage] @ layers @ self._saved * (1.0 + 1e-9)).any():
+            return None
+        # A byte counts most in the chunk that holds most micro batches.
+        most = np.maximum(self.moments[stage].max(axis=1), 1e-30)
+        extra_s = least_extra_s(self.problem.options, layers.sum(axis=0), float(np.max(need / most)))
+        return bare.times(stage, extra_s=extra_s, exact=False) if np.isfinite(extra_s) else None
+
+    def least(self, stage: int, chunks: Chunks) -> StageTimes | None:
+        """A tight bound for a stage with one chunk; None when no counts make its layers fit.
+
+        For x forward and y backward passes on a path, counts that add f and b seconds to them add
+        min(x, y) (f + b) + (x - y)⁺ f + (y - x)⁺ b: each of the three is at its own least here.
+        """
+        quick = self.bare(stage, chunks)
+        if quick is None or quick.exact or self.mask is not None:
+            return quick
+        program = self._program(stage, chunks)
+        both = program.least()
+        if both is None:
+            return None
+        forward, backward = program.least_forward_s(), program.least_backward_s()
+        return replace(
+            quick,
+            forward_s=quick.forward_s + forward,
+            backward_s=quick.backward_s + backward,
+            extra_s=max(0.0, both.added_s - forward - backward),
         )
 
     def complete(self, layout: Ints) -> tuple[Ints, np.ndarray]:
@@ -129,149 +132,97 @@ class StageChoices:
             if self.stop is not None and self.stop():
                 ok[row] = False
             if ok[row]:
-                choice = self.get(int(stage), as_chunks(layout[row, stage]))
-                if choice is None or not len(choice.applied):
+                counts = self._chosen(int(stage), as_chunks(layout[row, stage]))
+                if counts is None:
                     ok[row] = False
                 else:
-                    applied[row, stage] = choice.applied[0]
+                    applied[row, stage] = counts
         return applied, ok
 
-    def _given(self, stage: int, chunks: Chunks) -> StageChoice | None:
+    def _given(self, stage: int, chunks: Chunks) -> StageTimes | None:
         if chunks not in self._with_mask:
             layout = self._everywhere(chunks, 1)
             applied, _ = self.complete(layout)
             times = chunk_times(self.problem, layout, applied)
-            self._with_mask[chunks] = (applied[0], times, _stage_fits(self.problem, layout, applied)[0])
-        applied_to, times, fit = self._with_mask[chunks]
+            self._with_mask[chunks] = (times, _stage_fits(self.problem, layout, applied)[0])
+        times, fit = self._with_mask[chunks]
         if not fit[stage]:
             return None
-        forward, backward = times.forward_s[:, stage], times.backward_s[:, stage]
-        return StageChoice(
-            applied_to[stage : stage + 1],
-            forward,
-            backward,
-            forward[0],
-            backward[0],
-            times.hidden_pair_s[0, stage],
-            0.0,
-            exact=True,
+        return StageTimes(
+            times.forward_s[0, stage], times.backward_s[0, stage], times.hidden_pair_s[0, stage], 0.0, exact=True
         )
 
-    def _chosen(self, stage: int, chunks: Chunks) -> StageChoice | None:
-        bare = self._without_options(chunks)
-        base_forward, base_backward = bare.forward_s[stage], bare.backward_s[stage]
-        need = bare.missing_bytes[stage]
-        if need.max() <= 0.0:
-            none = np.zeros((1, len(self.problem.options)), dtype=np.int64)
-            return StageChoice(
-                none,
-                base_forward[None],
-                base_backward[None],
-                base_forward,
-                base_backward,
-                bare.hidden_pair_s[stage],
-                0.0,
-                exact=True,
+    def _chosen(self, stage: int, chunks: Chunks) -> Ints | None:
+        """Counts [options] that fit; None when there are none, or none were found."""
+        key = (stage, chunks)
+        if key not in self._counts:
+            found = np.zeros((0, len(self.problem.options)), dtype=np.int64)
+            hopeless = self.bare(stage, chunks) is None
+            if not hopeless and self.problem.vpp == 1:
+                best = self._program(stage, chunks).least()
+                if best is not None and best.counts is not None:
+                    found = self._fastest(stage, chunks, best.counts[None])
+            # The program's numbers are rounded: what it finds may miss the limit by a few bytes.
+            if not hopeless and not len(found):
+                found = self._proposed(stage, chunks)
+            self._counts[key] = found[0] if len(found) else None
+        return self._counts[key]
+
+    def _program(self, stage: int, chunks: Chunks) -> StageProgram:
+        """With one chunk a stage a byte freed counts at every moment, most at the one with most in flight."""
+        key = (stage, chunks)
+        if key not in self._programs:
+            bare, held = self._without_options(chunks), self.moments[stage, :, 0]
+            window = SwapWindow(
+                float(bare.forward_s[stage, 0]), float(bare.backward_s[stage, 0]), self.problem.host_link_bytes_per_s
             )
-        frontier = self._frontier(stage, chunks, need, bare)
-        link = self.problem.host_link_bytes_per_s
-        out = np.maximum(0.0, frontier.swap_bytes / link - base_forward.sum())
-        back = np.maximum(0.0, frontier.swap_bytes / link - base_backward.sum() - frontier.extra_s)
+            self._programs[key] = StageProgram(
+                self.problem.options,
+                chunks[0],
+                float((bare.missing_bytes[stage] / np.maximum(held, 1e-30)).max()),
+                # A pair gives swaps a longer window than its passes have.
+                None if self.problem.pairs else window,
+                self.problem.host_bytes_per_device / max(float(held.max()), 1e-30),
+            )
+        return self._programs[key]
+
+    def _proposed(self, stage: int, chunks: Chunks) -> Ints:
+        """Counts of a few sets of options [n, options] that fit, the fastest first."""
+        bare, problem = self._without_options(chunks), self.problem
+        need = bare.missing_bytes[stage]
+        layers = np.array(chunks, dtype=np.int64)
+        link = problem.host_link_bytes_per_s
+        window = min(float(bare.forward_s[stage].sum()), float(bare.backward_s[stage].sum()))
+        if np.isfinite(problem.host_bytes_per_device):
+            window = 0.0  # host memory is short: every swapped byte counts
+        shown = np.argsort(-need, kind="stable")[:2]  # its worst moments
+        if sum(o.swap_bytes * layers[:, o.layer_class].sum() for o in problem.options) > link * window:
+            shown = shown[:1]
+        frontier = nested_frontier(
+            problem.options, layers, self.moments[stage, shown], np.maximum(need[shown], 0.0), link * window
+        )
+        out = np.maximum(0.0, frontier.swap_bytes / link - bare.forward_s[stage].sum())
+        back = np.maximum(0.0, frontier.swap_bytes / link - bare.backward_s[stage].sum() - frontier.extra_s)
         added = frontier.extra_s + out + back
-        shown = self._worst_moments(need)[: frontier.saved.shape[1]]
-        # On the host at least what the least busy chunk holds; `_points` checks the rest.
+        # On the host at least what the least busy chunk holds; `_fastest` checks the rest.
         on_host = frontier.swap_bytes * self.moments[stage].min(axis=1).max()
         enough = (frontier.saved >= need[shown] * (1.0 - 1e-9)).all(axis=1)
-        rows = np.flatnonzero(enough & (on_host <= self.problem.host_bytes_per_device * (1.0 + 1e-9)))
-        proposed = self.problem.vpp == 1 and not self._listed(chunks)
-        bound = self.bare(stage, chunks) if proposed else None
-        if bound is None and (proposed or not len(rows)):
-            return None
-        # A pair gives swaps a longer window than its passes have.
-        shorter = frontier.extra_s if self.problem.pairs else added
-        least = float(shorter[rows].min()) if bound is None else bound.extra_s
+        rows = np.flatnonzero(enough & (on_host <= problem.host_bytes_per_device * (1.0 + 1e-9)))
         rows = rows[np.argsort(added[rows], kind="stable")]
-        if self.problem.vpp == 1:
-            rows = rows[_front(out[rows], (added - out)[rows])]
-        exact = self.problem.vpp == 1 and len(rows) <= MOST_POINTS and not proposed
-        exact &= not (self.problem.pairs and bool(frontier.swap_bytes.any()))
-        found = self._points(stage, chunks, bare, frontier.counts[rows[:MOST_POINTS]], least, exact=exact)
-        if not len(found.applied):
+        found = self._fastest(stage, chunks, frontier.counts[rows[:MOST_POINTS]])
+        if len(rows) and not len(found):
             lean = np.argsort(-frontier.saved.sum(axis=1), kind="stable")[:MOST_POINTS]
-            found = self._points(stage, chunks, bare, frontier.counts[lean], least, exact=False)
+            found = self._fastest(stage, chunks, frontier.counts[lean])
         return found
 
-    def _worst_moments(self, need: Floats) -> Ints:
-        return np.argsort(-need, kind="stable")[:2]
-
-    def _points(
-        self, stage: int, chunks: Chunks, bare: _Bare, applied: Ints, least: float, *, exact: bool
-    ) -> StageChoice:
-        """Keep the counts that really fit, undominated in the times of the chunks."""
+    def _fastest(self, stage: int, chunks: Chunks, applied: Ints) -> Ints:
+        """The counts [n, options] that really fit, the least total time first."""
         layout = self._everywhere(chunks, len(applied))
         everywhere = np.repeat(applied[:, None, :], self.problem.pp, axis=1)
         fit = _stage_fits(self.problem, layout, everywhere)[:, stage]
         times = chunk_times(self.problem, layout[fit], everywhere[fit])
-        forward, backward, applied = times.forward_s[:, stage], times.backward_s[:, stage], applied[fit]
-        order = np.argsort((forward + backward).sum(axis=1), kind="stable")
-        both = np.concatenate([forward, backward], axis=1)[order]
-        worse = (both[None, :, :] <= both[:, None, :]).all(axis=2) & np.tri(len(both), k=-1, dtype=np.bool_)
-        order = order[~worse.any(axis=1)]
-        return StageChoice(
-            applied[order],
-            forward[order],
-            backward[order],
-            bare.forward_s[stage],
-            bare.backward_s[stage],
-            bare.hidden_pair_s[stage],
-            least,
-            exact,
-        )
-
-    def _listed(self, chunks: Chunks) -> bool:
-        """Whether all counts are compared: with one chunk a stage, unless its layers and options are too many."""
-        if self.problem.vpp > 1 or chunks in self._too_many:
-            return False
-        return num_branches(self.problem.options, np.array(chunks, dtype=np.int64).sum(axis=0)) <= MOST_BRANCHES
-
-    def _frontier(self, stage: int, chunks: Chunks, need: Floats, bare: _Bare) -> Frontier:
-        """All counts that no other beats, or those of a few sets of options where they are too many to be listed."""
-        try:
-            return self._all_or_nested(stage, chunks, need, bare)
-        except TooManyCounts:
-            self._too_many.add(chunks)
-            return self._all_or_nested(stage, chunks, need, bare)
-
-    def _all_or_nested(self, stage: int, chunks: Chunks, need: Floats, bare: _Bare) -> Frontier:
-        """With one chunk a stage the frontier is the same on all stages, but for the number in flight.
-
-        With several moments only the worst (two, when swaps cost no time) are compared: a relaxation.
-        """
-        layers = np.array(chunks, dtype=np.int64)
-        link = self.problem.host_link_bytes_per_s
-        window = np.minimum(bare.forward_s.sum(axis=1), bare.backward_s.sum(axis=1))
-        if np.isfinite(self.problem.host_bytes_per_device):
-            window = np.zeros_like(window)  # host memory is short: every swapped byte counts
-        listed = self._listed(chunks)
-        if not listed or self.moments.shape[1] > 1:
-            shown = self._worst_moments(need)
-            movable = sum(o.swap_bytes * layers[:, o.layer_class].sum() for o in self.problem.options)
-            if movable > link * window[stage]:
-                shown = shown[:1]
-            propose = stage_frontier if listed else nested_frontier
-            return propose(
-                self.problem.options,
-                layers,
-                self.moments[stage, shown],
-                np.maximum(need[shown], 0.0),
-                float(link * window[stage]),
-            )
-        if chunks not in self._frontiers:
-            self._frontiers[chunks] = stage_frontier(
-                self.problem.options, layers, np.ones((1, 1)), None, float(link * window.min())
-            )
-        one = self._frontiers[chunks]
-        return Frontier(one.counts, one.saved * self.moments[stage, 0, 0], one.extra_s, one.swap_bytes)
+        total = (times.forward_s[:, stage] + times.backward_s[:, stage]).sum(axis=1)
+        return np.asarray(applied[fit][np.argsort(total, kind="stable")])
 
     def _without_options(self, chunks: Chunks) -> _Bare:
         if chunks not in self._bare:
@@ -289,13 +240,6 @@ class StageChoices:
     def _everywhere(self, chunks: Chunks, rows: int) -> Ints:
         layers = np.array(chunks, dtype=np.int64)
         return np.broadcast_to(layers, (rows, self.problem.pp, *layers.shape))
-
-
-def _front(first: Floats, second: Floats) -> Ints:
-    """Places of the points that are undominated in both (of equals the first), in their old order."""
-    order = np.lexsort((np.arange(len(first)), second, first))
-    lowest = np.minimum.accumulate(np.concatenate([[np.inf], second[order][:-1]]))
-    return np.sort(order[second[order] < lowest])
 
 
 def as_chunks(layers: Ints) -> Chunks:
