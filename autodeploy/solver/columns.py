@@ -129,7 +129,8 @@ def _lower_s(problem: InnerProblem, column: Column, whole: float) -> float:
     work = float(column.forward_s.sum() + column.backward_s.sum()) + column.extra_s
     if problem.vpp == 1 and problem.schedule == "1f1b" and m > problem.pp:
         deeper = problem.pp - 1 - column.stage
-        return max(m * work, whole + (m - 1) * work - deeper * float(column.forward_s.sum()))
+        # What its options add to either pass lowers this most in the forward pass.
+        return max(m * work, whole + (m - 1) * work - deeper * (float(column.forward_s.sum()) + column.extra_s))
     return m * (work - float(np.diagonal(column.hidden_pair_s).sum()) if column.hidden_pair_s.any() else work)
 
 

@@ -53,9 +53,12 @@ class _Bare:
     hidden_pair_s: Floats
     missing_bytes: Floats
 
-    def times(self, stage: int, *, extra_s: float = 0.0, exact: bool) -> StageTimes:
-        """Of one stage."""
-        return StageTimes(self.forward_s[stage], self.backward_s[stage], self.hidden_pair_s[stage], extra_s, exact)
+    def times(
+        self, stage: int, *, forward_s: float = 0.0, backward_s: float = 0.0, extra_s: float = 0.0, exact: bool = False
+    ) -> StageTimes:
+        """Of one stage, with what options add to each of its forward or backward passes, or to either."""
+        forward, backward = self.forward_s[stage] + forward_s, self.backward_s[stage] + backward_s
+        return StageTimes(forward, backward, self.hidden_pair_s[stage], extra_s, exact)
 
 
 class StageChoices:
@@ -95,7 +98,9 @@ class StageChoices:
         # A byte counts most in the chunk that holds most micro batches.
         most = np.maximum(self.moments[stage].max(axis=1), 1e-30)
         extra_s = least_extra_s(self.problem.options, layers.sum(axis=0), float(np.max(need / most)))
-        return bare.times(stage, extra_s=extra_s, exact=False) if np.isfinite(extra_s) else None
+        if not np.isfinite(extra_s):
+            return None
+        return bare.times(stage, backward_s=extra_s) if self.problem.vpp == 1 else bare.times(stage, extra_s=extra_s)
 
     def least(self, stage: int, chunks: Chunks) -> StageTimes | None:
         """A tight bound for a stage with one chunk; None when no counts make its layers fit.
@@ -111,12 +116,8 @@ class StageChoices:
         if both is None:
             return None
         forward, backward = program.least_forward_s(), program.least_backward_s()
-        return replace(
-            quick,
-            forward_s=quick.forward_s + forward,
-            backward_s=quick.backward_s + backward,
-            extra_s=max(0.0, both.added_s - forward - backward),
-        )
+        either = max(0.0, both.added_s - forward - backward)
+        return self._without_options(chunks).times(stage, forward_s=forward, backward_s=backward, extra_s=either)
 
     def complete(self, layout: Ints) -> tuple[Ints, np.ndarray]:
         """Least-time option counts [n, pp, options] of layouts, and whether every stage fits [n]."""
