@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 SLOTS: Final = 600_000.0
 """Slots that quick plans of the default effort may simulate: a candidate takes pp x vpp x micro batches of them."""
-EARNEST: Final = 4
-"""Candidates that may be solved in earnest for a bound, for each that is refined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """Work of an effort: candidates solved quickly, refined ones, bounds by paths in small linear programmes.
 
-    narrow : gap at which it is content, once plans were made; inner : of the problems that are refined.
+    earnest : candidates solved in earnest where no bound raises them; narrow : gap at which it is content, once plans
+    were made; inner : of the problems that are refined.
     """
 
     quick: int
     refined: int
+    earnest: int
     paths: int
     narrow: float
     inner: Effort
@@ -36,18 +36,19 @@ class Level:
         return Level(
             round(self.quick * scale),
             max(1, round(self.refined * scale)),
+            max(4, round(self.earnest * scale)),
             round(self.paths * scale),
             self.narrow if scale <= 1.0 else 0.0,
             self.inner,
         )
 
 
-USUAL: Final = Level(quick=60, refined=2, paths=1200, narrow=0.049, inner=FAST)
+USUAL: Final = Level(quick=60, refined=2, earnest=8, paths=1200, narrow=0.049, inner=FAST)
 """Sized for 1 to 6 s on two cores."""
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
     "default": USUAL,
-    "deep": Level(quick=75, refined=3, paths=24_000, narrow=0.0, inner=DEFAULT),
+    "deep": Level(quick=75, refined=3, earnest=48, paths=24_000, narrow=0.0, inner=DEFAULT),
 }
 
 
@@ -69,6 +70,6 @@ def budget(search: SearchSpec, plans: int, *, alone: bool = False) -> Budget:
         refined=min(level.refined, 4 * search.top_k),
         effort=inner,
         paths=level.paths // (2 if alone else 1),
-        earnest=0 if alone else EARNEST * level.refined,
+        earnest=0 if alone else level.earnest,
         narrow=level.narrow,
     )

@@ -135,7 +135,8 @@ class TupleBounds:
                 found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
             done += spent
             tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
-        return Visit(tuple_.least_s, done, over, finished=over and tuple_.least_s < aim_s * (1.0 - CLOSE))
+        stuck = tuple_.least_s < aim_s * (1.0 - CLOSE) or tuple_.least_s <= known_s
+        return Visit(tuple_.least_s, done, over, finished=over and stuck)
 
     def _by_paths_s(
         self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int

@@ -41,7 +41,7 @@ def search_uniform(state: Search, start: Ints) -> None:
         if low[row] >= min(best, state.target_s) or not np.isfinite(low[row]):
             open_bounds.append(float(low[row]))
             continue
-        if state.cancelled() or work >= state.effort.deterministic_time or searched >= state.effort.rounds:
+        if state.cancelled() or work >= state.effort.deterministic_time or searched >= state.effort.sets:
             open_bounds.append(float(low[row]))
             continue
         part = replace(
