@@ -67,6 +67,7 @@ class Search:
 def search(state: Search, start: Ints) -> None:
     """Run all steps on layouts [n, parts] to start from."""
     state.choices.stop = lambda: state.best is not None and state.cancelled()
+    state.choices.hurry = state.should_cancel
     state.bound_s = max(state.bound_s, relax_bound(state.problem))
     if not np.isfinite(state.bound_s):
         state.proven_empty = True

@@ -74,6 +74,7 @@ class StageChoices:
         counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
         self.moments = counts.astype(np.float64)
         self.stop: Callable[[], bool] | None = None  # polled between look-ups: the rest counts as not fitting
+        self.hurry: Callable[[], bool] | None = None  # polled within a look-up: it gives what it has
         self._saved = np.array([most_saved(problem.options, number) for number in range(len(problem.classes))])
         self._bare: dict[Chunks, _Bare] = {}
         self._counts: dict[tuple[int, Chunks], Ints | None] = {}
@@ -184,6 +185,7 @@ class StageChoices:
                 # A pair gives swaps a longer window than its passes have.
                 None if self.problem.pairs else window,
                 self.problem.host_bytes_per_device / max(float(held.max()), 1e-30),
+                self.hurry,
             )
         return self._programs[key]
 

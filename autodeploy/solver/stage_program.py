@@ -16,14 +16,17 @@ from autodeploy.solver.master import solve_model
 from autodeploy.solver.memory_options import cliques
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ortools.sat.python import cp_model
 
     from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
 
-UNITS: Final = 1 << 40
-"""All layers with all options, in integer units of bytes or of seconds: roundings stay below 1e-9 of them."""
+UNITS: Final = 1 << 30
+"""All layers with all options, in integer units of bytes or of seconds: roundings stay below 1e-6 of them.
+
+CP-SAT takes milliseconds up to 2^34; with 2^40 it was seen to cut a variable's domain in two for minutes.
+"""
 BUDGET: Final = 0.2
 """Deterministic time of CP-SAT; a program that needs more gives a bound, and the best counts so far."""
 
@@ -58,6 +61,7 @@ class StageProgram:
     need_bytes : to be freed for each micro batch in flight.
     window : what swaps hide beside; None: they are never waited for, which relaxes the problem.
     most_swap_bytes : the host keeps no more of each micro batch in flight.
+    should_cancel : polled while CP-SAT works, which then gives what it has.
     """
 
     def __init__(
@@ -67,12 +71,14 @@ class StageProgram:
         need_bytes: float,
         window: SwapWindow | None,
         most_swap_bytes: float = float("inf"),
+        should_cancel: Callable[[], bool] | None = None,
     ) -> None:
         self._options = options
         self._most = np.array([layers[option.layer_class] for option in options], dtype=np.int64)
         self._need_bytes = need_bytes
         self._window = window
         self._most_swap_bytes = most_swap_bytes
+        self._should_cancel = should_cancel
 
     def least(self) -> LeastAdded | None:
         """Seconds that both passes take longer together, at least; None when no counts free as much."""
@@ -137,7 +143,7 @@ class StageProgram:
                     model.add(waited >= _down(counts, moved * per_s) - min(UNITS, int(np.ceil(hidden_s * per_s))))
                     added.append(waited)
         model.minimize(sum(added))
-        result = solve_model(model, BUDGET, 0, None)
+        result = solve_model(model, BUDGET, 0, self._should_cancel)
         if result.infeasible:
             return None
         found = None if result.solver is None else np.array([result.solver.value(count) for count in counts])

@@ -12,10 +12,10 @@ from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.memory_prices import Surcharges
-from autodeploy.solver.path_bound import PathLibrary, _Model, path_bound_s
+from autodeploy.solver.path_bound import PathBound, PathLibrary, _Model, path_bound_s
 from autodeploy.solver.problem_bound import stage_bound_s
 from autodeploy.solver.stage_bound import steady_micro_batches
-from autodeploy.solver.tuple_bounds import TupleBounds, easiest
+from autodeploy.solver.tuple_bounds import CLOSE, TupleBounds, _Open, easiest
 from autodeploy.solver.uniform import set_problems
 from cost_models.schedule import ScheduleKind, in_flight_moments, operation_order, pair_counts
 from tests.property.test_solver_brute_force import best_step_s, random_problem
@@ -207,6 +207,21 @@ def test_the_bound_of_a_tuple_is_that_of_paths() -> None:
         problem = heavy_problem(seed)
         alone_s = path_bound_s(problem, PathLibrary(), rounds=20).bound_s
         assert bounds._bound_s(problem, np.inf, 20).bound_s >= alone_s * (1 - 1e-9), seed
+
+
+def test_a_tuple_that_nothing_raises_is_finished_also_just_below_what_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enough_s = 100.0
+    just_below_s = enough_s * (1.0 - 0.5 * CLOSE)
+    monkeypatch.setattr("autodeploy.solver.tuple_bounds.count_bound_s", lambda *_, **__: (just_below_s, 0.0))
+    one = heavy_problem(1000)
+    tuple_ = _Open(one, (one,), [PathBound(99.5, over=True)], visits=1)
+    bounds = TupleBounds(None, None, None, lambda: False)  # type: ignore[arg-type]
+    raised = bounds._bounded(tuple_, 99.5, enough_s, 1000)
+    assert (raised.bound_s, raised.finished) == (just_below_s, False)
+    again = bounds._bounded(tuple_, raised.bound_s, enough_s, 1000)
+    assert (again.bound_s, again.finished) == (just_below_s, True)
 
 
 def test_bounds_by_paths_are_the_same_in_other_units_of_time() -> None:

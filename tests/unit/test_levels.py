@@ -68,6 +68,25 @@ def test_with_one_chunk_a_stage_a_deep_search_proves_the_best_plan() -> None:
     assert gaps["deep"].proved
 
 
+def test_a_few_deep_stages_are_proven_with_many_rival_choices() -> None:
+    # Sixty layers and ten choices on three stages: tens of thousands of ways to combine those that compete.
+    spec = read_spec_document(
+        {
+            "model": "pangu-ultra-moe-718b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 6144},
+            "training": {"seq_length": 8192, "global_batch_size": 9216},
+            "search": {
+                "target": "any",
+                "gap": 0.0,
+                "effort": "deep",
+                "top_k": 1,
+                "fix": {"pp": 3, "vpp": 1, "tp": 8, "ep": 32, "micro_batch_size": 1, "cp": 1},
+            },
+        }
+    )
+    assert plan(spec).optimality.proved
+
+
 def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = read_spec_document(
         {

@@ -194,6 +194,16 @@ def test_a_deep_stage_with_many_rivals_is_solved_without_listing_its_counts() ->
     assert solution.status == "optimal"
 
 
+def test_options_that_hold_for_all_layers_are_proven_set_by_set() -> None:
+    options = tuple(
+        MemoryOption(f"o{i}", "recompute", 1, 0.03 + 0.01 * i + 0.004 * (i % 3), 0.0006 + 0.0003 * i + 0.0002 * (i % 2))
+        for i in range(8)
+    )
+    many = problem(options=options, uniform_options=True, limit_bytes=28.0)
+    assert solve(many).status == "optimal"
+    assert solve(many, effort=replace(DEFAULT, sets=16)).gap > 0.01, "a few sets don't do"
+
+
 def test_fillings_of_many_chunks_are_those_that_hold_what_they_must() -> None:
     small = problem(vpp=3, schedule="interleaved", layers=(1, 12), min_layers_per_chunk=0)
     for stage, (least, most) in itertools.product(range(4), ((0, 2), (2, 3), (4, 6))):
