@@ -81,7 +81,7 @@ def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[C
         return [[] for _ in found]
     held = [[sum(map(sum, column.chunks)) for column in mine] for mine in found]
     most, least = [max(sizes) for sizes in held], [min(sizes) for sizes in held]
-    until = np.concatenate([np.zeros((1, len(problem.layers)), dtype=np.int64), _layers_until(problem)])
+    until = _layers_until(problem)
     kept: list[list[Column]] = []
     for stage, (mine, sizes) in enumerate(zip(found, held, strict=True)):
         some: list[Column] = []
@@ -100,9 +100,9 @@ def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[C
 
 
 def _layers_until(problem: InnerProblem) -> Ints:
-    """Layers of each class among the first 1, 2, ... layers of the model [layers, classes]."""
-    order = np.repeat(np.arange(len(problem.layers)), problem.layers)
-    return np.cumsum(order[:, None] == np.arange(len(problem.layers)), axis=0)
+    """Layers of each class among the first 0, 1, 2, ... layers of the model [layers + 1, classes]."""
+    each = np.eye(len(problem.layers), dtype=np.int64)
+    return np.cumsum(np.concatenate([0 * each[:1], each.repeat(problem.layers, axis=0)]), axis=0)
 
 
 def _cap(problem: InnerProblem, stage: int, upper_s: float) -> int:
