@@ -48,7 +48,7 @@ USUAL: Final = Level(quick=60, refined=2, earnest=8, paths=1200, narrow=0.049, i
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
     "default": USUAL,
-    "deep": Level(quick=75, refined=3, earnest=48, paths=24_000, narrow=0.0, inner=DEFAULT),
+    "deep": Level(quick=75, refined=3, earnest=96, paths=24_000, narrow=0.0, inner=DEFAULT),
 }
 
 

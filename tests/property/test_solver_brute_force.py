@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,3 +151,27 @@ def test_solver_matches_brute_force(block: int) -> None:
         elif problem.vpp == 1 and not problem.uniform_options:
             pytest.fail(f"seed {seed}: one chunk a stage must be proven: {solution.status} {solution.gap}")
     assert proven >= 8
+
+
+def test_one_stage_with_pairs_is_never_faster_than_its_bound() -> None:
+    proven = compared = 0
+    for seed in range(20_003, 21_003, 5):
+        spread = random_problem(seed)
+        assert spread.pairs
+        problem = replace(
+            spread,
+            pp=1,
+            vpp=1,
+            pieces=tuple(replace(piece, stage=0, chunk=0) for piece in spread.pieces),
+            in_flight=in_flight_moments("adaptive_pipe", 1, 1, spread.micro_batches).astype(np.float64),
+            limit_bytes=1.2 * spread.limit_bytes,
+            fixed_bytes=spread.fixed_bytes[:1],
+            uniform_options=False,
+        )
+        truth, solution = best_step_s(problem), solve(problem)
+        assert solution.bound_s <= truth * (1 + 1e-9), seed
+        assert (solution.layout is None) == (not np.isfinite(truth)), seed
+        compared += bool(np.isfinite(truth) and solution.applied is not None and solution.applied.any())
+        proven += bool(np.isfinite(truth) and solution.status == "optimal" and solution.step_s <= truth * (1 + 2e-6))
+    assert compared >= 20, "memory is short"
+    assert proven >= 50
