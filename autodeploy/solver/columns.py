@@ -86,14 +86,11 @@ def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[C
     for stage, (mine, sizes) in enumerate(zip(found, held, strict=True)):
         some: list[Column] = []
         for column, size in zip(mine, sizes, strict=True):
-            rest = problem.total_layers - size
-            fits = sum(least) - least[stage] <= rest <= sum(most) - most[stage]
-            if fits and problem.vpp == 1:
-                first = max(sum(least[:stage]), rest - sum(most[stage + 1 :]))
-                last = min(sum(most[:stage]), rest - sum(least[stage + 1 :]))
-                between = until[first + size : last + size + 1] - until[first : last + 1]
-                fits = bool((between == column.chunks[0]).all(axis=1).any())
-            if fits:
+            # Where its layers start and end, were the other stages a block before and one after it.
+            first = max(sum(least[:stage]), problem.total_layers - size - sum(most[stage + 1 :]))
+            last = min(sum(most[:stage]), problem.total_layers - size - sum(least[stage + 1 :]))
+            between = until[first + size : last + size + 1] - until[first : last + 1] if first <= last else until[:0]
+            if len(between) and (problem.vpp > 1 or (between == column.chunks[0]).all(axis=1).any()):
                 some.append(column)
         kept.append(some)
     return kept

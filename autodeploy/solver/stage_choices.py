@@ -110,14 +110,13 @@ class StageChoices:
         min(x, y) (f + b) + (x - y)⁺ f + (y - x)⁺ b: each of the three is at its own least here.
         """
         quick = self.bare(stage, chunks)
-        if quick is None or quick.exact or self.mask is not None:
+        if quick is None or quick.exact:
             return quick
         program = self._program(stage, chunks)
-        both = program.least()
-        if both is None:
+        if program.both is None:
             return None
-        forward, backward = program.least_forward_s(), program.least_backward_s()
-        either = max(0.0, both.added_s - forward - backward)
+        forward, backward = program.forward_s, program.backward_s
+        either = max(0.0, program.both.added_s - forward - backward)
         return self._without_options(chunks).times(stage, forward_s=forward, backward_s=backward, extra_s=either)
 
     def complete(self, layout: Ints) -> tuple[Ints, np.ndarray]:
@@ -161,10 +160,10 @@ class StageChoices:
             found = np.zeros((0, len(self.problem.options)), dtype=np.int64)
             hopeless = self.bare(stage, chunks) is None
             if not hopeless and self.problem.vpp == 1:
-                best = self._program(stage, chunks).least()
+                best = self._program(stage, chunks).both
                 if best is not None and best.counts is not None:
                     found = self._fastest(stage, chunks, best.counts[None])
-            # The program's numbers are rounded: what it finds may miss the limit by a few bytes.
+            # The program's numbers are rounded: what it finds may miss the limit by some kilobytes.
             if not hopeless and not len(found):
                 found = self._proposed(stage, chunks)
             self._counts[key] = found[0] if len(found) else None

@@ -80,32 +80,26 @@ class StageProgram:
         self._most_swap_bytes = most_swap_bytes
         self._should_cancel = should_cancel
 
-    def least(self) -> LeastAdded | None:
+    @cached_property
+    def both(self) -> LeastAdded | None:
         """Seconds that both passes take longer together, at least; None when no counts free as much."""
-        return self._both
+        return self._solved(forward=True, backward=True)
 
-    def least_forward_s(self) -> float:
+    @cached_property
+    def forward_s(self) -> float:
         """Seconds that a forward pass waits for swaps, at least."""
-        best = self._both
+        best = self.both
         if self._window is None or best is None or best.counts is None:
             return 0.0
         if float(self._transfer_s @ best.counts) <= self._window.forward_s:
             return 0.0
-        return self._least_s(forward=True, backward=False)
-
-    def least_backward_s(self) -> float:
-        """Seconds that a backward pass takes longer, at least."""
-        return self._least_s(forward=False, backward=True) if self._waits else self._added_s(self._both)
+        found = self._solved(forward=True, backward=False)
+        return 0.0 if found is None else found.added_s
 
     @cached_property
-    def _both(self) -> LeastAdded | None:
-        return self._solved(forward=True, backward=True)
-
-    def _least_s(self, *, forward: bool, backward: bool) -> float:
-        return self._added_s(self._solved(forward=forward, backward=backward))
-
-    @staticmethod
-    def _added_s(found: LeastAdded | None) -> float:
+    def backward_s(self) -> float:
+        """Seconds that a backward pass takes longer, at least."""
+        found = self._solved(forward=False, backward=True) if self._waits else self.both
         return 0.0 if found is None else found.added_s
 
     @cached_property

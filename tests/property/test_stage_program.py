@@ -80,7 +80,7 @@ def listed(stage: Stage) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_the_program_finds_the_least_of_all_counts(stage: Stage) -> None:
     counts, forward, backward = listed(stage)
     program = StageProgram(stage.options, stage.layers, stage.need_bytes, stage.window, stage.most_swap_bytes)
-    found = program.least()
+    found = program.both
     if not len(counts):
         assert found is None
         return
@@ -89,8 +89,8 @@ def test_the_program_finds_the_least_of_all_counts(stage: Stage) -> None:
     assert found.added_s == pytest.approx((forward + backward).min(), rel=1e-6, abs=1e-6)
     row = (counts == found.counts).all(axis=1)
     assert (forward + backward)[row] == pytest.approx([found.added_s], rel=1e-6, abs=1e-6)
-    assert program.least_forward_s() == pytest.approx(forward.min(), rel=1e-6, abs=1e-6)
-    assert program.least_backward_s() == pytest.approx(backward.min(), rel=1e-6, abs=1e-6)
+    assert program.forward_s == pytest.approx(forward.min(), rel=1e-6, abs=1e-6)
+    assert program.backward_s == pytest.approx(backward.min(), rel=1e-6, abs=1e-6)
 
 
 @given(stages())
