@@ -15,10 +15,15 @@ from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.schedule import ScheduleKind, in_flight_moments, model_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.layer_cost import ChoiceCost
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
+
+    Known = list[dict[str, ChoiceCost]]  # choices of each class of layers
+    Menu = Callable[[Known, Sequence[int], int], list[list[str]]]
 
 
 # Choices of a class that the solver decides about: more multiply its work and change the plan by less than its gap.
@@ -60,7 +65,7 @@ def build_problem(
         ),
         pairs_of=_pairs(classes, index),
         layers=tuple(c.count for c in classes.layers),
-        options=_options(classes, choices, index, menu=menu),
+        options=_options(classes, choices, index, menu=_menu_of(context) if menu else None),
         pieces=_pieces(classes, context, index, pp, vpp, schedule),
         in_flight=in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),
         limit_bytes=buffers.limit_bytes,
@@ -70,7 +75,7 @@ def build_problem(
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
-        uniform_options=context.target != "any",
+        uniform_options=_uniform_options(context),
         equal_chunks="virtual_pipeline_balance" not in context.features
         or (context.target == "mindspeed-llm" and schedule == "dualpipev"),
         min_layers_per_chunk=_least_layers(context, pp, vpp),
@@ -87,8 +92,13 @@ def with_choices(
 ) -> InnerProblem:
     """The problem of a candidate with other memory choices, all of them kept, and the workspace that they ask for."""
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
-    options = _options(classes, choices, index, menu=False)
+    options = _options(classes, choices, index, menu=None)
     return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.fixed_bytes)
+
+
+def _uniform_options(context: Context) -> bool:
+    """Whether the framework switches a memory option on for all layers or none."""
+    return context.target != "any"
 
 
 def _least_layers(context: Context, pp: int, vpp: int) -> int:
@@ -145,17 +155,21 @@ def held_pieces(problem: InnerProblem, classes: StepClasses) -> list[tuple[StepC
     return [(steps[piece.cost.name], piece) for piece in problem.pieces]
 
 
-def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu: bool) -> tuple[MemoryOption, ...]:
-    """Memory options of every layer class, with the choices whose tensors they share."""
+def _menu_of(context: Context) -> Menu:
+    """How the choices worth deciding about are told: where an option is on for all layers or none, for all at once."""
+    return _menu_of_all if _uniform_options(context) else _menu_of_each
+
+
+def _options(
+    classes: StepClasses, choices: frozenset[str], index: int, *, menu: Menu | None
+) -> tuple[MemoryOption, ...]:
+    """Memory options of every layer class, with the choices whose tensors they share; all of them without a menu."""
+    known = [{name: cost for name, cost in step.cost.choices.items() if name in choices} for step in classes.layers]
+    names = [list(each) for each in known] if menu is None else menu(known, [c.count for c in classes.layers], index)
     options = []
-    for number, step in enumerate(classes.layers):
-        mine = [name for name in step.cost.choices if name in choices]
-        if menu:
-            few = step.count < 0.2 * sum(c.count for c in classes.layers)
-            most = MOST_CHOICES_OF_FEW if few else MOST_CHOICES
-            mine = _menu({name: step.cost.choices[name] for name in mine}, index, most)
+    for number, (costs, mine) in enumerate(zip(known, names, strict=True)):
         for name in mine:
-            cost = step.cost.choices[name]
+            cost = costs[name]
             saved = at(cost.saved_bytes, index)
             if saved <= 0.0:
                 continue
@@ -174,14 +188,39 @@ def _options(classes: StepClasses, choices: frozenset[str], index: int, *, menu:
     return tuple(options)
 
 
-def _menu(choices: dict[str, ChoiceCost], index: int, number: int) -> list[str]:
-    """The choices of a class worth deciding about: the `number` that free most bytes a second, full recompute always.
+def _menu_of_each(known: Known, counts: Sequence[int], index: int) -> list[list[str]]:
+    """Names worth deciding about for each class of layers, few for a class of few layers."""
+    found = []
+    for costs, count in zip(known, counts, strict=True):
+        most = MOST_CHOICES_OF_FEW if count < 0.2 * sum(counts) else MOST_CHOICES
+        found.append(_menu({name: _price(cost, index) for name, cost in costs.items()}, most))
+    return found
+
+
+def _menu_of_all(known: Known, counts: Sequence[int], index: int) -> list[list[str]]:
+    """The same names for every class, by what they free and take on all layers together."""
+    totals: dict[str, tuple[float, float]] = {}
+    for costs, count in zip(known, counts, strict=True):
+        for name, cost in costs.items():
+            saved, recompute_s = _price(cost, index)
+            before = totals.get(name, (0.0, 0.0))
+            totals[name] = before[0] + count * saved, before[1] + count * recompute_s
+    kept = _menu(totals, MOST_CHOICES)
+    return [[name for name in costs if name in kept] for costs in known]
+
+
+def _price(cost: ChoiceCost, index: int) -> tuple[float, float]:
+    """Bytes that a choice frees on a layer, and the seconds that it takes."""
+    return at(cost.saved_bytes, index), at(cost.recompute_s, index)
+
+
+def _menu(prices: Mapping[str, tuple[float, float]], number: int) -> list[str]:
+    """The choices worth deciding about: the `number` that free most bytes a second, full recompute always.
 
     Swapping costs no computation, so it comes first; what frees less than a hundredth of the most is left out.
     """
-    saved = {name: at(cost.saved_bytes, index) for name, cost in choices.items()}
-    most = max(saved.values(), default=0.0)
-    rate = {name: saved[name] / (at(choices[name].recompute_s, index) + 1e-9) for name in choices}
-    useful = [name for name in choices if name != "full" and saved[name] > 0.01 * most]
+    most = max((saved for saved, _ in prices.values()), default=0.0)
+    rate = {name: saved / (recompute_s + 1e-9) for name, (saved, recompute_s) in prices.items()}
+    useful = [name for name, (saved, _) in prices.items() if name != "full" and saved > 0.01 * most]
     kept = set(sorted(useful, key=lambda name: (-rate[name], name))[:number]) | {"full"}
-    return [name for name in choices if name in kept]
+    return [name for name in prices if name in kept]
