@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from autodeploy.strategies.expression import evaluate
+from autodeploy.stack.expression import evaluate
 from autodeploy.strategies.rules import values_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ruamel.yaml import YAML
 
+from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Bools, Candidates
-from autodeploy.strategies.expression import conjuncts, evaluate, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

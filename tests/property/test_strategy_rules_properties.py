@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.strategies.expression import evaluate, names
+from autodeploy.stack.expression import evaluate, names
 
 MANY = settings(max_examples=60)
 AXES = {"tp": [1, 2, 4, 8], "pp": [1, 3, 5, 7], "ep": [2, 2, 6, 9], "layers": [61] * 4}

@@ -12,8 +12,8 @@ import pytest
 
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.presets import load_preset
+from autodeploy.stack.expression import evaluate, names
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from autodeploy.strategies.expression import evaluate, names
 from autodeploy.strategies.facts import facts_of
 from autodeploy.strategies.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.strategies.expression import evaluate, names
+from autodeploy.stack.expression import evaluate, names
 
 VALUES = {"tp": np.array([1, 2, 4, 8]), "pp": np.array([4, 4, 2, 1]), "layers": 8, "moe": True, "interleaved": 1}
 
@@ -17,6 +17,8 @@ VALUES = {"tp": np.array([1, 2, 4, 8]), "pp": np.array([4, 4, 2, 1]), "layers": 
         ("layers % tp == 0", [True, True, True, True]),
         ("tp + pp - 1 < 6", [True, True, True, False]),
         ("layers // pp >= 4", [False, False, True, True]),
+        ("min(tp, pp) == 2", [False, True, True, False]),
+        ("max(tp, 3) == 3", [True, True, False, False]),
         ("1 < tp < 8", [False, True, True, False]),
         ("tp == 1 or pp == 1", [True, False, False, True]),
         ("not tp > 2 and moe", [True, True, False, False]),

@@ -1,7 +1,8 @@
-"""The small language of legality rules: arithmetic and comparisons over axes, read as numpy masks.
+"""The small language of rules and features: arithmetic and comparisons over axes, read as numpy masks.
 
-A rule is text such as "pp * vpp <= layers" or "schedule == adaptive_pipe". Names are axes of the candidates or facts of
-the spec; a bare word that names a schedule, dispatcher or algorithm is that choice.
+A condition is text such as "pp * vpp <= layers" or "schedule == adaptive_pipe". Names are axes of the candidates or
+facts of the spec; a bare word that names a schedule, dispatcher or algorithm is that choice. Values of launch flags are
+said in it too: "min(hot_experts, experts // ep)".
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
+_FUNCTIONS = frozenset({"min", "max"})
+
+
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> ast.expr:
     try:
@@ -45,7 +49,8 @@ def _parse(text: str) -> ast.expr:
 @lru_cache(maxsize=1024)
 def names(text: str) -> frozenset[str]:
     """Names an expression reads."""
-    return frozenset(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))
+    tree = ast.walk(_parse(text))
+    return frozenset(node.id for node in tree if isinstance(node, ast.Name)) - _FUNCTIONS
 
 
 @lru_cache(maxsize=1024)
@@ -65,7 +70,7 @@ def evaluate(text: str, values: Values) -> Any:
     KeyError
         if it names something that `values` does not hold.
     ValueError
-        if it uses anything but + - * // %, comparisons, and, or, not.
+        if it uses anything but + - * // %, min, max, comparisons, and, or, not.
     """
     return _visit(_parse(text), values)
 
@@ -78,6 +83,9 @@ def _visit(node: ast.expr, values: Values) -> Any:
             return values[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_visit(left, values), _visit(right, values))
+        case ast.Call(func=ast.Name(id=("min" | "max") as name), args=[first, second], keywords=[]):
+            choose = np.minimum if name == "min" else np.maximum
+            return choose(_visit(first, values), _visit(second, values))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return np.logical_not(_visit(operand, values))
         case ast.BoolOp(op=op, values=parts):
