@@ -33,7 +33,7 @@ def import_file(
         typer.Argument(metavar="FILE", help="config.json, MindSpeed-LLM or Megatron-LM .sh, MindFormers YAML, spec"),
     ],
     show: Annotated[
-        bool, typer.Option("--show", help="show what was taken, defaulted, ignored and contradicted")
+        bool, typer.Option("--show", help="show what was taken, defaulted, ignored, contradicted and is not modelled")
     ] = False,
     name: Annotated[str | None, typer.Option("--name", help="the model's name in the spec")] = None,
     cluster: Cluster = None,
@@ -48,6 +48,8 @@ def import_file(
     from autodeploy.reports.translation import translated
 
     imported = read_foreign(file, settings, name)
+    for doubt in imported.diagnostics.doubts:
+        tell("unmodelled", text=translated(doubt, language(lang)))
     for note in imported.diagnostics.contradicted:
         tell("contradiction", source=note.source, value=note.value, reason=translated(note.reason, language(lang)))
     if show:
@@ -112,8 +114,9 @@ def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
 
     titles = [command_text(lang, name) for name in ("line", "in_the_file", "in_the_spec", "value", "why")]
     blocks = []
-    for fate in ("taken", "defaulted", "ignored", "contradicted"):
-        notes = getattr(diagnostics, fate)
+    for fate in ("unmodelled_flags", "taken", "defaulted", "ignored", "contradicted"):
+        field = fate.removesuffix("_flags")
+        notes = getattr(diagnostics, field)
         beside = fate == "taken"  # few of these have a reason, and a column for it would fold all others
         rows = []
         for note in notes:

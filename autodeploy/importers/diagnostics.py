@@ -20,17 +20,27 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """Everything an importer has to say about one file, in the order it was found."""
+    """Everything an importer has to say about one file, in the order it was found.
+
+    `ignored` changes nothing that is predicted; `unmodelled` changes time, memory or what is trained, and the
+    prediction does without it.
+    """
 
     taken: tuple[Note, ...] = ()
     defaulted: tuple[Note, ...] = ()
     ignored: tuple[Note, ...] = ()
     contradicted: tuple[Note, ...] = ()
+    unmodelled: tuple[Note, ...] = ()
 
     @property
     def contradictions(self) -> tuple[str, ...]:
         """What the file contradicts, in words."""
         return tuple(f"{note.source} = {note.value}: {note.reason}" for note in self.contradicted)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What changes the result and is not modelled, in words: the same that stands above a verdict."""
+        return tuple(f"{note.source} {note.value}: {note.reason}" for note in self.unmodelled)
 
 
 @dataclass(slots=True)
@@ -41,6 +51,7 @@ class DiagnosticsLog:
     _defaulted: list[Note] = field(default_factory=list)
     _ignored: list[Note] = field(default_factory=list)
     _contradicted: list[Note] = field(default_factory=list)
+    _unmodelled: list[Note] = field(default_factory=list)
 
     def take(self, source: str, field: str, value: Any, reason: str = "") -> None:
         """The value at `source` became the spec's `field`."""
@@ -58,9 +69,19 @@ class DiagnosticsLog:
         """The value at `source` disagrees with what was taken for `field`."""
         self._contradicted.append(Note(source, field, shown(value), reason))
 
+    def unmodelled(self, source: str, value: Any, reason: str) -> None:
+        """The value at `source` changes time, memory or what is trained, and no prediction knows it."""
+        self._unmodelled.append(Note(source, "", shown(value), reason))
+
     def finish(self) -> Diagnostics:
         """All notes, immutable."""
-        return Diagnostics(tuple(self._taken), tuple(self._defaulted), tuple(self._ignored), tuple(self._contradicted))
+        return Diagnostics(
+            tuple(self._taken),
+            tuple(self._defaulted),
+            tuple(self._ignored),
+            tuple(self._contradicted),
+            tuple(self._unmodelled),
+        )
 
 
 def shown(value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_table import flag_table
 from autodeploy.importers.diagnostics import DiagnosticsLog
+from autodeploy.importers.unmodelled_flags import unmodelled_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,7 +113,10 @@ class FlagReader:
         table = {entry.name: entry for entry in flag_table()}
         kept = []
         for name, given in self.script.flags.items():
-            if name in self._read:
+            reason = unmodelled_reason(name, given.text)
+            if reason is not None:
+                self.log.unmodelled(given.place, _shown(given), reason)
+            if name in self._read or (reason is not None and name in table):
                 continue
             entry = table.get(name)
             if entry is None:

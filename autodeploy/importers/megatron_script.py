@@ -97,6 +97,9 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -
     training["precision"] = "fp8" if eight else "bf16" if half else "fp32" if single else "fp16"
     if single and not eight:
         reader.log.default("/training/precision", "fp32", "neither --bf16 nor --fp16")
+    if reader.switch("--fix-router", "/training/routing_imbalance"):
+        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+        reader.log.default("/training/routing_imbalance", 1.0, "--fix-router sends every expert as many tokens")
     steps = reader.number("--train-iters", "/training/tokens") if _is_known(reader, "--train-iters") else None
     samples = reader.number("--train-samples", "/training/tokens") if _is_known(reader, "--train-samples") else None
     total = samples if samples is not None else (steps * batch if steps and batch else None)

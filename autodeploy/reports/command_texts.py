@@ -164,6 +164,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "factor_of_shipped": ("{name} {factor} of the shipped value", "{name} {factor}（相对自带值）"),
     # import
     "contradiction": ("contradiction: {source} = {value}: {reason}", "矛盾：{source} = {value}：{reason}"),
+    "unmodelled": ("changes the result and is not modelled: {text}", "会改变结果且未建模：{text}"),
     "no_cluster": (
         "no cluster: the file does not name its chips; give --cluster PROFILE for a whole spec",
         "缺少集群：文件没有写明所用的芯片；给出 --cluster PROFILE 可得完整规格",
@@ -177,6 +178,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "defaulted": ("defaulted", "取默认"),
     "ignored": ("ignored", "已忽略"),
     "contradicted": ("contradicted", "相互矛盾"),
+    "unmodelled_flags": ("changes the result and is not modelled", "会改变结果且未建模"),
     # profiles and models
     "name": ("name", "名称"),
     "system": ("system", "系统"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.import_document import import_document, import_file
 from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.importers.unmodelled_flags import unmodelled_flags
+from autodeploy.reports.translation import translated
 
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
 FILES = Path(__file__).parent.parent / "launch_files"
 SHAPE = "--num-layers 4 --hidden-size 512 --num-attention-heads 8"
 REST = "--seq-length 1024 --vocab-size 1000 --global-batch-size 8"
@@ -241,3 +245,27 @@ def test_a_model_is_called_as_its_preset_its_tokenizer_or_its_file():
     shape = "--num-layers 126 --hidden-size 16384 --num-attention-heads 128"
     text = script(flags=f"{shape} {REST} --ffn-hidden-size 53248 --load ckpt/x7")
     assert import_document(text, "a.sh").document["model"]["name"] not in {"x7", "a"}, "a preset has this shape"
+
+
+def test_flags_that_change_the_result_and_are_not_modelled_are_a_class_of_their_own() -> None:
+    given = "--optimizer muon --reset-position-ids --rampup-batch-size 8 8 100"
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
+    rest = "--vocab-size 100 --micro-batch-size 1 --seq-length 512 "
+    found = import_document(text + rest + given, "a.sh").diagnostics
+    assert [note.source.partition(": ")[2] for note in found.unmodelled] == [
+        "--optimizer",
+        "--reset-position-ids",
+        "--rampup-batch-size",
+    ]
+    assert "line 1: --optimizer muon: states and time" in found.doubts[0]
+    assert all(CHINESE.search(translated(doubt, "zh")) for doubt in found.doubts)
+    assert not import_document(text + rest + "--optimizer adam", "a.sh").diagnostics.unmodelled
+    assert all(CHINESE.search(translated(reason, "zh")) for reason in unmodelled_flags().values())
+
+
+def test_a_fixed_router_balances_the_experts() -> None:
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
+    found = import_document(text + "--vocab-size 100 --micro-batch-size 1 --seq-length 512 --fix-router", "a.sh")
+    assert found.document["training"]["routing_imbalance"] == 1.0
+    assert found.document["training"]["routing_imbalance_peak"] == 1.0
+    assert any("--fix-router" in note.reason for note in found.diagnostics.defaulted)
