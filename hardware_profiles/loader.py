@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -14,15 +15,42 @@ from hardware_profiles.profile import Profile
 from hardware_profiles.reading import parse_profile_document, parse_yaml, read_yaml_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _DATA = files("hardware_profiles") / "data"
 
 
+_REGISTERED: dict[str, Profile] = {}
+
+
 @cache
-def list_profiles() -> tuple[str, ...]:
+def shipped_profiles() -> tuple[str, ...]:
     """Names of the shipped profiles, sorted."""
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in _DATA.iterdir() if entry.name.endswith(".yaml")))
+
+
+def list_profiles() -> tuple[str, ...]:
+    """Names of the profiles that a spec may give without a path, sorted."""
+    return tuple(sorted({*shipped_profiles(), *_REGISTERED})) if _REGISTERED else shipped_profiles()
+
+
+@contextmanager
+def registered(path: str | Path) -> Iterator[Profile]:
+    """The profile of a YAML file, known by its name as the shipped ones are, while the context lasts.
+
+    Raises
+    ------
+    ProfileError
+        if the file is no profile, or its name is taken.
+    """
+    profile = _from_path(Path(path))
+    if profile.name in list_profiles():
+        raise ProfileError(f"there is a hardware profile {profile.name!r} already", path="/name")
+    _REGISTERED[profile.name] = profile
+    try:
+        yield profile
+    finally:
+        del _REGISTERED[profile.name]
 
 
 @cache
@@ -72,7 +100,7 @@ def _named(name: str, calibrated: bool) -> Profile:
         meant = f"did you mean {close[0]}? " if close else ""
         hint = f"{meant}known are {', '.join(known)}; or give the path of a YAML file"
         raise ProfileError(f"there is no hardware profile {name!r}", hint=hint)
-    return _shipped(name, calibrated)
+    return _REGISTERED[name] if name in _REGISTERED else _shipped(name, calibrated)
 
 
 def _from_path(path: Path) -> Profile:

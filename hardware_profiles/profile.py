@@ -208,8 +208,18 @@ class Profile:
 
     @property
     def vendor(self) -> str:
-        """Who makes it."""
-        return self.document.vendor
+        """Who makes it, in lower case."""
+        return self.document.vendor.lower()
+
+    @property
+    def generation(self) -> str:
+        """Generation of the chip, as its maker counts; empty where the profile doesn't say it."""
+        return self.document.generation
+
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        """Features that its vendor's software has and this chip does not, with the reason."""
+        return self.document.lacks
 
     @property
     def default_device(self) -> str:

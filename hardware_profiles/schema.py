@@ -26,6 +26,7 @@ TierKind = Literal["full_mesh", "switch", "p2p"]
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 TierName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
+FeatureName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 MeasuredAxis = Literal["m", "n", "k", "groups", "head_dim", "seq", "ranks", "bytes"]
 Range = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 
@@ -219,6 +220,47 @@ class MemoryDocument(Document):
     communicator_buffer_mib: Mebibytes
 
 
+class EnvironmentVariable(Document):
+    """One variable that a launch on this chip sets; `when`: only for strategies that this condition holds for."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Z][A-Z0-9_]*$")]
+    value: Annotated[str, Field(max_length=500)]
+    when: Annotated[str, Field(max_length=500)] = ""
+
+
+class JobSelector(Document):
+    """What an AscendJob says to get nodes of this chip: label `ring-controller.atlas` and node selector."""
+
+    label: Text
+    accelerator_type: Text
+
+
+class RecordNames(Document):
+    """Names under which published runs know this system, as regular expressions on words joined by underscores.
+
+    `same`: they mean it. `generation`, `maker`: other systems to which it is the nearest, by generation and by maker.
+    `grades`, `nearest_grades`: the same of its chip grades.
+    """
+
+    same: tuple[Text, ...] = ()
+    generation: tuple[Text, ...] = ()
+    maker: tuple[Text, ...] = ()
+    grades: dict[Identifier, tuple[Text, ...]] = {}
+    nearest_grades: dict[Identifier, tuple[Text, ...]] = {}
+
+
+class CalibrationOrigin(Document):
+    """Where the shipped efficiencies of a system come from.
+
+    `fitted`: records of its own. `factors_of`: the profile whose fitted factors it takes over. `spread_of`: the family
+    whose errors its predictions are given.
+    """
+
+    fitted: bool = False
+    factors_of: Identifier | None = None
+    spread_of: Identifier | None = None
+
+
 def default_efficiency(term: EfficiencyTerm) -> Quantity:
     """The quantity that stands in for an efficiency a profile leaves out."""
     return Quantity(
@@ -254,12 +296,22 @@ def _complete_efficiencies(given: dict[str, Quantity]) -> dict[str, Quantity]:
 
 
 class ProfileDocument(Document):
-    """A hardware profile as its YAML file says it."""
+    """A hardware profile as its YAML file says it.
+
+    `generation`: of the chip, as its maker counts. `lacks`: features that the vendor's software has and this chip does
+    not, each with the reason. `environment`: what a launch sets on it.
+    """
 
     name: Identifier
     title: Text
     family: Identifier
     vendor: Text
+    generation: Annotated[str, Field(max_length=64)] = ""
+    lacks: Annotated[dict[FeatureName, Text], Field(max_length=64)] = {}
+    environment: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)] = ()
+    ascendjob: JobSelector | None = None
+    record_names: RecordNames = RecordNames()
+    calibration: CalibrationOrigin = CalibrationOrigin()
     default_device: Identifier
     mfu_peak_note: Annotated[str, Field(max_length=2000)] = ""
     devices_per_npu: Dies

@@ -14,6 +14,7 @@ from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
 from autodeploy.importers.import_document import import_document
 from autodeploy.jobs.planning import load_planner
+from autodeploy.reports.wording import system_title
 from autodeploy.services.access import ANYONE
 from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.presets import list_presets
@@ -227,7 +228,7 @@ class Views:
 
     def profile_title(self, name: str) -> str:
         """What a person calls the profile; an own profile has its name."""
-        return load_profile(name).title if name in list_profiles() else name
+        return system_title(name)
 
     def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_measures import A100, ASCEND, H100, Measures
 from autodeploy.calibration.accuracy_page import page
 from autodeploy.calibration.accuracy_points import points_text
+from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.calibration.accuracy_errors import Runs
+    from autodeploy.calibration.accuracy_measures import Measures
 
 TITLES = {ASCEND: "800T A2", A100: "A100", H100: "H100"}
 

@@ -20,11 +20,12 @@ from autodeploy.calibration.accuracy_errors import (
     residuals_at,
     runs_of,
 )
-from autodeploy.calibration.accuracy_splits import SPLITS, Held, SplitErrors, left_out_intervals, size_split
+from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100, NEVER_FITTED, SPLITS
+from autodeploy.calibration.accuracy_splits import Held, SplitErrors, left_out_intervals, size_split
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped import FITTED
+from autodeploy.calibration.shipped import fitted_profiles
 from autodeploy.calibration.validate import validate
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.specs.record import Record
-
-ASCEND, A100, H100 = FITTED
-NEVER_FITTED = "nvidia-b200"
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Measures:
 
 def measure(records: Sequence[Record]) -> Measures:
     """Fits each device once and each split once: about three minutes."""
-    calibrations = {name: calibrate(records, name) for name in FITTED}
+    calibrations = {name: calibrate(records, name) for name in fitted_profiles()}
     runs = {name: runs_of(c) for name, c in calibrations.items()}
     other = [r for r in records if r.cluster.profile == NEVER_FITTED and counts_for_time(r)]
     return Measures(
@@ -71,7 +69,7 @@ def measure(records: Sequence[Record]) -> Measures:
         carried=carried_over(calibrations[A100], records, H100),
         memory={name: memory_errors(records, name) for name in (ASCEND, H100)},
         pairs={name: ordered_pairs(runs[name]) for name in (ASCEND, A100)},
-        groups=[group for name in FITTED for group in layout_groups(runs[name])],
+        groups=[group for name in fitted_profiles() for group in layout_groups(runs[name])],
         splits=[size_split(split, records) for split in SPLITS],
         held={name: left_out_intervals(c) for name, c in calibrations.items()},
         unmeasured=validate(records).unmeasured,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.accuracy_errors import Errors, Ordered, Runs, errors_of
-from autodeploy.calibration.accuracy_measures import A100, ASCEND, H100, Measures
 from autodeploy.calibration.accuracy_misses import INTERVAL, interval_miss, left_aside, met
+from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100
 from autodeploy.calibration.accuracy_shared import (
     SERIES,
     SHARED_TITLES,
@@ -37,6 +37,7 @@ from autodeploy.calibration.unmeasured import extent_words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from autodeploy.calibration.accuracy_measures import Measures
     from autodeploy.calibration.accuracy_splits import Held, SplitErrors
     from autodeploy.calibration.accuracy_worst import Miss
     from autodeploy.calibration.calibrate import Calibration

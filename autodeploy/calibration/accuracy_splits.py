@@ -20,23 +20,12 @@ from autodeploy.calibration.spreads import Z80, class_spread
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.calibration.accuracy_sets import Split
     from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
 
 UNIDENTIFIED = 0.8  # of the prior's standard deviation
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Fit to clusters of at most `at_most` cards, prediction of those of at least `at_least`."""
-
-    profile: str
-    at_most: int
-    at_least: int
-
-
-SPLITS = (Split("nvidia-a100-80g", 256, 1000), Split("ascend-800t-a2", 16, 64))
 
 
 @dataclass(frozen=True, slots=True)

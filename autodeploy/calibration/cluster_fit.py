@@ -13,7 +13,7 @@ import numpy as np
 
 from autodeploy.calibration.calibrate import NOISE
 from autodeploy.calibration.covariances import covariance_document, covariance_of_fit
-from autodeploy.calibration.coverage import CARRIED_FROM
+from autodeploy.calibration.coverage import carried_from
 from autodeploy.calibration.fit import Fit, FitParameter, Floats, fit, left_out_residuals
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters
@@ -66,7 +66,8 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
     ----------
     pinned : overlay of what benchmarks measured on the cluster; a run does not move it.
     """
-    family = profile.family if profile.family in PARAMETERS else CARRIED_FROM.get(profile.family, "")
+    origin = profile.document.calibration.spread_of or carried_from(profile.family) or ""
+    family = profile.family if profile.family in PARAMETERS else origin
     own = [
         p for p in known_parameters(family) if not any(name.startswith(("link_", "release_")) for name in p.multiplies)
     ]

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.spreads import Z80, ClassSpread, classes_of_run
+from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,6 @@ PER_DOUBLING = {"ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
 # A device without records takes the efficiencies of another; what that costs beside the other's own spread.
 PER_CARRIED_DEVICE = 0.08
-CARRIED_FROM = {"ascend-910c": "ascend-910b", "nvidia-h800": "nvidia-h100", "nvidia-b200": "nvidia-h100"}
 AXES = ("ranks", *PER_DOUBLING)
 
 
@@ -52,7 +52,15 @@ def coverage() -> Mapping[str, Any]:
     return table
 
 
-def spread_of(family: str, run: Mapping[str, Any], parameter_variance: float = 0.0) -> Spread:
+def carried_from(family: str) -> str | None:
+    """The family whose errors the predictions of this one are given, as a profile of it says; None where none does."""
+    documents = (load_profile(name, calibrated=False).document for name in list_profiles())
+    return next((d.calibration.spread_of for d in documents if d.family == family and d.calibration.spread_of), None)
+
+
+def spread_of(
+    family: str, run: Mapping[str, Any], parameter_variance: float = 0.0, origin: str | None = None
+) -> Spread:
     """Spread of the prediction of a run.
 
     Parameters
@@ -61,6 +69,7 @@ def spread_of(family: str, run: Mapping[str, Any], parameter_variance: float = 0
         have measured).
     parameter_variance : of the run's log step time, from the uncertainty of the fitted numbers; of runs like the
         records the residuals hold it already, and only what lies beyond theirs counts.
+    origin : the family whose errors count where this one has no records; None: the one that its profile names.
 
     Notes
     -----
@@ -71,7 +80,7 @@ def spread_of(family: str, run: Mapping[str, Any], parameter_variance: float = 0
     narrow, kind = classes_of_run(run)
     classes = table["classes"]
     own, family = family.endswith("/own"), family.removesuffix("/own")
-    origin = family if f"{family}/{kind}" in classes else CARRIED_FROM.get(family, family)
+    origin = family if f"{family}/{kind}" in classes else origin or carried_from(family) or family
     name = narrow if f"{origin}/{narrow}" in classes else kind
     key = f"{origin}/{name}"
     measured = key in classes

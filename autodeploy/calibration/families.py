@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hardware_profiles.loader import load_profile
+
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
 _SIZE = re.compile(
     r"[-_ ]?\d+(\.\d+)?(x\d+(\.\d+)?)?[bmt](?![a-z])|[-_ ]?\d+point\d+b|[-_ ]a\d+(\.\d+)?b", re.IGNORECASE
 )
+OF_SOURCES = "Ampere"  # all runs on these chips are of GPT, so a family is a source and a model's name
 
 
 def family_of(record: Record) -> str:
     """llama2 of LLaMA2-13B and llama2_7b; for GPT on A100 the source and the model's name."""
     name = record.model.name
-    if record.cluster.profile == "nvidia-a100-80g":
+    if load_profile(record.cluster.profile, calibrated=False).generation == OF_SOURCES:
         return f"{record.id.split('_')[0]}/{name}"
     text = name.lower()
     for noise in ("pretrain_", "tune_"):

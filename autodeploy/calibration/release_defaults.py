@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hardware_profiles.errors import ProfileError
+from hardware_profiles.loader import load_profile
+
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
@@ -21,6 +24,8 @@ FUSED_ACCUMULATION = (2024, 11, 18)
 # Two of 21 example scripts of 1.0.RC1 fuse the rotary embedding, half of those of 1.0.RC3.
 FUSED_ROTARY = (2024, 6, 1)
 FLASH_ATTENTION_IN_MEGATRON = (2023, 1, 1)
+NVIDIA = "nvidia"
+OF_2021 = "Ampere"  # the chips of the runs of 2021 and 2022
 MINDFORMERS_1_5 = (1, 5)  # built on the operators of the current band
 MINDFORMERS_1_5_DATE = (2025, 4, 30)
 # Features whose presence says that what an early release leaves out was on.
@@ -76,7 +81,7 @@ _TORCH_NATIVE = frozenset({"flash_attention", "grouped_gemm", "overlap_grad_redu
 def release_of(record: Record) -> ReleaseDefaults:
     """Defaults and band of the release that a record ran on."""
     year, month, day = _released(record)
-    if record.cluster.profile.startswith("nvidia"):
+    if _vendor(record.cluster.profile) == NVIDIA:
         if _before_flash_attention(record):
             return ReleaseDefaults(_MEGATRON_2021, "current", fields=_FIELDS_2021)
         return ReleaseDefaults(_MODERN_NVIDIA, "current")
@@ -106,7 +111,8 @@ def _before_flash_attention(record: Record) -> bool:
     """Whether a run on NVIDIA used a stack of 2021 and 2022: on A100, in no format that came later, and neither naming
     flash attention nor experts' products in groups nor a later date.
     """
-    if record.cluster.profile != "nvidia-a100-80g" or record.training.precision == "fp8":
+    chip = load_profile(record.cluster.profile, calibrated=False)
+    if chip.generation != OF_2021 or record.training.precision == "fp8":
         return False
     if {"flash_attention", "grouped_gemm", "fused_operators"} & {*record.strategy.features}:
         return False
@@ -154,4 +160,12 @@ def features_of(record: Record) -> frozenset[str]:
 
 def unnamed_features(profile: str) -> frozenset[str]:
     """What a launch of today's software has on without naming it."""
-    return _MODERN_NVIDIA if profile.startswith("nvidia") else frozenset()
+    return _MODERN_NVIDIA if _vendor(profile) == NVIDIA else frozenset()
+
+
+def _vendor(profile: str) -> str:
+    """Who makes the chips of a profile; empty where there is no such profile, which another check says."""
+    try:
+        return load_profile(profile, calibrated=False).vendor
+    except ProfileError:
+        return ""

@@ -16,12 +16,13 @@ from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, class_spreads, log_sigma_of, shares_node
 from autodeploy.specs.record import Record, read_records
-from hardware_profiles.loader import load_profile
+from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from autodeploy.calibration.fit import Floats
+    from hardware_profiles.schema import CalibrationOrigin
 from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.predict import predict_record
 
@@ -29,12 +30,24 @@ MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
 UNMEASURED_MEMORY = 0.15  # log standard deviation of a peak where fewer than three were measured
 REPEAT_NOISE = 0.035  # of one configuration measured twice
 RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")
-FITTED = ("ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100")
-# Profiles without records of training: the factors of the nearest fitted device on the efficiencies they share.
-CARRIED = {"cloudmatrix-384": "ascend-800t-a2", "nvidia-h800": "nvidia-h100"}
 HEADING = (
     "Made by `make calibrate`: efficiencies fitted to the shipped records. Edit the profile or the records, not this."
 )
+
+
+def fitted_profiles() -> tuple[str, ...]:
+    """Shipped profiles with records of training of their own."""
+    return tuple(name for name in shipped_profiles() if _origin(name).fitted)
+
+
+def carried_profiles() -> dict[str, str]:
+    """Shipped profiles without: the fitted one whose factors they take on the efficiencies that both have."""
+    origins = {name: _origin(name).factors_of for name in shipped_profiles()}
+    return {name: origin for name, origin in origins.items() if origin is not None}
+
+
+def _origin(name: str) -> CalibrationOrigin:
+    return load_profile(name, calibrated=False).document.calibration
 
 
 def shipped_records() -> list[Record]:
@@ -46,11 +59,11 @@ def shipped_records() -> list[Record]:
 def write_shipped(profiles_folder: Path, coverage_file: Path) -> list[Calibration]:
     """Fit every family again and write its overlays and the coverage table."""
     records = shipped_records()
-    done = {name: calibrate(records, name) for name in FITTED}
+    done = {name: calibrate(records, name) for name in fitted_profiles()}
     profiles_folder.mkdir(parents=True, exist_ok=True)
     for name, calibration in done.items():
         (profiles_folder / f"{name}.yaml").write_text(to_yaml(overlay_of(calibration), HEADING), encoding="utf-8")
-    for name, origin in CARRIED.items():
+    for name, origin in carried_profiles().items():
         overlay = overlay_of(done[origin], load_profile(name, calibrated=False))
         overlay.pop("report", None)
         (profiles_folder / f"{name}.yaml").write_text(to_yaml(overlay, HEADING), encoding="utf-8")

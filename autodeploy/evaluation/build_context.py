@@ -17,7 +17,7 @@ from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
 from hardware_profiles.errors import ProfileError as BadProfile
-from hardware_profiles.loader import list_profiles, load_profile
+from hardware_profiles.loader import load_profile, shipped_profiles
 from hardware_profiles.topology import ClusterTopology, cluster_topology
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def spec_context(
     batch = global_batch if global_batch is not None else training.global_batch_size.value
     histogram = training.sequence_length_histogram
     packs = packs_of(histogram, training.seq_length, batch) if histogram else None
-    operators = operator_features(model, training, features, profile.vendor.lower())
+    operators = operator_features(model, training, features, profile.vendor)
     return Context(
         model=model,
         machine=machine_of(
@@ -229,7 +229,7 @@ def spec_context(
         precision=training.precision,
         profile=profile,
         release=release,
-        family=profile.family if cluster.profile in list_profiles() else f"{profile.family}{OWN}",
+        family=profile.family if cluster.profile in shipped_profiles() else f"{profile.family}{OWN}",
         facts=_facts(spec, profile, features, world, batch),
     )
 

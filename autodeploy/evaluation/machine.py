@@ -83,7 +83,7 @@ def machine_of(
     value: dict[str, Number] = {**profile.efficiency, **(efficiency or {})}
     return Machine(
         name=device.name,
-        vendor=profile.vendor.lower(),
+        vendor=profile.vendor,
         rates=_compute_rates(profile, device, precision, value, features),
         tiers=tuple(_tier(tier, value) for tier in profile.tiers),
         topology=topology,

@@ -14,15 +14,12 @@ from autodeploy.exporters.launch_script import profile_of
 from autodeploy.exporters.mindspeed_llm import export as launch_script
 from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.specs.spec import Spec
+from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
+    from hardware_profiles.schema import JobSelector
 
-# Node selector by profile: 8-card A2 modules; A3 nodes count their 16 dies.
-ACCELERATORS = {
-    "ascend-800t-a2": ("ascend-910b", "module-910b-8"),
-    "cloudmatrix-384": ("ascend-910b", "module-a3-16-super-pod"),
-}
 RESOURCE = "huawei.com/Ascend910"
 VARIABLES = (
     "DATA_PATH",
@@ -47,10 +44,9 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """
     spec = Spec.model_validate(plan_set.search.spec)
     profile = profile_of(spec)
-    if profile is None or profile.name not in ACCELERATORS:
-        raise UnsupportedError(
-            f"an AscendJob needs one of {', '.join(ACCELERATORS)}", path="/cluster/profile", hint="export the script"
-        )
+    if profile is None or profile.document.ascendjob is None:
+        known = ", ".join(name for name in list_profiles() if load_profile(name).document.ascendjob is not None)
+        raise UnsupportedError(f"an AscendJob needs one of {known}", path="/cluster/profile", hint="export the script")
     ranks = plan.num_npus_used * profile.devices_per_npu
     per_node = min(ranks, profile.ranks_per_node)
     if ranks % per_node:
@@ -64,7 +60,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
         "data": {"pretrain.sh": script.text},
     }
     block = _logical_supernode(ranks, per_node, profile.ranks_per_node * (profile.supernode_nodes or 0))
-    job = _job(plan_set, plan, name, profile.name, ranks // per_node, per_node)
+    job = _job(plan_set, plan, name, profile.document.ascendjob, ranks // per_node, per_node)
     if block is not None:
         job["metadata"]["annotations"]["sp-block"] = str(block)
     notes = (
@@ -90,17 +86,16 @@ def _annotations(plan_set: PlanSet, plan: Plan) -> dict[str, str]:
     return {"autodeploy/plan": plan.plan_id, "autodeploy/engine-version": search.engine_version}
 
 
-def _job(plan_set: PlanSet, plan: Plan, name: str, profile: str, nodes: int, per_node: int) -> dict[str, Any]:
-    label, _ = ACCELERATORS[profile]
-    replicas: dict[str, Any] = {"Master": _replica(1, name, profile, per_node)}
+def _job(plan_set: PlanSet, plan: Plan, name: str, selector: JobSelector, nodes: int, per_node: int) -> dict[str, Any]:
+    replicas: dict[str, Any] = {"Master": _replica(1, name, selector, per_node)}
     if nodes > 1:
-        replicas["Worker"] = _replica(nodes - 1, name, profile, per_node)
+        replicas["Worker"] = _replica(nodes - 1, name, selector, per_node)
     return {
         "apiVersion": "mindxdl.gitee.com/v1",
         "kind": "AscendJob",
         "metadata": {
             "name": name,
-            "labels": {"framework": "pytorch", "ring-controller.atlas": label},
+            "labels": {"framework": "pytorch", "ring-controller.atlas": selector.label},
             "annotations": _annotations(plan_set, plan),
         },
         "spec": {
@@ -112,18 +107,17 @@ def _job(plan_set: PlanSet, plan: Plan, name: str, profile: str, nodes: int, per
     }
 
 
-def _replica(count: int, name: str, profile: str, per_node: int) -> dict[str, Any]:
-    label, accelerator = ACCELERATORS[profile]
+def _replica(count: int, name: str, selector: JobSelector, per_node: int) -> dict[str, Any]:
     same_job = {"matchExpressions": [{"key": "job-name", "operator": "In", "values": [name]}]}
     apart = [{"labelSelector": same_job, "topologyKey": "kubernetes.io/hostname"}]
     return {
         "replicas": count,
         "restartPolicy": "Never",
         "template": {
-            "metadata": {"labels": {"ring-controller.atlas": label}},
+            "metadata": {"labels": {"ring-controller.atlas": selector.label}},
             "spec": {
                 "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}},
-                "nodeSelector": {"host-arch": "huawei-arm", "accelerator-type": accelerator},
+                "nodeSelector": {"host-arch": "huawei-arm", "accelerator-type": selector.accelerator_type},
                 "containers": [_container(per_node)],
                 "volumes": [
                     {"name": "script", "configMap": {"name": name}},

@@ -13,6 +13,7 @@ from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
 from autodeploy.exporters.feature_arguments import features_without_flags
 from autodeploy.exporters.flag_table import environment_variables
+from autodeploy.stack.expression import evaluate
 from hardware_profiles import ProfileError, load_profile
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def profile_of(spec: Spec) -> Profile | None:
 def is_ascend(spec: Spec) -> bool:
     """Whether the plan is for Ascend devices."""
     profile = profile_of(spec)
-    return profile is None or profile.vendor.lower() == "huawei"
+    return profile is None or profile.vendor == "huawei"
 
 
 def environment(launch: Launch) -> dict[str, str]:
@@ -128,19 +129,11 @@ def environment(launch: Launch) -> dict[str, str]:
     values = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     if launch.plan.strategy.fsdp:
         del values["CUDA_DEVICE_MAX_CONNECTIONS"]
-    if is_ascend(launch.spec):
-        values |= {
-            "CPU_AFFINITY_CONF": "1",
-            "TASK_QUEUE_ENABLE": "2",
-            "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
-            "STREAMS_PER_DEVICE": "32",
-            "HCCL_CONNECT_TIMEOUT": "3600",
-            "HCCL_EXEC_TIMEOUT": "3600",
-        }
-    if launch.spec.cluster.profile == "ascend-800t-a2":
-        values["HCCL_OP_BASE_FFTS_MODE"] = "TRUE"
-        if launch.plan.strategy.ep > 1:
-            values["HCCL_ALGO"] = "alltoall=level0:NA;level1:pipeline"
+    profile = profile_of(launch.spec)
+    axes = {axis: getattr(launch.plan.strategy, axis) for axis in ("tp", "pp", "vpp", "cp", "ep")}
+    for variable in () if profile is None else profile.document.environment:
+        if not variable.when or evaluate(variable.when, axes):
+            values[variable.name] = variable.value
     unknown = values.keys() - environment_variables().keys()
     if unknown:
         raise KeyError(f"{sorted(unknown)} are not in the flag table")

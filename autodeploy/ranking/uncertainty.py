@@ -57,7 +57,8 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
     assert context.profile is not None
     covariance = covariance_of(context.profile)
     variance = parameter_variance(covariance, slopes)
-    spread: Spread = spread_of(context.family, run_of(candidate, context), variance)
+    origin = context.profile.document.calibration.spread_of
+    spread: Spread = spread_of(context.family, run_of(candidate, context), variance, origin)
     low, high = spread.interval(step_time_s)
     return Uncertainty(
         low_s=low,

@@ -9,7 +9,7 @@ from autodeploy.reports.outlook import headroom_line, robustness_line
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
-from autodeploy.reports.wording import SYSTEMS, TARGETS, choices, degrees, percent, quantity, seconds, width, wrap
+from autodeploy.reports.wording import TARGETS, choices, degrees, percent, quantity, seconds, system_title, width, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ COLUMNS = 100
 def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLUMNS) -> list[str]:
     """Model, cluster, workload and target on one or two lines."""
     cards = plan.num_npus_used if plan is not None else spec.cluster.num_npus
-    where = SYSTEMS.get(spec.cluster.profile, spec.cluster.profile)
+    where = system_title(spec.cluster.profile)
     if spec.cluster.device is not None:
         where += f" ({spec.cluster.device})"
     title = f"{spec.model.name} {say(lang, 'on')} {where}"

@@ -7,6 +7,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import Language, say
+from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,14 +22,11 @@ SCHEDULES: dict[str, str] = {
     "adaptive_pipe": "Adaptive Pipe",
 }
 TARGETS: dict[str, str] = {"mindspeed-llm": "MindSpeed-LLM", "megatron": "Megatron-LM", "mindformers": "MindFormers"}
-SYSTEMS: dict[str, str] = {
-    "cloudmatrix-384": "CloudMatrix 384",
-    "ascend-800t-a2": "Atlas 800T A2",
-    "nvidia-a100-80g": "NVIDIA A100 80 GB",
-    "nvidia-h100": "NVIDIA H100",
-    "nvidia-h800": "NVIDIA H800",
-    "nvidia-b200": "NVIDIA B200",
-}
+
+
+def system_title(profile: str) -> str:
+    """What a person calls the system of a profile; one's own file has its path."""
+    return load_profile(profile).title if profile in list_profiles() else profile
 
 
 def seconds(value: float) -> str:

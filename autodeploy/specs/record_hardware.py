@@ -5,37 +5,14 @@ profile.
 from __future__ import annotations
 
 import re
-from functools import cache
+from typing import TYPE_CHECKING
 
 from autodeploy.specs.record_words import key
 from hardware_profiles.loader import list_profiles, load_profile
+from hardware_profiles.schema import RecordNames
 
-# Names that mean a profile: boards, clusters and chips.
-_SAME = (
-    (r"(ascend_)?(atlas_)?(800t|800|900)_a2(_pod[a-z]*)?|(ascend_)?910b", "ascend-800t-a2"),
-    (r"cloudmatrix(_384)?(_supernode)?", "cloudmatrix-384"),
-    (r"(nvidia_)?(dgx_)?a100(_80gb?)?(_sxm4?)?(_80gb?)?", "nvidia-a100-80g"),
-    (r"(nvidia_)?(dgx_)?h100(_80gb?)?(_sxm5?)?(_80gb?)?", "nvidia-h100"),
-    (r"(nvidia_)?h800(_80gb?)?(_sxm5?)?", "nvidia-h800"),
-    (r"(nvidia_)?(dgx_)?b200", "nvidia-b200"),
-)
-# The profile whose chip is most alike: of its generation first, then of its maker.
-_NEAREST = (
-    (r".*(a3|910c|910_93\w*|superpod).*", "cloudmatrix-384"),
-    (r".*(910|ascend|atlas).*", "ascend-800t-a2"),
-    (r".*(h200|h100|hopper).*", "nvidia-h100"),
-    (r".*h800.*", "nvidia-h800"),
-    (r".*(a100|a800|v100|a30|a40|h20).*", "nvidia-a100-80g"),
-    (r".*(b200|b300|b100|blackwell).*", "nvidia-b200"),
-)
-# Names that host tools give to a grade, by profile.
-_GRADES = {
-    "ascend-800t-a2": ((r"(ascend_?)?910_?b(2c)?", "910B2"), (r"(ascend_?)?910_?b4_1", "910B4-1")),
-    # Names of one die: npu-smi and platform_config of Atlas 800 A3.
-    "cloudmatrix-384": ((r"(ascend_?)?910_?(93|9392|9382|9362|c)", "910C"),),
-}
-# 910A has 32 GB and the cube peak nearest to 910B4's.
-_NEAREST_GRADES = {"ascend-800t-a2": ((r"(ascend_?)?910(_?a|_?pro\w*|_?premium\w*)?", "910B4"),)}
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 def profile_named(name: str) -> tuple[str | None, bool]:
@@ -46,9 +23,12 @@ def profile_named(name: str) -> tuple[str | None, bool]:
     spelled = {key(known): known for known in list_profiles()}
     if word in spelled:
         return spelled[word], True
-    if found := _match(word, _SAME):
+    names = _record_names()
+    if found := _match(word, {name: each.same for name, each in names.items()}):
         return found, True
-    return _match(word, _NEAREST), False
+    # The profile whose chip is most alike: of its generation first, then of its maker.
+    nearest = _match(word, {name: each.generation for name, each in names.items()})
+    return nearest or _match(word, {name: each.maker for name, each in names.items()}), False
 
 
 def profile_of_device(device: str) -> str | None:
@@ -63,17 +43,23 @@ def device_named(profile: str, name: str) -> tuple[str | None, bool]:
     for known in grades:
         if word in {key(known), f"ascend{key(known)}", f"ascend_{key(known)}", f"nvidia_{key(known)}"}:
             return known, True
-    if found := _match(word, _GRADES.get(profile, ())):
+    names = _record_names().get(profile, RecordNames())
+    if found := _match(word, names.grades):
         return found, True
     if len(grades) == 1 and profile_named(name) == (profile, True):
         return grades[0], True
-    return _match(word, _NEAREST_GRADES.get(profile, ())), False
+    return _match(word, names.nearest_grades), False
 
 
-@cache
 def _devices(profile: str) -> tuple[str, ...]:
     return tuple(load_profile(profile, calibrated=False).devices) if profile in list_profiles() else ()
 
 
-def _match(word: str, table: tuple[tuple[str, str], ...]) -> str | None:
-    return next((found for pattern, found in table if re.fullmatch(pattern, word)), None)
+def _record_names() -> dict[str, RecordNames]:
+    """Under which names records know each profile; each profile's own file says it."""
+    return {name: load_profile(name, calibrated=False).document.record_names for name in list_profiles()}
+
+
+def _match(word: str, patterns: Mapping[str, Iterable[str]]) -> str | None:
+    found = (name for name, known in patterns.items() if any(re.fullmatch(pattern, word) for pattern in known))
+    return next(found, None)
