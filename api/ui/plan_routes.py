@@ -16,7 +16,6 @@ from api.ui.routes import ViewsOfApp, not_found, refused, see
 from api.ui.run_page import run_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
-from autodeploy.importers.hf_config import unknown_parts
 from autodeploy.reports.comparison import row_title, rows_in_words
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices
@@ -110,7 +109,7 @@ def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSON
             "errors": [],
             "taken": len(notes.taken),
             "defaulted": [f"{note.field} = {note.value}" for note in notes.defaulted],
-            "doubts": [translated(text, lang) for text in unknown_parts(notes)] if imported.kind == "hf-config" else [],
+            "doubts": [translated(text, lang) for text in notes.to_check if text not in notes.contradictions],
             "contradicted": [translated(text, lang) for text in notes.contradictions],
             "unknown": [flag.name for flag in imported.kept],
         }

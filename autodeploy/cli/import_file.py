@@ -33,7 +33,10 @@ def import_file(
         typer.Argument(metavar="FILE", help="config.json, MindSpeed-LLM or Megatron-LM .sh, MindFormers YAML, spec"),
     ],
     show: Annotated[
-        bool, typer.Option("--show", help="show what was taken, defaulted, ignored, contradicted and is not modelled")
+        bool,
+        typer.Option(
+            "--show", help="show parameters, what was taken, defaulted, ignored, contradicted, and is not modelled"
+        ),
     ] = False,
     name: Annotated[str | None, typer.Option("--name", help="the model's name in the spec")] = None,
     cluster: Cluster = None,
@@ -50,10 +53,11 @@ def import_file(
     imported = read_foreign(file, settings, name)
     for doubt in imported.diagnostics.doubts:
         tell("unmodelled", text=translated(doubt, language(lang)))
-    for note in imported.diagnostics.contradicted:
-        tell("contradiction", source=note.source, value=note.value, reason=translated(note.reason, language(lang)))
+    for said in imported.assumptions:
+        tell("doubt", text=translated(said, language(lang)))
     if show:
-        write_report(diagnostics_text(imported.diagnostics, language(lang)), output)
+        size = model_text(imported.document.get("model"), language(lang))
+        write_report("\n\n".join(filter(None, (size, diagnostics_text(imported.diagnostics, language(lang))))), output)
         return
     write_report(yaml_text(_document(imported, cluster, device, num_npus)), output)
 
@@ -104,6 +108,21 @@ def _document(imported: Imported, cluster: str | None, device: str | None, num_n
     if "training" in document:
         imported.spec(cluster, device, num_npus)
     return document
+
+
+def model_text(model: Any, lang: Language = "en") -> str:
+    """Total and activated parameters of a model that was read; nothing where it isn't whole."""
+    from pydantic import ValidationError
+
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.specs.model import ModelSpec
+
+    try:
+        found = ModelSpec.model_validate(model)
+    except ValidationError:
+        return ""
+    total, active = (f"{count / 1e9:,.1f}" for count in (found.total_params(), found.active_params()))
+    return command_text(lang, "model_size", name=found.name, total=total, active=active)
 
 
 def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:

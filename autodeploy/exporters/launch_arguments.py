@@ -29,6 +29,12 @@ class Launch:
     ranks: int
 
 
+def note_doubts(arguments: LaunchArguments, spec: Spec) -> None:
+    """Says what the file that the spec was read from leaves in doubt."""
+    for doubt in spec.doubts:
+        arguments.note(f"to be checked: {doubt}")
+
+
 def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
     """Says it where a plan was searched for another framework: what this one lacks changes its time and memory."""
     searched = spec.search.target
@@ -48,6 +54,7 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     """As `launch_of`, for a plan that stands in no PlanSet."""
     strategy, arguments = plan.strategy, LaunchArguments(target)
     placed = placement(plan, spec.model.num_hidden_layers)
+    note_doubts(arguments, spec)
     note_other_target(arguments, spec)
     layers = add_parallel(arguments, spec, plan, placed)
     add_model(arguments, spec, layers)
@@ -81,6 +88,7 @@ def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     """The plan as a launch of a framework that is configured by a file: no flags, notes to be added."""
     spec = Spec.model_validate(plan_set.search.spec)
     arguments = LaunchArguments(target)
+    note_doubts(arguments, spec)
     note_other_target(arguments, spec)
     return Launch(spec, plan, arguments, {}, _ranks(plan.strategy, plan))
 

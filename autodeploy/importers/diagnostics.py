@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _SHOWN_LENGTH = 80
+UNMODELLED = "changes the result and is not modelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Diagnostics:
     """Everything an importer has to say about one file, in the order it was found.
 
     `ignored` changes nothing that is predicted; `unmodelled` changes time, memory or what is trained, and the
-    prediction does without it.
+    prediction does without it. `doubted` is what had to be assumed and the result hangs on.
     """
 
     taken: tuple[Note, ...] = ()
@@ -31,6 +32,7 @@ class Diagnostics:
     ignored: tuple[Note, ...] = ()
     contradicted: tuple[Note, ...] = ()
     unmodelled: tuple[Note, ...] = ()
+    doubted: tuple[Note, ...] = ()
 
     @property
     def contradictions(self) -> tuple[str, ...]:
@@ -42,6 +44,19 @@ class Diagnostics:
         """What changes the result and is not modelled, in words: the same that stands above a verdict."""
         return tuple(f"{note.source} {note.value}: {note.reason}" for note in self.unmodelled)
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What had to be assumed or is contradicted, in words."""
+        assumed = (
+            f"{note.field} = {note.value}: {note.reason}" if note.field else note.reason for note in self.doubted
+        )
+        return (*assumed, *self.contradictions)
+
+    @property
+    def to_check(self) -> tuple[str, ...]:
+        """Everything that whoever plans should check before a number is believed, the weightiest first."""
+        return (*(f"{UNMODELLED}: {doubt}" for doubt in self.doubts), *self.assumptions)
+
 
 @dataclass(slots=True)
 class DiagnosticsLog:
@@ -52,6 +67,7 @@ class DiagnosticsLog:
     _ignored: list[Note] = field(default_factory=list)
     _contradicted: list[Note] = field(default_factory=list)
     _unmodelled: list[Note] = field(default_factory=list)
+    _doubted: list[Note] = field(default_factory=list)
 
     def take(self, source: str, field: str, value: Any, reason: str = "") -> None:
         """The value at `source` became the spec's `field`."""
@@ -73,6 +89,10 @@ class DiagnosticsLog:
         """The value at `source` changes time, memory or what is trained, and no prediction knows it."""
         self._unmodelled.append(Note(source, "", shown(value), reason))
 
+    def doubt(self, field: str, value: Any, reason: str) -> None:
+        """The file leaves open what `field` is, and the result hangs on it; no field: the file as a whole."""
+        self._doubted.append(Note("", field, shown(value), reason))
+
     def finish(self) -> Diagnostics:
         """All notes, immutable."""
         return Diagnostics(
@@ -81,6 +101,7 @@ class DiagnosticsLog:
             tuple(self._ignored),
             tuple(self._contradicted),
             tuple(self._unmodelled),
+            tuple(self._doubted),
         )
 
 

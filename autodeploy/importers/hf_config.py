@@ -27,6 +27,7 @@ from autodeploy.specs.validation import field_errors, pointer
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 32
 MAX_NODES = 100_000
+MAX_SHOWN = 20
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _IDENTITY = ("architectures", "model_type", "_name_or_path")
 
@@ -62,20 +63,6 @@ def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = Non
         raise SpecError(errors=tuple(map(reader.in_file, field_errors(error, model=ModelSpec)))) from error
 
 
-def doubts(diagnostics: Diagnostics) -> list[str]:
-    """What whoever plans the model should check: an unknown architecture, contradictions and unknown keys."""
-    return [*diagnostics.contradictions, *unknown_parts(diagnostics)]
-
-
-def unknown_parts(diagnostics: Diagnostics) -> list[str]:
-    """Those of the doubts that are about what is not known: the architecture and keys."""
-    found = [note.reason for note in diagnostics.defaulted if note.field == "architecture"]
-    unknown = [note.source.rpartition("/")[2] for note in diagnostics.ignored if note.reason == CHECK]
-    if unknown:
-        found.append(f"unknown keys, check that they do not change the model's shape: {', '.join(unknown)}")
-    return found
-
-
 class _Reader:
     """The part of the file that describes the language model, with a log of what was done with each key."""
 
@@ -85,6 +72,7 @@ class _Reader:
         self.log = DiagnosticsLog()
         self._sources: dict[str, str] = {}
         self._used: set[str] = set(_IDENTITY)
+        self._beside: list[str] = []
 
     @classmethod
     def of(cls, top: Mapping[str, Any]) -> _Reader:
@@ -98,12 +86,15 @@ class _Reader:
         if not architecture.known:
             reason = f"architecture {shown(identity)} is unknown; read with Llama's keys: check the result"
             reader.log.default("architecture", "LlamaForCausalLM", reason)
+            reader.log.doubt("", "", reason)
         if part is not None:
             if "tie_word_embeddings" in top and "tie_word_embeddings" not in config:
                 reader.config = {**config, "tie_word_embeddings": top["tie_word_embeddings"]}
             for key in top:
                 if key not in {part, "tie_word_embeddings", *_IDENTITY}:
-                    reader.log.ignore(pointer((key,)), top[key], IGNORED.get(key, CHECK))
+                    reason = IGNORED.get(key, CHECK)
+                    reader.log.ignore(pointer((key,)), top[key], reason)
+                    reader._beside += [shown(key)] if reason == CHECK else []
         return reader
 
     def at(self, key: str) -> str:
@@ -156,9 +147,17 @@ class _Reader:
 
     def note_rest(self) -> None:
         """Every key that nothing has read is ignored, with a reason."""
+        unknown = []
         for key, value in self.config.items():
             if key not in self._used:
-                self.log.ignore(self.at(key), value, IGNORED.get(key, CHECK))
+                reason = IGNORED.get(key, CHECK)
+                self.log.ignore(self.at(key), value, reason)
+                unknown += [shown(key)] if reason == CHECK else []
+        unknown = [*self._beside, *unknown]
+        if unknown:
+            more = f" and {len(unknown) - MAX_SHOWN} more" if len(unknown) > MAX_SHOWN else ""
+            named = ", ".join(unknown[:MAX_SHOWN]) + more
+            self.log.doubt("", "", f"unknown keys, check that they do not change the model's shape: {named}")
 
     def in_file(self, error: FieldError) -> FieldError:
         """An error of the model spec at the place in the file that its value came from."""

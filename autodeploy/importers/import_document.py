@@ -60,7 +60,7 @@ def import_document(
         raise SpecError(f"the file is larger than {MAX_BYTES:,} characters")
     suffix = Path(filename or "").suffix.lower()
     if suffix in SCRIPT_SUFFIXES or (suffix not in {".json", ".yaml", ".yml"} and _looks_like_script(text)):
-        return import_launch_script(text, variables, name, _stem(filename))
+        return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     if not isinstance(document, Mapping):
         raise SpecError(
@@ -85,10 +85,11 @@ def _of_mapping(
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
     if is_mindformers(document):
-        return import_mindformers(document, text, name, _stem(filename))
+        return import_mindformers(document, text, name, _stem(filename)).with_doubts()
     if "model" not in document and {"architectures", "model_type", "hidden_size"} & document.keys():
         model, diagnostics = read_hf_config(document, name)
-        return Imported("hf-config", {"model": model.model_dump(mode="json", exclude_unset=True)}, diagnostics)
+        found = {"model": model.model_dump(mode="json", exclude_unset=True)}
+        return Imported("hf-config", found, diagnostics).with_doubts()
     return Imported("spec", document, _all_taken(document), base_dir=base_dir)
 
 

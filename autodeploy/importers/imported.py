@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import Diagnostics
+from autodeploy.specs.doubts import MAX_DOUBTS
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 UNNAMED = "imported model"
+SHOWN_UNKNOWN = 20
 Kind = Literal["spec", "plan-set", "hf-config", "launch-script", "mindformers-yaml"]
 
 
@@ -48,6 +50,25 @@ class Imported:
     plan_id: str | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
     base_dir: Path | None = None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is assumed, contradicted or not known, in words."""
+        return (*self.diagnostics.assumptions, *self._unknown)
+
+    @property
+    def _unknown(self) -> tuple[str, ...]:
+        if not self.kept:
+            return ()
+        names = [flag.name[:60] for flag in self.kept]
+        more = f" and {len(names) - SHOWN_UNKNOWN} more" if len(names) > SHOWN_UNKNOWN else ""
+        named = ", ".join(names[:SHOWN_UNKNOWN]) + more
+        return (f"not known, check that they change neither time nor memory: {named}",)
+
+    def with_doubts(self) -> Imported:
+        """The same with its doubts in the document, so that they travel with the spec."""
+        found = (*self.diagnostics.to_check[: MAX_DOUBTS - 1], *self._unknown)
+        return replace(self, document={**self.document, "doubts": list(found)}) if found else self
 
     def spec_document(
         self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None

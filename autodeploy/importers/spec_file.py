@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.documents import read_document
-from autodeploy.importers.hf_config import doubts, read_hf_config
+from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.specs.doubts import MAX_DOUBTS, one_line
 from autodeploy.specs.expert_loads import content_hash
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.validation import did_you_mean
@@ -43,7 +44,8 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     document : mapping as read from YAML, JSON or a request body.
     base_dir : where `hf_config` and an own hardware profile are looked for. Absent, for documents that come over the
         network, files can't be named: the model's configuration stands in the document itself.
-    doubt : told what of the model's configuration should be checked, such as an unknown architecture.
+    doubt : told what should be checked: the spec's own doubts, and those of the model's configuration, such as an
+        unknown architecture. They are in the spec that is returned, too.
 
     Raises
     ------
@@ -51,19 +53,24 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
         with every bad field at once: JSON pointer, message and hint.
     """
     errors: list[FieldError] = []
+    doubts: list[str] = []
     if isinstance(document, Mapping):
         _refuse_other_documents(document)
         document = _with_overlay(_with_profile_path(document, base_dir), base_dir)
         document = _with_load_file(document, base_dir)
         errors += _profile_errors(document)
     try:
-        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, doubt))
+        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, doubts))
     except SpecError as error:
         known = {e.path for e in error.errors}
         raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in known))) from error
     if errors:
         raise SpecError(errors=tuple(errors))
-    return spec
+    if doubt is not None:
+        for said in (*spec.doubts, *doubts):
+            doubt(said)
+    further = [said for said in map(one_line, doubts) if said not in spec.doubts]
+    return spec.model_copy(update={"doubts": (*spec.doubts, *further)[:MAX_DOUBTS]}) if further else spec
 
 
 def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
@@ -151,8 +158,8 @@ def _profile_message(error: ProfileError, problem: FieldProblem) -> str:
     return f"{problem.path}: {problem.message}" if problem.path else str(error)
 
 
-def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubt: Callable[[str], None] | None) -> ModelSpec:
-    """The model of {hf_config: path or mapping, name: optional}."""
+def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list[str]) -> ModelSpec:
+    """The model of {hf_config: path or mapping, name: optional}; what to check of it is added to the doubts."""
     unknown = [str(key) for key in value if key not in {"hf_config", "name"}]
     if unknown:
         errors = [
@@ -172,9 +179,7 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubt: Calla
         raise type(error)(
             errors=tuple(FieldError("/hf_config" + e.path, e.message, e.hint) for e in error.errors)
         ) from error
-    if doubt is not None:
-        for said in doubts(diagnostics):
-            doubt(said)
+    doubts += diagnostics.to_check
     return model
 
 

@@ -122,6 +122,7 @@ def finish(
         robust=robust,
         features_off={} if beside is None else choose_features(spec.search, spec.model, profile.name).off_everywhere,
         warnings=(
+            *spec.doubts,
             *_batch_note(spec, context),
             *_mode_note(spec),
             *divided,

@@ -11,7 +11,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     # talk of several commands
     "written": ("written to {file}", "已写入 {file}"),
     "note": ("note: {text}", "注意：{text}"),
-    "doubt": ("hf_config: {text}", "hf_config：{text}"),
+    "doubt": ("to be checked: {text}", "请核对：{text}"),
     "planning": ("planning", "规划中"),
     "stopping": (
         "stopping with the best plan so far; press Ctrl-C again to leave at once",
@@ -163,8 +163,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "factor_of_prior": ("{name} {factor} of its prior", "{name} {factor}（相对先验值）"),
     "factor_of_shipped": ("{name} {factor} of the shipped value", "{name} {factor}（相对自带值）"),
     # import
-    "contradiction": ("contradiction: {source} = {value}: {reason}", "矛盾：{source} = {value}：{reason}"),
     "unmodelled": ("changes the result and is not modelled: {text}", "会改变结果且未建模：{text}"),
+    "model_size": (
+        "{name}: {total} B parameters, {active} B activated by a token",
+        "{name}：{total} B 参数，每个 token 激活 {active} B",
+    ),
     "no_cluster": (
         "no cluster: the file does not name its chips; give --cluster PROFILE for a whole spec",
         "缺少集群：文件没有写明所用的芯片；给出 --cluster PROFILE 可得完整规格",

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.doubts import Doubts
 from autodeploy.specs.features import FEATURES, GROUPS
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
@@ -25,7 +26,10 @@ ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 
 
 class Spec(Document):
-    """What to plan: the model, the cluster, the training, the search and the run of weeks."""
+    """What to plan: the model, the cluster, the training, the search and the run of weeks.
+
+    `doubts` are told with every plan: what the file that the spec was read from has and no field here says.
+    """
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -33,6 +37,7 @@ class Spec(Document):
     search: SearchSpec = SearchSpec()
     run: RunSpec | None = None
     strategy: Strategy | None = None
+    doubts: Doubts = ()
 
 
 def canonical_json(document: Any) -> str:
@@ -42,7 +47,8 @@ def canonical_json(document: Any) -> str:
 
 def spec_hash(spec: Spec) -> str:
     """SHA-256 of the validated spec, so that spelling and order don't matter."""
-    return hashlib.sha256(canonical_json(spec.model_dump(mode="json")).encode()).hexdigest()
+    excluded = None if spec.doubts else {"doubts"}
+    return hashlib.sha256(canonical_json(spec.model_dump(mode="json", exclude=excluded)).encode()).hexdigest()
 
 
 def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Spec:

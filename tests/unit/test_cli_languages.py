@@ -208,7 +208,7 @@ def test_a_plan_of_an_unknown_architecture_says_so(chinese: Any, tmp_path: Path)
     path = tmp_path / "spec.yaml"
     path.write_text(json.dumps(spec))
     _, _, told = chinese("estimate", str(path))
-    assert "hf_config：未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果" in told
-    assert "hf_config：/d_model = 2048，但 /hidden_size 为 1024" in told
-    assert "hf_config：未知的键，请确认它们不改变模型形状：some_new_key" in told
-    assert "hf_config: architecture NewForCausalLM is unknown" in chinese("estimate", str(path), "--lang", "en")[2]
+    assert "请核对：未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果" in told
+    assert "请核对：/d_model = 2048，但 /hidden_size 为 1024" in told
+    assert "请核对：未知的键，请确认它们不改变模型形状：some_new_key" in told
+    assert "to be checked: architecture NewForCausalLM is unknown" in chinese("estimate", str(path), "--lang", "en")[2]

@@ -38,7 +38,7 @@ ERRORS = frozenset(
     }
 )
 # How importers and exporters say what they noted: the last argument is the reason.
-NOTES = frozenset({"take", "default", "ignore", "contradict", "unmodelled", "note", "fail", "error"})
+NOTES = frozenset({"take", "default", "ignore", "contradict", "unmodelled", "doubt", "note", "fail", "error"})
 SAID = frozenset({"message", "hint", "reason"})
 # Shown as they are: what to type.
 EXAMPLE = re.compile(
