@@ -1,7 +1,8 @@
 """How the architectures of Hugging Face `config.json` files name their sizes, and what their code fixes.
 
 A key that is looked up under several names is taken from the first that the file has. `fixed` holds what no key says
-because the architecture's code does it, such as the query and key norms of Qwen3.
+because the architecture's code does it, such as the query and key norms of Qwen3; `recipe` likewise, of what only the
+launch has to say.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Architecture:
 
     keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fixed: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    out_bias: bool = False  # attention_bias is of the output projection too
     gated: bool = True
     tied_by_default: bool = False
     known: bool = True
@@ -52,41 +55,57 @@ class Architecture:
         return self.keys.get(field, KEYS[field])
 
 
-LLAMA = Architecture()
-QWEN3 = Architecture(fixed={"qk_norm": True})
+LLAMA = Architecture(recipe={"rope_theta": 10_000}, out_bias=True)
+MIXTRAL = Architecture(recipe={"norm_topk_prob": True})
+QWEN2 = Architecture(recipe={"attention_bias": True})
+QWEN2_MOE = Architecture(recipe={"attention_bias": True, "shared_expert_gate": True})
+QWEN3 = Architecture(fixed={"qk_norm": True}, out_bias=True)
+GLM = Architecture(recipe={"rope_interleave": True})
+GLM4_MOE = Architecture(recipe={"scoring_func": "sigmoid", "topk_method": "noaux_tc"})
+GPT_OSS = Architecture(recipe={"norm_topk_prob": True, "mlp_bias": True}, out_bias=True)
+PLAIN = Architecture()
+BIASED = Architecture(out_bias=True)
 SANDWICH = Architecture(fixed={"norm_layout": "sandwich"})
+PANGU_ULTRA_MOE = Architecture(fixed={"norm_layout": "sandwich"}, recipe={"scoring_func": "sigmoid"})
+GLM4 = Architecture(fixed={"norm_layout": "sandwich"}, recipe={"rope_interleave": True})
 CHATGLM = Architecture(
     keys={
         "num_key_value_heads": ("multi_query_group_num",),
         "vocab_size": ("padded_vocab_size", "vocab_size"),
         "intermediate_size": ("ffn_hidden_size", "intermediate_size"),
-    }
+    },
+    recipe={"rope_interleave": True, "partial_rotary_factor": 0.5},
 )
-GPT2 = Architecture(keys={"learned_position_embeddings": ("n_positions",)}, gated=False, tied_by_default=True)
+GPT2 = Architecture(
+    keys={"learned_position_embeddings": ("n_positions",)},
+    recipe={"normalization": "LayerNorm", "attention_bias": True, "attention_out_bias": True, "mlp_bias": True},
+    gated=False,
+    tied_by_default=True,
+)
 UNKNOWN = Architecture(known=False)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": LLAMA,
-    "MistralForCausalLM": LLAMA,
-    "MixtralForCausalLM": LLAMA,
-    "Qwen2ForCausalLM": LLAMA,
-    "Qwen2MoeForCausalLM": LLAMA,
+    "MistralForCausalLM": PLAIN,
+    "MixtralForCausalLM": MIXTRAL,
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3MoeForCausalLM": QWEN3,
     "DeepseekV2ForCausalLM": LLAMA,
     "DeepseekV3ForCausalLM": LLAMA,
     "KimiK2ForCausalLM": LLAMA,
-    "GlmForCausalLM": LLAMA,
-    "Glm4ForCausalLM": SANDWICH,
-    "Glm4MoeForCausalLM": LLAMA,
+    "GlmForCausalLM": GLM,
+    "Glm4ForCausalLM": GLM4,
+    "Glm4MoeForCausalLM": GLM4_MOE,
     "ChatGLMModel": CHATGLM,
     "ChatGLMForConditionalGeneration": CHATGLM,
-    "GptOssForCausalLM": LLAMA,
-    "PanguEmbeddedForCausalLM": LLAMA,
+    "GptOssForCausalLM": GPT_OSS,
+    "PanguEmbeddedForCausalLM": BIASED,
     "PanguUltraForCausalLM": SANDWICH,
-    "PanguUltraMoEForCausalLM": SANDWICH,
-    "PanguProMoEForCausalLM": LLAMA,
-    "PanguProMoEV2ForCausalLM": LLAMA,
+    "PanguUltraMoEForCausalLM": PANGU_ULTRA_MOE,
+    "PanguProMoEForCausalLM": PLAIN,
+    "PanguProMoEV2ForCausalLM": PLAIN,
     "GPT2LMHeadModel": GPT2,
 }
 
@@ -131,51 +150,24 @@ CHECK = "unknown key: check that it does not change the model's shape"
 _WITHOUT_EFFECT = (
     "apply_query_key_layer_scaling",
     "apply_residual_connection_post_layernorm",
-    "attention_dropout",
     "attention_softmax_in_fp32",
     "_attn_implementation_autoset",
-    "attn_pdrop",
     "auto_map",
-    "aux_loss_alpha",
     "bias_dropout_fusion",
     "bos_token_id",
     "embd_pdrop",
     "eos_token_id",
     "ep_size",
     "fp32_residual_connection",
-    "hidden_dropout",
     "initial_context_length",
-    "initializer_range",
-    "layer_norm_eps",
-    "layer_norm_epsilon",
-    "layernorm_epsilon",
-    "max_position_embeddings",
-    "moe_router_dtype",
     "n_ctx",
-    "norm_topk_prob",
     "original_rope",
     "output_router_logits",
     "pad_token_id",
-    "partial_rotary_factor",
     "post_layer_norm",
     "pretraining_tp",
     "qk_head_dim",
-    "resid_pdrop",
-    "rms_norm_eps",
     "rmsnorm",
-    "rope_interleave",
-    "rope_parameters",
-    "rope_percent",
-    "rope_ratio",
-    "rope_scaling",
-    "rope_theta",
-    "rotary_pct",
-    "routed_scaling_factor",
-    "router_aux_loss_coef",
-    "router_jitter_noise",
-    "scoring_func",
-    "seq_aux",
-    "seq_length",
     "summary_activation",
     "summary_first_dropout",
     "summary_proj_to_labels",
@@ -183,7 +175,6 @@ _WITHOUT_EFFECT = (
     "summary_use_proj",
     "swiglu_limit",
     "task_specific_params",
-    "topk_method",
     "transformers_version",
     "use_cache",
 )
@@ -191,11 +182,7 @@ _WITHOUT_EFFECT = (
 IGNORED: dict[str, str] = {
     **dict.fromkeys(_WITHOUT_EFFECT, NO_EFFECT),
     **dict.fromkeys(("torch_dtype", "dtype"), "training.precision says it"),
-    **dict.fromkeys(
-        ("attention_bias", "mlp_bias", "bias", "add_bias_linear", "add_qkv_bias"), "biases are not counted"
-    ),
     "quantization_config": "the checkpoint's format; training.precision says what is trained in",
-    "router_enable_expert_bias": "biases are not counted",
     "param_sink_number": "learned sink tokens are not counted",
     "param_sink_with_value": "learned sink tokens are not counted",
     "vision_config": "only the language model is planned",

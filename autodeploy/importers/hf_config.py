@@ -21,6 +21,7 @@ from autodeploy.importers.hf_architectures import (
     UNKNOWN,
     Architecture,
 )
+from autodeploy.importers.hf_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS, ModelSpec
 from autodeploy.specs.validation import field_errors, pointer
 
@@ -49,12 +50,13 @@ def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = Non
     """
     top = _mapping(data)
     _refuse_hostile(top)
-    reader = _Reader.of(top)
+    reader = Reader.of(top)
     _refuse_not_modelled(reader)
     fields = _read_attention(reader)
     fields |= _read_layers(reader)
     fields |= _read_experts(reader, fields)
     fields |= reader.architecture.fixed | _read_norms(reader)
+    fields["recipe"] = read_recipe(reader, has_experts=fields.get("n_routed_experts") is not None) or None
     fields["name"] = (name or reader.model_name)[:200]
     reader.note_rest()
     try:
@@ -63,7 +65,7 @@ def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = Non
         raise SpecError(errors=tuple(map(reader.in_file, field_errors(error, model=ModelSpec)))) from error
 
 
-class _Reader:
+class Reader:
     """The part of the file that describes the language model, with a log of what was done with each key."""
 
     def __init__(self, config: Mapping[str, Any], prefix: str, architecture: Architecture, model_name: str) -> None:
@@ -75,7 +77,7 @@ class _Reader:
         self._beside: list[str] = []
 
     @classmethod
-    def of(cls, top: Mapping[str, Any]) -> _Reader:
+    def of(cls, top: Mapping[str, Any]) -> Reader:
         part = next((p for p in _TEXT_PARTS if isinstance(top.get(p), Mapping) and "hidden_size" not in top), None)
         config: Mapping[str, Any] = top if part is None else top[part]
         identity = _architecture_name(config) or _architecture_name(top)
@@ -136,6 +138,15 @@ class _Reader:
             raise SpecError(f"{shown(value)} is not a whole number from 0 to {limit}", path=path)
         return value
 
+    def took(self, field: str, key: str, value: Any, note: str = "") -> None:
+        """Notes that the key became the field."""
+        self._sources[field] = self.at(key)
+        self.log.take(self.at(key), field, value, note)
+
+    def contradicts(self, field: str, key: str, value: Any) -> None:
+        """Notes a key that says otherwise than the one that the field was taken from."""
+        self.log.contradict(self.at(key), field, value, f"{self._sources[field]} says another value")
+
     def source(self, field: str) -> str:
         """The JSON pointer that the field's value came from."""
         return self._sources.get(field, self.prefix)
@@ -162,6 +173,9 @@ class _Reader:
     def in_file(self, error: FieldError) -> FieldError:
         """An error of the model spec at the place in the file that its value came from."""
         field, slash, rest = error.path.removeprefix("/").partition("/")
+        if field == "recipe":
+            inner, slash, rest = rest.partition("/")
+            field = f"recipe/{inner}"
         path = self._sources.get(field) or self.at((KEYS.get(field) or (field,))[0])
         return FieldError(path + slash + rest, error.message, error.hint)
 
@@ -224,14 +238,14 @@ def _architecture_name(config: Mapping[str, Any]) -> str:
     return known or MODEL_TYPES.get(model_type.lower(), "") or next(iter(names), model_type)
 
 
-def _refuse_not_modelled(reader: _Reader) -> None:
+def _refuse_not_modelled(reader: Reader) -> None:
     for key, mechanism in NOT_MODELLED.items():
         if reader.raw(key):
             hint = "plan a model of the same size without it"
             raise UnsupportedError(f"{mechanism} ({key}) can't be planned yet", path=reader.at(key), hint=hint)
 
 
-def _read_attention(reader: _Reader) -> dict[str, Any]:
+def _read_attention(reader: Reader) -> dict[str, Any]:
     """Hidden size, heads and, where the file has latent ranks, the latent attention's dimensions."""
     fields = {name: reader.take(name) for name in ("hidden_size", "num_attention_heads", "vocab_size")}
     kv_heads, head_dim = reader.take("num_key_value_heads"), reader.take("head_dim")
@@ -255,7 +269,7 @@ def _read_attention(reader: _Reader) -> dict[str, Any]:
     return fields
 
 
-def _read_layers(reader: _Reader) -> dict[str, Any]:
+def _read_layers(reader: Reader) -> dict[str, Any]:
     """Layers, windows, the activation and the ends of the model."""
     layers = reader.count("num_hidden_layers", MAX_LAYERS)
     fields: dict[str, Any] = {"num_hidden_layers": layers}
@@ -270,7 +284,7 @@ def _read_layers(reader: _Reader) -> dict[str, Any]:
     return fields | _read_windows(reader, layers)
 
 
-def _activation(reader: _Reader) -> str:
+def _activation(reader: Reader) -> str:
     value = reader.take("hidden_act")
     gated = reader.architecture.gated
     if value is None:
@@ -288,7 +302,7 @@ def _activation(reader: _Reader) -> str:
     raise UnsupportedError(f"activation {shown(value)} is not modelled", path=reader.at("hidden_act"), hint=hint)
 
 
-def _read_windows(reader: _Reader, layers: int | None) -> dict[str, Any]:
+def _read_windows(reader: Reader, layers: int | None) -> dict[str, Any]:
     """Sliding windows: `layer_types` says which layers have one; Qwen2 switches them with `use_sliding_window`."""
     window, types = reader.raw("sliding_window"), reader.raw("layer_types")
     switch, first = reader.raw("use_sliding_window"), reader.raw("max_window_layers")
@@ -306,7 +320,7 @@ def _read_windows(reader: _Reader, layers: int | None) -> dict[str, Any]:
     return {"sliding_window": window, "layer_types": types}
 
 
-def _read_norms(reader: _Reader) -> dict[str, Any]:
+def _read_norms(reader: Reader) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if (sandwich := reader.raw("sandwich_norm")) is not None:
         fields["norm_layout"] = "sandwich" if sandwich else "pre"
@@ -317,7 +331,7 @@ def _read_norms(reader: _Reader) -> dict[str, Any]:
     return fields
 
 
-def _read_experts(reader: _Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     """MLP widths and, where there are routed experts, which layers have them."""
     experts, width = reader.count("n_routed_experts"), reader.take("intermediate_size")
     names = ("num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group")
@@ -347,7 +361,7 @@ def _read_experts(reader: _Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     return found | placed | widths | {"n_routed_experts": experts, "n_shared_experts": shared or 0}
 
 
-def _dense_layers(reader: _Reader, layers: int) -> list[int]:
+def _dense_layers(reader: Reader, layers: int) -> list[int]:
     """Layers without experts, ascending. DeepSeek counts its frequency from layer 0, Qwen's sparse step from 1."""
     first = reader.count("first_k_dense_replace", MAX_LAYERS) or 0
     frequency, step = reader.raw("moe_layer_freq"), reader.raw("decoder_sparse_step")

@@ -13,6 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.model_rules import faults
+from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
 
 HiddenAct = Literal["silu", "gelu", "geglu"]
 NormLayout = Literal["pre", "sandwich"]
@@ -99,6 +100,11 @@ class ModelSpec(Document):
         int, Field(ge=0, le=16, description="multi-token prediction modules"), _WHOLE
     ] = 0
 
+    recipe: Annotated[
+        Recipe | None,
+        Field(description="what the launch has to say besides the shape", exclude_if=lambda value: value is None),
+    ] = None
+
     # -- validation ------------------------------------------------------------------------------------------
 
     @model_validator(mode="before")
@@ -116,6 +122,11 @@ class ModelSpec(Document):
             raise ValueError(f"unknown pattern {value!r} | " + " or ".join(map(repr, PATTERNS)) + ", or one a layer")
         layers = info.data.get("num_hidden_layers", len(pattern))
         return tuple(pattern[i % len(pattern)] for i in range(layers))
+
+    @field_validator("recipe", mode="after")
+    @classmethod
+    def _empty_is_absent(cls, value: Recipe | None) -> Recipe | None:
+        return None if value == NOTHING_TOLD else value
 
     @field_validator("mlp_only_layers", mode="after")
     @classmethod
@@ -137,6 +148,11 @@ class ModelSpec(Document):
         if self.head_dim == 0:
             width = self.qk_head_dim if self.is_mla else self.hidden_size // self.num_attention_heads
             self.__dict__["head_dim"] = max(1, width)
+
+    @property
+    def told(self) -> Recipe:
+        """The recipe; where the document has none, one that says nothing."""
+        return self.recipe or NOTHING_TOLD
 
     # -- shape -----------------------------------------------------------------------------------------------
 

@@ -117,7 +117,10 @@ def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:
         return read_hf_model(value)
     if isinstance(value, Mapping) and "preset" in value:
         changes = {k: v for k, v in value.items() if k != "preset"}
-        return load_preset(str(value["preset"])).model_dump(exclude_unset=True) | changes
+        preset = load_preset(str(value["preset"])).model_dump(exclude_unset=True)
+        if isinstance(changes.get("recipe"), Mapping):
+            changes["recipe"] = {**preset.get("recipe", {}), **changes["recipe"]}
+        return preset | changes
     return value
 
 

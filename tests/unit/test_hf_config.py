@@ -12,6 +12,7 @@ from autodeploy.importers.hf_architectures import ARCHITECTURES, MODEL_TYPES
 from autodeploy.importers.hf_config import read_hf_config
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.recipe import Recipe
 from tests.support.cpu_time import least_cpu_s
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ def test_a_dense_llama() -> None:
         num_attention_heads=8,
         num_key_value_heads=2,
         vocab_size=1000,
+        recipe=Recipe(rope_theta=500_000),
     )
     assert {n.field for n in diagnostics.taken} >= {"hidden_size", "vocab_size", "num_key_value_heads"}
-    assert [n.source for n in diagnostics.ignored] == ["/rope_theta"]
+    assert not diagnostics.ignored
     assert not diagnostics.contradicted
 
 
@@ -213,6 +215,12 @@ def test_pangu_ultra_moe_has_its_own_keys_and_is_the_preset() -> None:
         "num_experts_per_tok": 8,
         "num_dense_layers": 3,
         "sandwich_norm": True,
+        "rope_theta": 25_600_000,
+        "rms_norm_eps": 1e-5,
+        "initializer_range": 0.02,
+        "max_position_embeddings": 131_072,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
     }
     preset = load_preset("pangu-ultra-moe-718b")
     assert read_hf_config(config, name=preset.name)[0] == preset
