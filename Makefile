@@ -6,6 +6,12 @@ WORKERS ?= 2
 EXAMPLE ?= examples/deepseek_v3_cloudmatrix_384.yaml
 UV      ?= uv
 
+# Git directories of the frameworks, for `make flags`.
+MEGATRON      ?=
+MINDSPEED     ?=
+MINDSPEED_LLM ?=
+MINDFORMERS   ?=
+
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -16,7 +22,7 @@ TYPED := autodeploy api cost_models hardware_profiles
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak wheelhouse calibrate accuracy docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak wheelhouse calibrate accuracy flags docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -74,6 +80,11 @@ calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
 
 accuracy: $(STAMP) ## Make docs/accuracy.md anew from the shipped records
 	@$(BIN)/python -m docs.accuracy
+
+flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED= MINDSPEED_LLM= MINDFORMERS= git directories
+	@$(BIN)/python -m tests.launch_check.flag_tables $(if $(MEGATRON),--megatron $(MEGATRON)) \
+		$(if $(MINDSPEED),--mindspeed $(MINDSPEED)) $(if $(MINDSPEED_LLM),--mindspeed-llm $(MINDSPEED_LLM)) \
+		$(if $(MINDFORMERS),--mindformers $(MINDFORMERS))
 
 docs: $(STAMP) ## Make the generated pages and the README's numbers anew
 	@$(BIN)/python -m docs.generate

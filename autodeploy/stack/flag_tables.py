@@ -1,0 +1,98 @@
+"""What the parser of each release registers: flags (or keys of a configuration), their types, choices and values.
+
+The tables are made from the releases' sources: `make flags` loads each release's own parser and writes what it finds.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COLUMNS = ("flag", "type", "choices", "nargs", "registered_in", "source")
+FLAG, INT, FLOAT = "flag", "int", "float"
+_MANY = {"*": 0, "+": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFlag:
+    """A flag as a parser knows it.
+
+    Parameters
+    ----------
+    name : with its dashes; of a configuration key the dotted path.
+    type : `flag` (it takes no value), int, float, str, or the name of the parser's own converter.
+    choices : the only values there are; empty: any.
+    nargs : number of values, "?", "*" or "+"; empty: one.
+    registered_in : component of the release whose source registers it.
+    source : path and line in that component's repository.
+    """
+
+    name: str
+    type: str
+    choices: tuple[str, ...]
+    nargs: str
+    registered_in: str
+    source: str
+
+    def fault(self, values: Sequence[str]) -> str | None:
+        """What the parser has against these values; None: nothing.
+
+        Values that a shell fills in later, as "${TP}", are only counted.
+        """
+        if fault := self._count_fault(len(values)):
+            return fault
+        for value in values:
+            if "$" in value:
+                continue
+            if self.choices and value not in self.choices:
+                return f"{self.name} has no value {value!r}: one of {', '.join(self.choices)}"
+            if self.type in {INT, FLOAT} and not _is_number(value, self.type):
+                return f"{self.name} takes {'a whole number' if self.type == INT else 'a number'}, not {value!r}"
+        return None
+
+    def _count_fault(self, count: int) -> str | None:
+        if self.type == FLAG:
+            return f"{self.name} takes no value" if count else None
+        if self.nargs == "?":
+            return f"{self.name} takes one value at most, not {count}" if count > 1 else None
+        if self.nargs in _MANY:
+            return f"{self.name} takes a value" if count < _MANY[self.nargs] else None
+        wanted = int(self.nargs or 1)
+        return None if count == wanted else f"{self.name} takes {wanted} value{'s' * (wanted > 1)}, not {count}"
+
+
+def _is_number(text: str, kind: str) -> bool:
+    try:
+        int(text) if kind == INT else float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def flag_table(release: str) -> Mapping[str, RegisteredFlag]:
+    """Flags or keys of the release of that name, by name.
+
+    Raises
+    ------
+    FileNotFoundError
+        when no table was made for it.
+    """
+    text = (files("autodeploy.stack") / "flags" / f"{release}.csv").read_text(encoding="utf-8")
+    return {
+        row["flag"]: RegisteredFlag(
+            name=row["flag"],
+            type=row["type"],
+            choices=tuple(row["choices"].split("|")) if row["choices"] else (),
+            nargs=row["nargs"],
+            registered_in=row["registered_in"],
+            source=row["source"],
+        )
+        for row in csv.DictReader(text.splitlines())
+    }

@@ -1,0 +1,178 @@
+"""Releases of the training frameworks: which commits belong together, and what their parser registers.
+
+A framework, the vendor of the chip and `search.target_release` give one release: plans, scripts and checks are for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ruamel.yaml import YAML
+
+from autodeploy.errors import SpecError
+from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_PATH = "/search/target_release"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One repository of a release: its commit and the branch or tag that the commit was read at."""
+
+    name: str
+    repository: str
+    commit: str
+    branch: str
+
+    @property
+    def short(self) -> str:
+        """The commit in eight characters, as the sources name it."""
+        return self.commit[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Commits of a framework's repositories that run together.
+
+    Parameters
+    ----------
+    vendors : of chips that it runs on, in lower case; None: any.
+    is_default : whether a spec that names no release means this one, on these vendors.
+    table : what its parser registers, for a release that has no table of its own in the package (as of a test).
+    """
+
+    name: str
+    title: str
+    framework: str
+    vendors: tuple[str, ...] | None
+    components: Mapping[str, Component]
+    is_default: bool = False
+    table: Mapping[str, RegisteredFlag] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def registered(self) -> Mapping[str, RegisteredFlag]:
+        """Flags and keys, by name."""
+        return self.table if self.table is not None else flag_table(self.name)
+
+    @property
+    def flags(self) -> Mapping[str, RegisteredFlag]:
+        """Flags of its command line; empty where a file configures it."""
+        return {name: flag for name, flag in self.registered.items() if name.startswith("--")}
+
+    @property
+    def keys(self) -> Mapping[str, RegisteredFlag]:
+        """Keys of its configuration file, by dotted path; empty where flags configure it."""
+        return {name: key for name, key in self.registered.items() if not name.startswith("--")}
+
+    def has(self, component: str) -> bool:
+        """Whether the component is part of it."""
+        return component in self.components
+
+    def registers(self, flag: str, value: str | None = None) -> bool:
+        """Whether its parser knows the flag, with that value."""
+        known = self.registered.get(flag)
+        return known is not None and (value is None or known.fault([value]) is None)
+
+    def source(self, flag: str) -> str:
+        """Where the flag is registered: repository, commit, path and line."""
+        known = self.registered[flag]
+        component = self.components[known.registered_in]
+        return f"{component.repository}@{component.short}:{known.source}"
+
+    def runs_on(self, vendor: str) -> bool:
+        """Whether it runs on chips of that vendor."""
+        return self.vendors is None or vendor.lower() in self.vendors
+
+
+@cache
+def _shipped() -> tuple[Release, ...]:
+    text = (files("autodeploy.stack") / "releases.yaml").read_text(encoding="utf-8")
+    return tuple(_release(record) for record in YAML(typ="safe", pure=True).load(text))
+
+
+def _release(record: dict[str, object]) -> Release:
+    components = record["components"]
+    assert isinstance(components, dict)
+    vendors = record.get("vendors")
+    return Release(
+        name=str(record["name"]),
+        title=str(record["title"]),
+        framework=str(record["framework"]),
+        vendors=tuple(map(str, vendors)) if isinstance(vendors, list) else None,
+        components=MappingProxyType({name: Component(name=name, **part) for name, part in components.items()}),
+        is_default=bool(record.get("default", False)),
+    )
+
+
+_added: list[Release] = []
+
+
+def releases() -> tuple[Release, ...]:
+    """Every release: those of the package, then those registered while the program runs."""
+    return (*_shipped(), *_added)
+
+
+@contextmanager
+def registered(release: Release) -> Iterator[Release]:
+    """Knows another release as long as the context lasts."""
+    _added.append(release)
+    try:
+        yield release
+    finally:
+        _added.remove(release)
+
+
+def release_named(name: str) -> Release:
+    """The release of that name.
+
+    Raises
+    ------
+    SpecError
+        when there is none; the hint names close ones.
+    """
+    known = {release.name: release for release in releases()}
+    if name in known:
+        return known[name]
+    close = get_close_matches(name, known, n=1)
+    raise SpecError(
+        f"unknown release {name[:100]!r}", path=_PATH, hint=close[0] if close else "one of " + ", ".join(known)
+    )
+
+
+def release_of(framework: str, vendor: str, name: str | None = None) -> Release:
+    """The release that a framework means on a vendor's chips.
+
+    Parameters
+    ----------
+    name : of the release; None: the framework's default there.
+
+    Raises
+    ------
+    SpecError
+        when there is no such release, or it is of another framework or for other chips.
+    """
+    if name is not None:
+        found = release_named(name)
+        if found.framework != framework or not found.runs_on(vendor):
+            there = [r.name for r in releases() if r.framework == framework and r.runs_on(vendor)]
+            fault = f"release {name} is of {found.framework}" if found.framework != framework else ""
+            raise SpecError(
+                fault or f"release {name} does not run on chips of {vendor}",
+                path=_PATH,
+                hint="one of " + ", ".join(there) if there else f"{framework} has no release",
+            )
+        return found
+    of_framework = [r for r in releases() if r.framework == framework and r.is_default and r.runs_on(vendor)]
+    # A default for this vendor by name comes before one for any.
+    for release in sorted(of_framework, key=lambda r: r.vendors is None):
+        return release
+    raise SpecError(f"{framework} has no release for chips of {vendor}", path="/search/target")

@@ -1,0 +1,151 @@
+"""Writes what the parser of every release registers to autodeploy/stack/flags/NAME.csv.
+
+    python -m tests.launch_check.flag_tables --megatron GITDIR --mindspeed GITDIR --mindspeed-llm GITDIR \\
+        --mindformers GITDIR [--release NAME ...] [--into FOLDER]
+
+GITDIR: git directories with the commits that autodeploy/stack/releases.yaml names. Facts only: names, types, choices,
+numbers of values and where they are registered; a release whose git directories are not given is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import enum
+import inspect
+import multiprocessing
+import pathlib
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.stack.flag_tables import COLUMNS, FLAG, RegisteredFlag
+from autodeploy.stack.releases import Release, releases
+from tests.launch_check.checkouts import checkouts
+from tests.launch_check.frameworks import Frameworks
+from tests.launch_check.mindformers_keys import mindformers_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+INTO = pathlib.Path(__file__).resolve().parents[2] / "autodeploy" / "stack" / "flags"
+GIT_DIRS = ("megatron", "mindspeed", "mindspeed-llm", "mindformers")
+_PLAIN = {int: "int", float: "float", str: "str", bool: "bool", None: "str"}
+
+
+def registered_flags(frameworks: Frameworks) -> Iterator[RegisteredFlag]:
+    """Every option string of the parser, aliases too, with where it is registered."""
+    for action in frameworks.parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        component, source = _source(frameworks, action)
+        for name in action.option_strings:
+            yield RegisteredFlag(name, _type(action), _choices(action), _nargs(action), component, source)
+
+
+def _type(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return FLAG
+    if action.type in _PLAIN:
+        return _PLAIN[action.type]
+    if any(isinstance(choice, enum.Enum) for choice in _listed(action)):
+        return "enum"
+    name = getattr(action.type, "__name__", "")
+    return "" if name == "<lambda>" else name
+
+
+def _listed(action: argparse.Action) -> list[Any]:
+    try:
+        return list(action.choices or ())
+    except TypeError:
+        return []
+
+
+def _choices(action: argparse.Action) -> tuple[str, ...]:
+    listed = _listed(action)
+    found = [choice.name if isinstance(choice, enum.Enum) else choice for choice in listed]
+    return tuple(str(choice) for choice in found if isinstance(choice, str | int | float))
+
+
+def _nargs(action: argparse.Action) -> str:
+    return "" if action.nargs in {None, 0} else str(action.nargs)
+
+
+def _source(frameworks: Frameworks, action: argparse.Action) -> tuple[str, str]:
+    place = frameworks.places[id(action)]
+    file, line = place.file, place.line
+    if place.made_from is not None:
+        file, line = _field(place.made_from, action.dest) or (file, line)
+    component, path = frameworks.relative(file)
+    if component is None:
+        raise ValueError(f"{action.option_strings} are registered in {file}, which is of no component")
+    return component, f"{path}:{line}"
+
+
+def _field(made_from: type, name: str) -> tuple[str, int] | None:
+    """File and line of a data class's field, of itself or of what it inherits from."""
+    for owner in made_from.__mro__:
+        if name not in vars(owner).get("__annotations__", {}):
+            continue
+        lines, first = inspect.getsourcelines(owner)
+        (node,) = ast.parse("".join(lines)).body
+        assert isinstance(node, ast.ClassDef)
+        for statement in node.body:
+            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+                return str(inspect.getsourcefile(owner)), first + statement.lineno - 1
+    return None
+
+
+def table_text(rows: Iterable[RegisteredFlag], into: pathlib.Path) -> int:
+    """Writes the rows by name; how many there are."""
+    ordered = sorted(rows, key=lambda row: row.name)
+    with into.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in ordered:
+            writer.writerow([row.name, row.type, "|".join(row.choices), row.nargs, row.registered_in, row.source])
+    return len(ordered)
+
+
+def write_table(release: Release, git_dirs: Mapping[str, str], into: pathlib.Path) -> None:
+    """The table of one release; its parser is loaded in this process."""
+    path = into / f"{release.name}.csv"
+    commits = {name: part.commit for name, part in release.components.items()}
+    if "mindformers" in commits:
+        count = table_text(mindformers_keys(git_dirs["mindformers"], commits["mindformers"]), path)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            frameworks = Frameworks(checkouts(git_dirs, commits, pathlib.Path(folder).resolve() / "trees"))
+            count = table_text(registered_flags(frameworks), path)
+    print(f"{path.name}: {count} rows", flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in GIT_DIRS:
+        parser.add_argument(f"--{name}", metavar="GITDIR")
+    parser.add_argument("--release", action="append", choices=[release.name for release in releases()])
+    parser.add_argument("--into", type=pathlib.Path, default=INTO)
+    given = parser.parse_args(argv)
+    git_dirs = {name: path for name in GIT_DIRS if (path := getattr(given, name.replace("-", "_")))}
+    bad = 0
+    for release in releases():
+        if given.release and release.name not in given.release:
+            continue
+        if missing := sorted(set(release.components) - set(git_dirs)):
+            print(f"{release.name}: left as it is, needs --{' --'.join(missing)}")
+            continue
+        # Each in a process of its own: a framework's modules can be imported once.
+        process = multiprocessing.get_context("fork").Process(
+            target=write_table, args=(release, git_dirs, given.into.resolve())
+        )
+        process.start()
+        process.join()
+        bad += process.exitcode != 0
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

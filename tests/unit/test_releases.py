@@ -1,0 +1,115 @@
+"""Releases and what their parsers register: one default for each vendor, and tables of facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autodeploy.errors import SpecError
+from autodeploy.stack.flag_tables import RegisteredFlag
+from autodeploy.stack.releases import registered, release_named, release_of, releases
+
+RELEASES = releases()
+
+
+@pytest.mark.parametrize(
+    ("framework", "vendor", "name", "components"),
+    [
+        ("mindspeed-llm", "Huawei", "mindspeed-llm-master", {"mindspeed-llm", "mindspeed", "megatron"}),
+        ("megatron", "Huawei", "megatron-mindspeed-master", {"mindspeed", "megatron"}),
+        ("megatron", "NVIDIA", "megatron-main", {"megatron"}),
+        ("megatron", "another", "megatron-main", {"megatron"}),
+        ("mindformers", "Huawei", "mindformers-master", {"mindformers"}),
+    ],
+)
+def test_a_framework_and_a_vendor_mean_one_release(framework, vendor, name, components):
+    found = release_of(framework, vendor)
+    assert (found.name, {*found.components}) == (name, components)
+    assert release_of(framework, vendor, name) is found
+
+
+@pytest.mark.parametrize(
+    ("framework", "vendor", "name", "hint"),
+    [
+        ("mindspeed-llm", "Huawei", "mindspeed-llm-26.0.00", "mindspeed-llm-26.0.0"),
+        ("mindspeed-llm", "Huawei", "megatron-main", "mindspeed-llm-master"),
+        ("megatron", "NVIDIA", "megatron-mindspeed-2.0.0", "megatron-main"),
+    ],
+)
+def test_a_release_that_is_not_of_the_framework_or_the_chip_is_refused(framework, vendor, name, hint):
+    with pytest.raises(SpecError) as refused:
+        release_of(framework, vendor, name)
+    (error,) = refused.value.errors
+    assert error.path == "/search/target_release"
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=[release.name for release in RELEASES])
+def test_every_release_has_a_table_of_facts(release):
+    assert all(len(part.commit) == 40 for part in release.components.values())
+    table = release.registered
+    assert len(table) > 400
+    assert {flag.registered_in for flag in table.values()} == {*release.components}
+    assert bool(release.flags) != bool(release.keys)
+    assert all(":" in flag.source for flag in table.values())
+
+
+def test_releases_differ_where_their_sources_do():
+    """Hot experts are MindSpeed's, not MindSpeed-LLM's; the exchange over levels is of an older MindSpeed only."""
+    where = {
+        flag: {release.name for release in RELEASES if release.registers(flag)}
+        for flag in (
+            *("--balanced-moe-experts", "--moe-hierarchical-alltoallv", "--overlap-moe-expert-parallel-comm"),
+            "--moe-fb-overlap",
+        )
+    }
+    assert where["--balanced-moe-experts"] == {"megatron-mindspeed-master"}
+    assert where["--moe-hierarchical-alltoallv"] == {"megatron-mindspeed-2.0.0"}
+    assert where["--overlap-moe-expert-parallel-comm"] == {"megatron-main"}
+    assert where["--moe-fb-overlap"] == {r.name for r in RELEASES if r.has("mindspeed")}
+    assert release_named("mindspeed-llm-master").registers("--moe-token-dispatcher-type", "alltoall_seq")
+    assert not release_named("megatron-main").registers("--moe-token-dispatcher-type", "alltoall_seq")
+
+
+def test_a_source_names_repository_commit_and_line():
+    assert (
+        release_named("mindspeed-llm-master")
+        .source("--moe-fb-overlap")
+        .startswith("Ascend/MindSpeed@028de58c:mindspeed/features_manager/moe/fb_overlap.py:")
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "fault"),
+    [
+        (("--f", "flag"), [], None),
+        (("--f", "flag"), ["1"], "--f takes no value"),
+        (("--f", "int"), ["8"], None),
+        (("--f", "int"), ["${TP}"], None),
+        (("--f", "int"), ["8.5"], "--f takes a whole number, not '8.5'"),
+        (("--f", "int"), [], "--f takes 1 value, not 0"),
+        (("--f", "float"), ["1e-5"], None),
+        (("--f", "float"), ["much"], "--f takes a number, not 'much'"),
+        (("--f", "str", ("a", "b")), ["b"], None),
+        (("--f", "str", ("a", "b")), ["c"], "--f has no value 'c': one of a, b"),
+        (("--f", "str", (), "+"), ["a", "b"], None),
+        (("--f", "str", (), "+"), [], "--f takes a value"),
+        (("--f", "str", (), "*"), [], None),
+        (("--f", "str", (), "?"), ["a", "b"], "--f takes one value at most, not 2"),
+        (("--f", "str", (), "2"), ["a"], "--f takes 2 values, not 1"),
+    ],
+)
+def test_values_are_judged_as_the_parser_does(flag, values, fault):
+    name, kind, choices, nargs, *_ = (*flag, (), "", "")[:4]
+    assert RegisteredFlag(name, kind, choices, nargs or "", "megatron", "").fault(values) == fault
+
+
+def test_a_release_can_be_registered_while_the_program_runs():
+    base = release_named("megatron-main")
+    own = replace(base, name="mine", table={"--mine": RegisteredFlag("--mine", "flag", (), "", "megatron", "a.py:1")})
+    with registered(own):
+        assert release_of("megatron", "NVIDIA", "mine").registers("--mine")
+        assert release_of("megatron", "NVIDIA") is base
+    with pytest.raises(SpecError):
+        release_named("mine")
