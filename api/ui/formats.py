@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from autodeploy.stack.frameworks import title_of
+
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 ABSENT = "–"
 _CHINESE = re.compile("[\u4e00-\u9fff]")
-_PRODUCTS = {"mindspeed-llm": "MindSpeed-LLM", "megatron": "Megatron-LM", "mindformers": "MindFormers"}
 
 
 def seconds(value: float | None) -> str:
@@ -105,7 +106,7 @@ def sentence(text: str) -> str:
 
 def product_name(name: str) -> str:
     """How a framework writes its own name."""
-    return _PRODUCTS.get(name, name)
+    return title_of(name)
 
 
 def short_hash(value: str) -> str:

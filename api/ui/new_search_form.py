@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from api.ui.formats import product_name
-from autodeploy.specs.search import Numerics, Objective, Target
+from autodeploy.specs.search import Numerics, Objective
 from autodeploy.specs.training import Precision
+from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -79,7 +80,7 @@ def _training() -> tuple[Field, ...]:
 def _search() -> tuple[Field, ...]:
     return (
         Field("/search/objective", "objective", "choice", "step_time", _same(get_args(Objective)), advanced=True),
-        Field("/search/target", "target", "choice", "mindspeed-llm", _named(get_args(Target)), advanced=True),
+        Field("/search/target", "target", "choice", DEFAULT, _named(FRAMEWORKS), advanced=True),
         Field("/search/numerics", "numerics", "choice", "reordered", _same(get_args(Numerics)), advanced=True),
         Field("/search/effort", "effort", "choice", "default", _same(("fast", "default", "deep")), advanced=True),
         Field("/search/top_k", "top_k", "integer", "5", advanced=True),

@@ -20,6 +20,7 @@ from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.stack.frameworks import launchers
 from autodeploy.store.clock import iso
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
@@ -237,10 +238,7 @@ class Views:
     def launch_format(self, plan: Plan | None, target: str) -> str | None:
         """The launch file to offer first: of the framework that the search was for, else of one that can launch it."""
         offered = () if plan is None else self.export_formats(plan)
-        return next((name for name in (target, *LAUNCHERS) if name in offered and name in LAUNCHERS), None)
-
-
-LAUNCHERS = ("mindspeed-llm", "megatron", "mindformers")
+        return next((name for name in (target, *launchers()) if name in offered and name in launchers()), None)
 
 
 def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], Imported]:

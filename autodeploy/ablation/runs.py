@@ -11,6 +11,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, predict, prepare
 from autodeploy.specs.features import FEATURES
+from autodeploy.stack.frameworks import UNRESTRICTED
 
 if TYPE_CHECKING:
     from autodeploy.planner import Predicted
@@ -64,7 +65,7 @@ def _run(
     document: dict[str, Any], strategy: dict[str, Any], features: frozenset[str], search: dict[str, Any] | None
 ) -> Run:
     """The estimate of `strategy`, or of the best plan of a search with these features on and all others off."""
-    base = laid_over({"search": {"target": "any"}}, document)
+    base = laid_over({"search": {"target": UNRESTRICTED}}, document)
     if search is None:
         spec = read_spec_document(base | {"strategy": strategy})
         assert spec.strategy is not None

@@ -16,7 +16,7 @@ from autodeploy.calibration.measured import counts_for_time, measured_step_s, st
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.release_defaults import stack_of
+from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
 from hardware_profiles.loader import load_profile
 
@@ -54,7 +54,7 @@ def noise_of(record: Record) -> float:
     """Standard deviation of the logarithm of a record's measurement."""
     if record.confidence == "low" or not states_time(record):
         return NOISE_LOW_CONFIDENCE
-    return NOISE_UNKNOWN_GRADE if stack_of(record) == "mindformers" else NOISE
+    return NOISE_UNKNOWN_GRADE if in_graph_mode(record) else NOISE
 
 
 def calibrate(records: Sequence[Record], profile_name: str) -> Calibration:

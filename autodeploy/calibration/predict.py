@@ -17,6 +17,7 @@ from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
+from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cost_models.collectives import Number
     from hardware_profiles.profile import Profile
 
-ANY_FRAMEWORK = SearchSpec(target="any")
+ANY_FRAMEWORK = SearchSpec(target=UNRESTRICTED)
 
 
 @dataclass(frozen=True)

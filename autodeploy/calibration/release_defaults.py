@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.stack.frameworks import FRAMEWORKS
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
 
@@ -35,8 +36,7 @@ CANCELS = {
 }
 # Frameworks by the stack whose operators and defaults they have; names without the marks between words.
 STACKS = {
-    **dict.fromkeys(("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"), "mindspeed-llm"),
-    **dict.fromkeys(("mindformers", "mindspore", "mindsporetransformers", "mindsporelab"), "mindformers"),
+    **{alias: framework.name for framework in FRAMEWORKS.values() for alias in framework.runs_as},
     **dict.fromkeys(("torchtitan", "torchtitannpu", "fsdp", "pytorchfsdp", "torchfsdp"), "torchtitan"),
 }
 
@@ -86,7 +86,7 @@ def release_of(record: Record) -> ReleaseDefaults:
             return ReleaseDefaults(_MEGATRON_2021, "current", fields=_FIELDS_2021)
         return ReleaseDefaults(_MODERN_NVIDIA, "current")
     stack = stack_of(record)
-    if stack == "mindformers":
+    if in_graph_mode(record):
         return _mindformers(record)
     if stack == "torchtitan":
         return ReleaseDefaults(_TORCH_NATIVE, "current")
@@ -105,6 +105,12 @@ def release_of(record: Record) -> ReleaseDefaults:
 def stack_of(record: Record) -> str:
     """The stack of a record's framework, whatever the spelling; an unknown framework on Ascend is MindSpeed-LLM's."""
     return STACKS.get(re.sub("[^a-z0-9]", "", record.framework.lower()), record.framework)
+
+
+def in_graph_mode(record: Record) -> bool:
+    """Whether the stack of a record compiles the step."""
+    stack = stack_of(record)
+    return stack in FRAMEWORKS and FRAMEWORKS[stack].graph_mode
 
 
 def _before_flash_attention(record: Record) -> bool:
@@ -136,7 +142,7 @@ def _mindformers(record: Record) -> ReleaseDefaults:
         late = (int(release[1]), int(release[2])) >= MINDFORMERS_1_5
     else:
         late = text[:3] in {"mas", "dev"} or (text[:2] == "20" and _released(record) >= MINDFORMERS_1_5_DATE)
-    return ReleaseDefaults(features, "current" if late else "mindformers")
+    return ReleaseDefaults(features, "current" if late else stack_of(record))
 
 
 def _released(record: Record) -> tuple[int, int, int]:

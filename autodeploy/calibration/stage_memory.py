@@ -25,6 +25,7 @@ from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.specs.training import BatchSize, TrainingSpec
+from autodeploy.stack.frameworks import FRAMEWORKS
 from cost_models.hbm import MIB
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ RECOMPUTED_LAYERS = (0, 1)  # of every stage, as published
 FEATURES = frozenset(
     {"graph_mode", "flash_attention", "grouped_gemm", "fused_rmsnorm", "fused_swiglu", "whole_vocabulary"}
 )
+
+GRAPH_MODE = next(name for name, framework in FRAMEWORKS.items() if framework.graph_mode)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def predict_stage_memory(recomputed_layers: int = 0) -> StageMemory:
     model, training, strategy = _documents(record, recomputed_layers)
     degrees = record["strategy"]
     cluster = ClusterSpec(profile="ascend-800t-a2", num_npus=degrees["dp"] * degrees["tp"] * degrees["pp"])
-    spec = Spec(model=model, cluster=cluster, training=training, search=SearchSpec(target="mindformers"))
+    spec = Spec(model=model, cluster=cluster, training=training, search=SearchSpec(target=GRAPH_MODE))
     context = spec_context(spec, profile_of(cluster), FEATURES)
     candidate = candidate_of(
         strategy, world=context.world, global_batch=context.global_batch, moe=True, vendor=context.machine.vendor

@@ -16,6 +16,7 @@ from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unm
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.record import Measured, Record, Unread
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import broken_rules
 from cost_models.hbm import GIB
 from hardware_profiles.loader import load_profile
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from autodeploy.specs.search import Target
 
 LONG_SEQUENCE = 32_768
 
@@ -171,8 +171,7 @@ def _fits(predicted: Prediction) -> bool:
 
 def _warnings(predicted: Prediction) -> list[str]:
     """Rules that the run breaks (it ran all the same), and memory beyond the card."""
-    target: Target = "any"
-    broken = broken_rules(predicted.candidate, predicted.context.facts, target)[0]
+    broken = broken_rules(predicted.candidate, predicted.context.facts, UNRESTRICTED)[0]
     found = [f"rule {rule.name}: {rule.text}" for rule in broken]
     if not _fits(predicted):
         need = float(np.max(predicted.estimate.card_bytes)) / GIB

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodeploy.cli.options import Lang, Output, Server, Tongue, language
+from autodeploy.stack.frameworks import launchers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
 
 app = typer.Typer()
-FORMATS = "mindspeed-llm, megatron, mindformers, ascendjob, chrome-trace, json, csv, markdown, html"
+FORMATS = ", ".join((*launchers(), "ascendjob", "chrome-trace", "json", "csv", "markdown", "html"))
 
 
 @app.command(epilog="Example: autodeploy export p_7kq2abcd --to mindspeed-llm -o pretrain.sh")

@@ -77,7 +77,7 @@ def build_problem(
         tail_s=0.0,
         uniform_options=_uniform_options(context),
         equal_chunks="virtual_pipeline_balance" not in context.features
-        or (context.target == "mindspeed-llm" and schedule == "dualpipev"),
+        or (context.framework.equal_folded_chunks and schedule == "dualpipev"),
         min_layers_per_chunk=_least_layers(context, pp, vpp),
     )
 
@@ -98,7 +98,7 @@ def with_choices(
 
 def _uniform_options(context: Context) -> bool:
     """Whether the framework switches a memory option on for all layers or none."""
-    return context.target != "any"
+    return context.framework.uniform_options
 
 
 def _least_layers(context: Context, pp: int, vpp: int) -> int:

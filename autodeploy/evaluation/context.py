@@ -10,6 +10,7 @@ import numpy as np
 from autodeploy.evaluation.expert_balance import Loads, placed_balance
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.sample_balance import Packs, attention_factor
+from autodeploy.stack.frameworks import FRAMEWORKS
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -17,6 +18,7 @@ from cost_models.hbm import OptimizerFormat
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.stack.frameworks import Framework
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
     from hardware_profiles.profile import Profile
@@ -62,9 +64,14 @@ class Context:
         return int(str(self.facts["node_ranks"]))
 
     @property
+    def framework(self) -> Framework:
+        """What the target framework can do."""
+        return FRAMEWORKS[self.target]
+
+    @property
     def graph_mode(self) -> bool:
         """Whether the framework compiles the step: without a pipeline it splits each gradient as soon as it exists."""
-        return "graph_mode" in self.features or self.target == "mindformers"
+        return "graph_mode" in self.features or self.framework.graph_mode
 
     @property
     def fsdp(self) -> bool:
@@ -112,7 +119,7 @@ class Context:
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
-            recompute_in_waits=~paired & ("selective_recompute" in on and self.target == "any"),
+            recompute_in_waits=~paired & ("selective_recompute" in on and self.framework.recomputes_in_waits),
             balance=placed_balance(self, candidates.ep.astype(np.float64), self.expert_nodes(candidates)),
             attention_imbalance=attention_factor(self, candidates),
             paired=paired,
@@ -121,8 +128,7 @@ class Context:
             sync_free="host_sync_free" in on or self.graph_mode,
             host_reorder="host_reorder" in on,
             vector_parallel="cube_vector_parallel" in on,
-            # MindFormers runs the gather between nodes and the exchange inside one after the other.
-            pipelined=self.target != "mindformers",
+            pipelined=self.framework.pipelined_exchange,
             groups=_expert_groups(self.model),
             sharded=self._sharded(candidates) if self.fsdp else None,
         )

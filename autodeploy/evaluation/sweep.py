@@ -199,7 +199,7 @@ def _fill_modes(
             "memory_bytes": memory.plain,
             "least_bytes": memory.least,
             "recomputed_bytes": on_card_bytes(memory.lean, beside, context.machine.fragmentation),
-            "repaired_s": repaired_s(runs, step, memory, room, whole=context.target != "any"),
+            "repaired_s": repaired_s(runs, step, memory, room, whole=context.framework.uniform_options),
             "imbalance_s": runs.parts["imbalance_s"] + tail.moving_s,
             "exposed_dp_s": runs.parts["exposed_dp_s"] + tail.exposed_dp_s,
             "optimizer_s": tail.optimizer_s,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from autodeploy.exporters.arguments import ShellVariable, shell_value
 from autodeploy.exporters.launch_arguments import Launch, launch_of_spec
 from autodeploy.exporters.memory_arguments import BLOCK as RECOMPUTE
+from autodeploy.stack.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +29,6 @@ PLACEMENT = frozenset(
         "--decoder-last-pipeline-num-layers",
     }
 )
-FLAGGED = frozenset({"mindspeed-llm", "megatron"})
-"""Frameworks that are launched with flags; others are configured by a file."""
 
 
 class FlagChanges(NamedTuple):
@@ -48,7 +47,7 @@ def flag_changes(spec: Spec, before: Plan, after: Plan, written: Mapping[str, st
         have is not taken out. None: the script is as an export of `before` would be.
     """
     target = spec.search.target
-    if target not in FLAGGED:
+    if FRAMEWORKS[target].configured_by != "flags":
         return FlagChanges()
     first, second = (launch_of_spec(spec, plan, target) for plan in (before, after))
     old, new = _flags(first), _flags(second)

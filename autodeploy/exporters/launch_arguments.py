@@ -12,6 +12,7 @@ from autodeploy.exporters.memory_arguments import add_recompute, add_swap
 from autodeploy.exporters.model_arguments import add_experts, add_model, add_training
 from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag, extends_ep
 from autodeploy.specs.spec import Spec
+from autodeploy.stack.frameworks import UNRESTRICTED
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -38,7 +39,7 @@ def note_doubts(arguments: LaunchArguments, spec: Spec) -> None:
 def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
     """Says it where a plan was searched for another framework: what this one lacks changes its time and memory."""
     searched = spec.search.target
-    if searched not in {"any", arguments.target}:
+    if searched not in {UNRESTRICTED, arguments.target}:
         arguments.note(
             f"the plan was searched for {searched}; without what {arguments.target} lacks it takes other time and "
             "memory: `autodeploy check` this file"

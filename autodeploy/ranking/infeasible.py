@@ -10,6 +10,7 @@ from autodeploy.evaluation.sweep import sweep_tree
 from autodeploy.ranking.legality import pins_to_lift, why_nothing_is_legal
 from autodeploy.solver.search_space import Searched, legal_tree, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.feature_choice import choose_features
 from cost_models.hbm import GIB
 
@@ -93,8 +94,8 @@ def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
     ]
     if search.memory_limit_gib is not None:
         options.append(("search.memory_limit_gib: null", search.model_copy(update={"memory_limit_gib": None})))
-    if search.target != "any":
-        options.append(("search.target: any", search.model_copy(update={"target": "any"})))
+    if search.target != UNRESTRICTED:
+        options.append((f"search.target: {UNRESTRICTED}", search.model_copy(update={"target": UNRESTRICTED})))
     for name, switch in search.features.items():
         if switch != "auto":
             features = {k: v for k, v in search.features.items() if k != name}

@@ -17,6 +17,7 @@ from autodeploy.solver.candidate import solve_candidate
 from autodeploy.solver.search_space import legal_candidates
 from autodeploy.solver.solve import solve
 from autodeploy.specs.planset import Unrestricted
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import judge
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ def price_of_target(
     best = frontier.incumbent_s
     if best is None or (should_cancel is not None and should_cancel()):
         return Unrestricted()
-    if spec.search.target == "any":
+    if spec.search.target == UNRESTRICTED:
         return Unrestricted(best_step_time_s=best, price_pct=0.0)
-    context = replace(frontier.best[0].context, target="any")
+    context = replace(frontier.best[0].context, target=UNRESTRICTED)
     known = frontier.best[0]
     best = min(best, _freed(known, context, budget, should_cancel))
     found = _forbidden(spec, profile, choice, context)
@@ -101,6 +102,6 @@ def _in_earnest(
 
 def _forbidden(spec: Spec, profile: Profile, choice: FeatureChoice, context: Context) -> Candidates:
     """What only the target's rules forbid, on the cards and the batch of the best plan."""
-    search = spec.search.model_copy(update={"target": "any"})
+    search = spec.search.model_copy(update={"target": UNRESTRICTED})
     legal, _ = legal_candidates(search, context, profile, choice)
     return legal.take(np.flatnonzero(~judge(legal, context.facts, spec.search.target).legal))

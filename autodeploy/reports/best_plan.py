@@ -9,7 +9,8 @@ from autodeploy.reports.outlook import headroom_line, robustness_line
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
-from autodeploy.reports.wording import TARGETS, choices, degrees, percent, quantity, seconds, system_title, width, wrap
+from autodeploy.reports.wording import choices, degrees, percent, quantity, seconds, system_title, width, wrap
+from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,9 @@ def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLU
         batch=f"{training.global_batch_size.value:,}",
         precision=training.precision.upper(),
     )
-    launch = say(lang, "any_target") if target == "any" else say(lang, "for_target", target=TARGETS[target])
+    launch = say(lang, "any_target")
+    if target != UNRESTRICTED:
+        launch = say(lang, "for_target", target=title_of(target))
     workload += say(lang, "comma") + launch
     if width(title) + 3 + width(workload) <= columns:
         return [f"{title}   {workload}"]

@@ -9,8 +9,9 @@ from autodeploy.reports.outlook import pareto_line, robust_line
 from autodeploy.reports.rows import PlanRow, plan_rows
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
-from autodeploy.reports.wording import TARGETS, pad, percent, seconds, width, wrap
+from autodeploy.reports.wording import pad, percent, seconds, width, wrap
 from autodeploy.specs.spec import Spec
+from autodeploy.stack.frameworks import DEFAULT, UNRESTRICTED, launchers, title_of
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -110,8 +111,8 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = 
     for found in (robust_line(plan_set, lang), pareto_line(plan_set, lang)):
         lines += wrap(found, columns, hanging=INDENT) if found is not None else []
     free = plan_set.unrestricted
-    if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != "any":
-        target = TARGETS[spec.search.target]
+    if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != UNRESTRICTED:
+        target = title_of(spec.search.target)
         price = say(lang, "price", target=target, price=f"{free.price_pct:.1f}", step=seconds(free.best_step_time_s))
         lines += wrap(price, columns, hanging=INDENT)
     for text in plan_set.warnings:
@@ -167,7 +168,7 @@ def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
     if not plan_set.plans:
         return ["autodeploy why-not SPEC --strategy tp=8,pp=8", "autodeploy serve"]
     best = plan_set.plans[0]
-    target = "mindspeed-llm" if spec.search.target in {"any", "mindformers"} else spec.search.target
+    target = spec.search.target if spec.search.target in launchers() else DEFAULT
     other = 2 * best.strategy.tp if best.strategy.tp < 8 else best.strategy.tp // 2
     return [
         f"autodeploy export {best.plan_id} --to {target}",

@@ -21,7 +21,6 @@ SCHEDULES: dict[str, str] = {
     "dualpipe": "DualPipe",
     "adaptive_pipe": "Adaptive Pipe",
 }
-TARGETS: dict[str, str] = {"mindspeed-llm": "MindSpeed-LLM", "megatron": "Megatron-LM", "mindformers": "MindFormers"}
 
 
 def system_title(profile: str) -> str:

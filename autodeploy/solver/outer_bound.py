@@ -145,7 +145,7 @@ class _Parts:
             pieces += [replace(part, stage=stage, chunk=chunk) for stage, chunk in places[0 if first else -1]]
         total = sum(part.count for part in self.layers)
         equal = "virtual_pipeline_balance" not in context.features or (
-            context.target == "mindspeed-llm" and schedule == "dualpipev"
+            context.framework.equal_folded_chunks and schedule == "dualpipev"
         )
         return Batch(
             schedule,

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import CpAlgo, Dispatcher, Schedule
+from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Objective = Literal["step_time", "tokens_per_s_per_npu", "peak_memory", "npu_hours"]
-Target = Literal["mindspeed-llm", "megatron", "mindformers", "any"]
+
+
+def _framework(value: Any) -> Any:
+    """The name of a known framework; the complaint is that of a choice between fixed words."""
+    if isinstance(value, str) and value in FRAMEWORKS:
+        return value
+    raise PydanticKnownError("literal_error", {"expected": _either([repr(name) for name in FRAMEWORKS])})
+
+
+def _either(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
+
+
+Target = Annotated[
+    str, BeforeValidator(_framework), WithJsonSchema({"enum": list(FRAMEWORKS), "title": "Target", "type": "string"})
+]
 Numerics = Literal["exact", "reordered", "lossy"]
 Switch = Literal["on", "off", "auto"]
 Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"]
@@ -48,7 +69,7 @@ class SearchSpec(Document):
     """The search. Defaults suit a launch with MindSpeed-LLM."""
 
     objective: Objective = "step_time"
-    target: Target = "mindspeed-llm"
+    target: Target = DEFAULT
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
     distinct: Annotated[
         Literal["strategies", "placements"],

@@ -10,6 +10,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.stack.expression import evaluate
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import values_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _table() -> dict[str, dict[str, str]]:
 
 def launchable(candidate: Candidates, facts: Mapping[str, Any], target: str) -> frozenset[str]:
     """Memory choices that `target` can launch with one candidate; every choice under target any."""
-    if target == "any":
+    if target == UNRESTRICTED:
         return frozenset(_table())
     values = values_of(candidate, facts)
     return frozenset(
@@ -38,7 +39,7 @@ def launchable(candidate: Candidates, facts: Mapping[str, Any], target: str) -> 
 def launchable_each(candidates: Candidates, facts: Mapping[str, Any], target: str) -> dict[str, Bools]:
     """Whether `target` can launch each memory choice with each candidate [n]."""
     n, values = len(candidates), values_of(candidates, facts)
-    if target == "any":
+    if target == UNRESTRICTED:
         return {name: np.ones(n, dtype=np.bool_) for name in _table()}
     never = np.zeros(n, dtype=np.bool_)
     return {

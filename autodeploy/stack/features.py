@@ -1,0 +1,217 @@
+"""The features a strategy can switch on, one record each: what they need, exclude and cost, and who launches them how.
+
+The records are YAML under `features/`, a file an area. `numerics` says how a feature changes training results: exact
+(bit for bit the same sums), reordered (the same sums in another order) or lossy. Names and groups are the vocabulary of
+specs, plans and records. Whether a release can launch a feature follows from the flags that it registers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ruamel.yaml import YAML
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Numerics = Literal["exact", "reordered", "lossy"]
+FlagValue = str | int | float
+
+# Order of the areas in tables; areas of registered features come last.
+AREAS = (
+    *("schedule", "all-to-all", "load balance", "operators", "host", "memory"),
+    *("tensor parallel", "data parallel", "experts", "context parallel"),
+)
+
+
+class Stack(Protocol):
+    """What launchability follows from: a release's components and what its parser registers."""
+
+    def has(self, component: str) -> bool:
+        """Whether the component is part of it."""
+
+    def registers(self, flag: str, value: str | None = None) -> bool:
+        """Whether its parser knows the flag, with that value."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFlag:
+    """A flag with its values, and the block of the script that it stands in.
+
+    A value that begins with "=" is an expression over the strategy, the model and the feature's own values.
+    """
+
+    flag: str
+    block: str = ""
+    values: tuple[FlagValue, ...] = ()
+
+    @property
+    def fixed_value(self) -> str | None:
+        """The value that stands whatever the strategy; None where there is none or it is an expression."""
+        return next((str(value) for value in self.values if not str(value).startswith("=")), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How one component launches a feature.
+
+    by : the part of the launch that says it where it is not the feature's own flags: schedule, placement, dispatcher,
+        sequence, memory, environment. flags : all of them have to be registered. keys : of MindFormers' model
+        configuration, the first is written. unless : components that the release must not have. needs : features that
+        this component asks for beside it. when : strategies that the component can launch it with. reason : why there
+        is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
+    """
+
+    component: str
+    by: str = ""
+    flags: tuple[LaunchFlag, ...] = ()
+    keys: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    when: str = ""
+    reason: str = ""
+    marked: bool = False
+
+    def fits(self, stack: Stack) -> bool:
+        """Whether a release has the component and registers every flag with the values written."""
+        if not stack.has(self.component) or any(map(stack.has, self.unless)):
+            return False
+        return all(stack.registers(flag.flag, flag.fixed_value) for flag in self.flags)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedFor:
+    """What a strategy has to have where the spec switches the feature on, and the rule's name and words."""
+
+    name: str
+    require: str
+    text: str
+    source: str = "search.features"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One switchable mechanism.
+
+    mechanism : what the formulas know it by; its own name unless it is another feature's in other flags.
+    vendors : whose chips it runs on; empty: all. model : kinds of model that it has a use for (moe, dense, mla,
+    dropless), each with the reason where the model is not of this kind. deterministic : equal sums in every run.
+    needs : features that it rests on everywhere. gives_way_to : features that exclude it where both could be on.
+    decided_by_time_against : of these two, both of which `auto` may have, each strategy uses the faster.
+    only_asked : why `auto` never chooses it. axis : axis of the strategy that says it, whatever is on.
+    in_use : which strategies use it. switch : what of a strategy's document switches it: "" its place in `features`,
+    "field" a field of its name, else a part of the document. measured : strategies whose time records know.
+    asked_for : the rule where the spec asks for it. values : numbers that the prediction and the launch share.
+    unreleased : why no public release has it. launch : how components launch it, the first that fits.
+    """
+
+    name: str
+    title: str
+    numerics: Numerics
+    area: str
+    mechanism: str = ""
+    vendors: tuple[str, ...] = ()
+    model: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = True
+    needs: tuple[str, ...] = ()
+    gives_way_to: tuple[str, ...] = ()
+    decided_by_time_against: str = ""
+    only_asked: str = ""
+    axis: str = ""
+    in_use: str = "True"
+    switch: str = ""
+    measured: str = ""
+    asked_for: AskedFor | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    unreleased: str = ""
+    launch: tuple[Variant, ...] = ()
+
+    def variant(self, stack: Stack) -> Variant | None:
+        """How a release launches it; None where it can't."""
+        return next((each for each in self.launch if each.fits(stack)), None)
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "edpb": ("expert_migration", "sample_rearrangement", "virtual_pipeline_balance"),
+    "host": ("host_sync_free", "host_reorder", "host_core_binding"),
+}
+
+
+def expand(name: str) -> tuple[str, ...]:
+    """The members of a feature group, or the feature itself."""
+    return GROUPS.get(name, (name,))
+
+
+def mechanisms(features: Iterable[str]) -> frozenset[str]:
+    """What the formulas know features by; facts of a record's run, such as graph mode, are their own."""
+    return frozenset(FEATURES[name].mechanism if name in FEATURES else name for name in features)
+
+
+def launch_value(feature: str, name: str) -> float:
+    """A number that the prediction of a feature and its launch share."""
+    return FEATURES[feature].values[name]
+
+
+@contextmanager
+def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
+    """Features of a YAML file of this format, or one feature, known as the shipped ones are while the context lasts.
+
+    Raises
+    ------
+    ValueError
+        where a name is taken, or a record says what no record can.
+    """
+    new = (source,) if isinstance(source, Feature) else _read(Path(source).read_text(encoding="utf-8"))
+    if taken := [each.name for each in new if each.name in FEATURES or each.name in GROUPS]:
+        raise ValueError(f"features {', '.join(taken)} are known already")
+    FEATURES.update({each.name: each for each in new})
+    try:
+        yield new
+    finally:
+        for each in new:
+            del FEATURES[each.name]
+
+
+def _read(text: str) -> tuple[Feature, ...]:
+    """The records of one area."""
+    document = YAML(typ="safe").load(text)
+    return tuple(_feature(name, document["area"], dict(row)) for name, row in document["features"].items())
+
+
+def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
+    asked = row.pop("asked_for", None)
+    lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("vendors", "needs", "gives_way_to") if key in row}
+    launch = tuple(_variant(dict(each)) for each in row.pop("launch", ()))
+    row.setdefault("mechanism", name)
+    try:
+        return Feature(name, area=area, **row, **lists, launch=launch, asked_for=AskedFor(**asked) if asked else None)
+    except TypeError as error:
+        raise ValueError(f"feature {name}: {error}") from error
+
+
+def _variant(row: dict[str, Any]) -> Variant:
+    block = row.pop("block", "")
+    flags = tuple(_flag(each, block) for each in row.pop("flags", ()))
+    lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("keys", "unless", "needs") if key in row}
+    return Variant(**row, **lists, flags=flags)
+
+
+def _flag(row: str | dict[str, Any], block: str) -> LaunchFlag:
+    if isinstance(row, str):
+        return LaunchFlag(row, block)
+    values = (row["value"],) if "value" in row else ()
+    return LaunchFlag(row["flag"], row.get("block", block), values)
+
+
+def _shipped() -> dict[str, Feature]:
+    folder = files("autodeploy.stack") / "features"
+    texts = [each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".yaml")]
+    known = [feature for text in texts for feature in _read(text)]
+    return {each.name: each for each in sorted(known, key=lambda each: AREAS.index(each.area))}
+
+
+FEATURES: dict[str, Feature] = _shipped()

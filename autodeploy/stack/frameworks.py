@@ -1,0 +1,98 @@
+"""The training frameworks that a plan is for, and what each can do: capabilities, which everything else asks for.
+
+A plan for no framework (`any`) keeps to arithmetic alone. What a framework's release can launch is not said here: it
+follows from the flags that the release registers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One framework.
+
+    configured_by : flags of a command line, a file of keys, or nothing, where no framework is meant.
+    runs_as : how measured runs name it and its relatives, in lower case without marks between words.
+    uniform_options : memory choices hold for the same number of layers on every stage, as its flags say them.
+    equal_folded_chunks : chunks of a folded schedule hold as many layers, padding counted.
+    graph_mode : it compiles the step: fixed sizes, no host beside it.
+    pipelined_exchange : the two steps of a hierarchical All-to-All run at the same time.
+    recomputes_in_waits : what is recomputed may run while the backward pass waits for an exchange.
+    export : writes a plan's launch file, for a framework that the package has no exporter of.
+    """
+
+    name: str
+    title: str
+    configured_by: Literal["flags", "file", ""] = "flags"
+    runs_as: tuple[str, ...] = ()
+    uniform_options: bool = True
+    equal_folded_chunks: bool = False
+    graph_mode: bool = False
+    pipelined_exchange: bool = True
+    recomputes_in_waits: bool = False
+    export: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def launches(self) -> bool:
+        """Whether it launches plans, so that its releases restrict them."""
+        return bool(self.configured_by)
+
+
+FRAMEWORKS: dict[str, Framework] = {
+    each.name: each
+    for each in (
+        Framework(
+            "mindspeed-llm",
+            "MindSpeed-LLM",
+            runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
+            equal_folded_chunks=True,
+        ),
+        Framework("megatron", "Megatron-LM"),
+        Framework(
+            "mindformers",
+            "MindFormers",
+            configured_by="file",
+            runs_as=("mindformers", "mindspore", "mindsporetransformers", "mindsporelab"),
+            graph_mode=True,
+            pipelined_exchange=False,
+        ),
+        Framework("any", "any", configured_by="", uniform_options=False, recomputes_in_waits=True),
+    )
+}
+DEFAULT = next(iter(FRAMEWORKS))
+UNRESTRICTED = next(name for name, each in FRAMEWORKS.items() if not each.launches)
+
+
+def launchers() -> tuple[str, ...]:
+    """Names of the frameworks that launch plans, in order."""
+    return tuple(name for name, each in FRAMEWORKS.items() if each.launches)
+
+
+def title_of(name: str) -> str:
+    """How a framework writes its own name; of what is none, the name as it stands."""
+    return FRAMEWORKS[name].title if name in FRAMEWORKS else name
+
+
+@contextmanager
+def registered(framework: Framework) -> Iterator[Framework]:
+    """Knows another framework as long as the context lasts.
+
+    Raises
+    ------
+    ValueError
+        where its name is taken.
+    """
+    if framework.name in FRAMEWORKS:
+        raise ValueError(f"framework {framework.name} is known already")
+    FRAMEWORKS[framework.name] = framework
+    try:
+        yield framework
+    finally:
+        del FRAMEWORKS[framework.name]
