@@ -42,6 +42,10 @@ class FlagReader:
         self._read.add(flag)
         return flag in self.script.flags
 
+    def is_told(self, flag: str) -> bool:
+        """Whether the flag is given with values that the script knows; says nothing of it."""
+        return flag in self.script.flags and not self.script.flags[flag].unknown
+
     def switch(self, flag: str, field: str) -> bool:
         """A flag without a value that sets a field."""
         found = self.has(flag)

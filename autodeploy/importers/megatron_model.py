@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.megatron_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS
 from autodeploy.specs.presets import presets_of_width
 
@@ -72,6 +73,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
         model["num_nextn_predict_layers"] = mtp
     model["vocab_size"] = _vocabulary(reader, model)
+    model["recipe"] = read_recipe(reader, model)
     return {"name": name or _preset_name(model) or _written_name(reader) or otherwise, **model}
 
 
@@ -142,12 +144,11 @@ def _ends(reader: FlagReader) -> dict[str, Any]:
         reader.log.default("/model/tie_word_embeddings", True, "Megatron's default")
     rotary = reader.has("--use-rotary-position-embeddings")
     kind = reader.text("--position-embedding-type", "/model/learned_position_embeddings")
-    rows = reader.number("--max-position-embeddings", "/model/learned_position_embeddings")
     absent = reader.has("--no-position-embedding")
-    learned = (kind or "learned_absolute") == "learned_absolute" and not rotary and not absent
     found: dict[str, Any] = {"tie_word_embeddings": not untied}
-    if learned and rows is not None:
-        found["learned_position_embeddings"] = rows
+    if (kind or "learned_absolute") == "learned_absolute" and not rotary and not absent:
+        rows = reader.number("--max-position-embeddings", "/model/learned_position_embeddings")
+        found |= {} if rows is None else {"learned_position_embeddings": rows}
     return found
 
 

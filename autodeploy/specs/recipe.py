@@ -30,6 +30,9 @@ LoadBalancing = Literal[
     "quantile_balancing",
 ]
 
+FlagName = Annotated[str, Field(pattern=r"^--[a-z][a-z0-9-]{0,99}$")]
+FlagWords = tuple[FlagName] | tuple[FlagName, Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x1f]*$")]]
+
 LONGEST = 16_777_216
 
 
@@ -70,6 +73,7 @@ class RopeScaling(Document):
     long_factor: tuple[float, ...] | None = _told("longrope, one number a pair of dimensions", max_length=4096)
     short_mscale: float | None = _positive("longrope", 1024)
     long_mscale: float | None = _positive("longrope", 1024)
+    freqs_type: Literal["mul", "outer"] | None = _told("longrope, how MindSpeed-LLM applies the numbers")
 
     @model_validator(mode="before")
     @classmethod
@@ -124,6 +128,7 @@ class Recipe(Document):
         max_length=200,
         pattern=r"^[A-Za-z_][\w.]*( [A-Za-z_]\w*)?$",
     )
+    more_flags: tuple[FlagWords, ...] | None = _told("further flags of the model, each with its values", max_length=100)
 
     @model_validator(mode="before")
     @classmethod
