@@ -15,7 +15,7 @@ from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
+from autodeploy.evaluation.strategy_layout import candidate_of, facts_of_placement, layout_of
 from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.batch_tolerance import best_batch
@@ -510,7 +510,7 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
     prepared, target = prepare(spec), spec.search.target
     context = _context_for(prepared, spec.strategy, features)
     candidate = _candidate_for(context, spec.strategy)
-    broken = broken_rules(candidate, context.facts, target)[0]
+    broken = broken_rules(candidate, {**context.facts, **facts_of_placement(spec.strategy)}, target)[0]
     return LaunchRules(
         tuple(f"{rule.name}: {rule.text}" for rule in broken),
         launchable(candidate, context.facts, target),

@@ -41,12 +41,14 @@ class OptimizerFormat:
     """Bytes per parameter of what an Adam optimizer holds: FP32 master copy, both moments, accumulated gradient.
 
     gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard.
+    moments_copy : FP32 copies of 16-bit moments, made parameter by parameter for the update: they move, and don't stay.
     """
 
     master: float = 4.0
     moments: float = 8.0
     gradient: float = 4.0
     gradient_copy: float = 0.0
+    moments_copy: float = 0.0
 
     @classmethod
     def of(cls, features: frozenset[str], precision: str = "bf16") -> OptimizerFormat:
@@ -55,16 +57,19 @@ class OptimizerFormat:
         Eager FP16 runs accumulate 16-bit gradients and copy them to FP32 for the update; BF16 runs accumulate in FP32.
         Source: Megatron-LM docs, distributed optimizer: 20 and 4 + 16 / D bytes for FP16, 18 and 6 + 12 / D for BF16.
 
-        o2_optimizer updates the 16-bit weights themselves and sums 16-bit gradients; quantized_optimizer keeps 8-bit
-        moments and 16-bit gradients. Source: MindSpeed-LLM o2-optimizer; MindSpeed quant-states, quant-grads.
+        o2_optimizer keeps the FP32 master and stores both moments in BF16, which each update casts to FP32 and back;
+        quantized_optimizer keeps 8-bit moments and 16-bit gradients. Source: MindSpeed-LLM @c77308a1
+        mindspeed_llm/tasks/models/common/adamw.py (O2AdamW) and docs/zh/pytorch/features/mcore/o2.md (4 N / DP less);
+        MindSpeed quant-states, quant-grads.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
         half = precision == "fp16" and "graph_mode" not in features
         return cls(
-            0.0 if o2 else 4.0,
-            2.0 if quantized else 8.0,
-            2.0 if o2 or quantized or half else 4.0,
-            4.0 if half and not o2 and not quantized else 0.0,
+            4.0,
+            2.0 if quantized else 4.0 if o2 else 8.0,
+            2.0 if quantized or half else 4.0,
+            4.0 if half and not quantized else 0.0,
+            8.0 if o2 and not quantized else 0.0,
         )
 
 
@@ -130,7 +135,8 @@ def optimizer_moved_bytes(
 
     Reads the FP32 gradient (4), reads and writes master weight and both moments (24), writes the 16-bit weight (2), for
     its shard; the gradient is read once more for its norm and cleared (8) wherever it is held. A 16-bit gradient (2) is
-    copied to FP32 first, and the copy read (8). Moments in host memory (`virtual_optimizer`) pass over the host link
+    copied to FP32 first, and the copy read (8); 16-bit moments are cast to FP32 and back, which moves their copies four
+    times. Moments in host memory (`virtual_optimizer`) pass over the host link
     instead. Where the update is not one operator, each of its products,
     sums and roots reads and writes device memory, in FP32 and on the device.
 
@@ -140,7 +146,7 @@ def optimizer_moved_bytes(
     """
     moments = np.where(virtual_optimizer, 0.0, optimizer.moments)
     held = optimizer.master + optimizer.gradient_copy + moments
-    shard = optimizer.gradient + 2.0 * held + 2.0 if fused else UNFUSED_ADAM_BYTES
+    shard = optimizer.gradient + 2.0 * held + 4.0 * optimizer.moments_copy + 2.0 if fused else UNFUSED_ADAM_BYTES
     return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 
 

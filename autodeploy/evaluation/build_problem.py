@@ -11,6 +11,7 @@ from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inner_problem import FixedPiece, Floats, InnerProblem, LayerClass, LayerPairs, MemoryOption
 from autodeploy.evaluation.stage_memory import host_room_bytes, stage_buffers
 from autodeploy.evaluation.stage_sends import p2p_s
+from autodeploy.strategies.placement_rules import placement_limits
 from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.schedule import ScheduleKind, in_flight_moments, model_parts
 
@@ -54,6 +55,7 @@ def build_problem(
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
     p2p = at(p2p_s(candidates.take(np.array([index])), context), 0)
     blocking = schedule == "1f1b"
+    limits = placement_limits(candidates.take(np.array([index])), context.facts, context.target)
     return InnerProblem(
         schedule=schedule,
         pp=pp,
@@ -76,9 +78,8 @@ def build_problem(
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
         uniform_options=_uniform_options(context),
-        equal_chunks="virtual_pipeline_balance" not in context.features
-        or (context.framework.equal_folded_chunks and schedule == "dualpipev"),
-        min_layers_per_chunk=_least_layers(context, pp, vpp),
+        equal_chunks=limits.equal,
+        min_layers_per_chunk=_least_layers(context, pp, vpp, filled=limits.filled),
     )
 
 
@@ -101,15 +102,15 @@ def _uniform_options(context: Context) -> bool:
     return context.framework.uniform_options
 
 
-def _least_layers(context: Context, pp: int, vpp: int) -> int:
+def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:
     """Layers that every chunk holds: one, where there are enough.
 
-    Levelled stages may leave the last chunk to the head and the prediction modules, which take longer than a layer.
-    MindSpeed launches that with no-op layers, its DeepSeek-V3 scripts among others.
+    Levelled stages may leave the last chunk to the head and the prediction modules, which take longer than a layer,
+    unless the launch wants every chunk `filled`.
     """
     if context.model.num_hidden_layers < pp * vpp:
         return 0
-    heavy_end = vpp > 1 and context.model.num_nextn_predict_layers > 0
+    heavy_end = vpp > 1 and context.model.num_nextn_predict_layers > 0 and not filled
     return 0 if heavy_end and "virtual_pipeline_balance" in context.features else 1
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.estimate import Layout, template_layers
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.facts import placed_facts
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
 from cost_models.schedule import ScheduleKind, model_parts, parameter_copies, schedule_problem
 
@@ -69,6 +70,16 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
         swap_optimizer=one(strategy.swap_optimizer or "swap_optimizer" in strategy.features),
         virtual_optimizer=one("virtual_optimizer" in strategy.features),
     )
+
+
+def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
+    """What rules may read of the layers that a strategy places; nothing where it leaves them to the search."""
+    given, kind = strategy.layers_per_stage, strategy.schedule
+    if given is None:
+        return {}
+    vpp = chunks_of(strategy)
+    per_chunk = _per_chunk(given, kind, strategy.pp, vpp)
+    return placed_facts([int(per_chunk[places[0]]) for places in model_parts(kind, strategy.pp, vpp)])
 
 
 def chunks_of(strategy: Strategy) -> int:

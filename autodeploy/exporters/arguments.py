@@ -43,6 +43,13 @@ class LaunchArguments:
         """Whether the flag is given in any block."""
         return any(flag == given for lines in self.blocks.values() for given, _ in lines)
 
+    def numbers(self, flag: str) -> list[int]:
+        """The whole numbers that a flag lists; none where it isn't given."""
+        values = [
+            value for lines in self.blocks.values() for given, values in lines if given == flag for value in values
+        ]
+        return [int(word) for value in values for word in str(value).split(",")]
+
     def drop(self, flag: str) -> None:
         """Takes a flag out again."""
         for name, lines in self.blocks.items():

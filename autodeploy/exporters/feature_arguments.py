@@ -43,11 +43,7 @@ MINDSPEED: dict[str, Lines] = {
     ),
     "virtual_optimizer": ((OPTIMIZE, "--virtual-optimizer", ("all",)),),
     "adaptive_comm_buffers": ((OPTIMIZE, "--hccl-group-buffer-adaptive", ()),),
-    "o2_optimizer": (
-        (OPTIMIZE, "--o2-optimizer", ()),
-        (OPTIMIZE, "--o2-gradient", ()),
-        (OPTIMIZE, "--no-gradient-accumulation-fusion", ()),
-    ),
+    "o2_optimizer": ((OPTIMIZE, "--o2-optimizer", ()),),
     "quantized_optimizer": (
         (OPTIMIZE, "--quant-states", ("fp8",)),
         (OPTIMIZE, "--quant-grads", ()),

@@ -65,8 +65,8 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     if strategy.distributed_optimizer:
         arguments.add("OPTIMIZE_ARGS", "--use-distributed-optimizer")
     _add_fsdp(arguments, strategy)
-    add_recompute(arguments, strategy, placed)
-    add_swap(arguments, strategy)
+    add_recompute(arguments, strategy, placed, spec.model)
+    add_swap(arguments, strategy, placed, spec.model)
     add_features(arguments, strategy, is_moe=spec.model.is_moe)
     flag_ep = expert_parallel_flag(strategy) if target == "mindspeed-llm" else strategy.ep
     variables = {"TP": strategy.tp, "PP": strategy.pp, "CP": strategy.cp}

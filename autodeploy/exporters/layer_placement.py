@@ -19,19 +19,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Layers by chunk, `chunks[v][s]` of stage s, and where multi-token prediction sits (stage index)."""
+    """Layers by chunk, `chunks[v][s]` of stage s, and where multi-token prediction sits (stage index).
+
+    folded : the model goes down the stages and back up.
+    """
 
     chunks: tuple[tuple[int, ...], ...]
     mtp_stage: int
+    folded: bool = False
 
     @property
     def is_even(self) -> bool:
         """Whether all chunks have as many layers, as the frameworks assume."""
         return len({layers for row in self.chunks for layers in row}) == 1
 
+    @property
+    def in_order(self) -> list[int]:
+        """Layers of the chunks in the order a token meets them, where no schedule folds the model."""
+        return [layers for row in self.chunks for layers in row]
+
     def layers_of_stage(self, stage: int) -> int:
         """Layers on the stage, all its chunks together."""
         return sum(row[stage] for row in self.chunks)
+
+    def stages(self) -> list[list[int]]:
+        """Indices of the layers on each stage, in model order."""
+        found: list[list[int]] = [[] for _ in self.chunks[0]]
+        layer = 0
+        for virtual, row in enumerate(self.chunks):
+            turned = self.folded and virtual % 2 == 1
+            for stage in reversed(range(len(row))) if turned else range(len(row)):
+                found[stage] += range(layer, layer + row[stage])
+                layer += row[stage]
+        return found
 
 
 def placement(plan: Plan, num_layers: int) -> Placement:
@@ -46,7 +66,8 @@ def placement(plan: Plan, num_layers: int) -> Placement:
         rows = [(layers,) for layers in _split(num_layers, strategy.pp)]
     rows = [_per_chunk(row, chunks_per_stage) for row in rows]
     mtp = [index for index, stage in enumerate(plan.stages) if "mtp" in stage.holds]
-    return Placement(tuple(zip(*rows, strict=True)), mtp[0] if mtp else strategy.pp - 1)
+    folded = strategy.schedule == "dualpipev"
+    return Placement(tuple(zip(*rows, strict=True)), mtp[0] if mtp else strategy.pp - 1, folded)
 
 
 def _per_chunk(row: Sequence[int], chunks: int) -> Sequence[int]:
@@ -92,3 +113,11 @@ def noop_padding(chunks: Sequence[int]) -> tuple[int, list[int]]:
     longest = max(chunks)
     noops = [chunk * longest + place for chunk, layers in enumerate(chunks) for place in range(layers, longest)]
     return longest * len(chunks), noops
+
+
+def padded_layer(layers: int, noops: Sequence[int]) -> int:
+    """Layers with padding up to the end of the first `layers` that do something."""
+    total = layers
+    for noop in sorted(noops):
+        total += noop < total
+    return total

@@ -1,7 +1,8 @@
 """Recompute, swap and optimizer memory of a plan in launch flags.
 
 The public releases count layers the same on every stage. Where a plan chooses per stage, the largest count of any stage
-is written: memory is then at most the plan's, and some time is lost, which a note says.
+is written: memory is then at most the plan's. A stage with fewer layers than the count treats all of them. Where that
+is not what the plan does, some time is lost, which a note says.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from autodeploy.exporters.arguments import LaunchArguments
     from autodeploy.exporters.layer_placement import Placement
+    from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.strategy import Strategy
 
 BLOCK = "RECOMPUTE_ARGS"
@@ -25,23 +27,40 @@ MEGATRON_MODULES = {
     "moe": "moe",
     "shared_experts": "shared_experts",
 }
+# What only layers with experts hold.
+OF_EXPERTS = frozenset(
+    {"moe", "shared_experts", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1", "unpermute"}
+)
 SAME_IN_MINDSPEED = frozenset({"core_attn", "mlp", "moe", "shared_experts"})
 
 
-def recomputed_layers(strategy: Strategy, most: int) -> dict[str, tuple[int, bool]]:
-    """Module ("full": whole layers) -> layers a stage that recompute it, at most `most`; whether all stages agree."""
+def recomputed_layers(strategy: Strategy, stages: int, most: int) -> dict[str, list[int]]:
+    """Module ("full": whole layers) -> layers of each stage that recompute it, at most `most`."""
     recompute = strategy.recompute
     if recompute.granularity == "none":
         return {}
     if recompute.per_stage is not None:
         counts = by_stage(recompute.per_stage)
-        return {name: (min(most, max(given)), len(set(given)) == 1) for name, given in counts.items() if max(given) > 0}
-    layers = recompute.num_layers if recompute.num_layers is not None else most
-    agree = True
-    if recompute.num_layers_per_stage is not None:
-        layers, agree = max(recompute.num_layers_per_stage), len(set(recompute.num_layers_per_stage)) == 1
+        return {name: [min(most, count) for count in given] for name, given in counts.items() if max(given) > 0}
     names_chosen = ("full",) if recompute.granularity == "full" else recompute.modules
-    return {name: (min(most, layers), agree) for name in names_chosen if layers > 0}
+    layers = [recompute.num_layers if recompute.num_layers is not None else most] * stages
+    if recompute.num_layers_per_stage is not None:
+        layers = list(recompute.num_layers_per_stage)
+    return {name: [min(most, count) for count in layers] for name in names_chosen if max(layers) > 0}
+
+
+def treats_as_planned(name: str, given: Sequence[int], held: Sequence[int], full: Sequence[int]) -> bool:
+    """Whether the largest count, given to every stage, treats as many layers as the plan on each.
+
+    held : layers of each stage that have what is treated. full : those recomputed whole, where it makes no difference.
+    """
+    most = max(given)
+    each = zip(given, held, full, strict=True)
+    if name == "full":
+        return all(count == min(most, layers) for count, layers, _ in each)
+    return all(
+        min(most, layers - whole) <= count <= min(most, layers) or count >= layers for count, layers, whole in each
+    )
 
 
 def by_stage(stages: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
@@ -53,21 +72,33 @@ def by_stage(stages: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
     }
 
 
-def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placement) -> None:
+def held_layers(name: str, placed: Placement, model: ModelSpec) -> list[int]:
+    """Layers of each stage that have what a choice treats."""
+    stages = placed.stages()
+    if name not in OF_EXPERTS:
+        return [len(layers) for layers in stages]
+    return [sum(model.is_moe_layer(layer) for layer in layers) for layers in stages]
+
+
+def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placement, model: ModelSpec) -> None:
     """RECOMPUTE_ARGS."""
-    most = max(placed.layers_of_stage(stage) for stage in range(len(placed.chunks[0])))
-    chosen = recomputed_layers(strategy, most)
-    if not all(agree for _, agree in chosen.values()):
+    stages = len(placed.chunks[0])
+    most = max(placed.layers_of_stage(stage) for stage in range(stages))
+    chosen = recomputed_layers(strategy, stages, most)
+    full = chosen.get("full", [0] * stages)
+    held = {name: held_layers(name, placed, model) for name in chosen}
+    if not all(treats_as_planned(name, given, held[name], full) for name, given in chosen.items()):
         arguments.note(
             "the plan recomputes a different number of layers on each stage; the flags give every stage the largest"
         )
     if "full" in chosen:
-        _add_full(arguments, strategy, chosen["full"][0], most)
-    modules = {name: layers for name, (layers, _) in chosen.items() if name != "full"}
+        _add_full(arguments, strategy, max(full), most)
+    some = {name for name, given in chosen.items() if any(n < all_ for n, all_ in zip(given, held[name], strict=True))}
+    modules = {name: max(given) for name, given in chosen.items() if name != "full"}
     if arguments.target == "megatron":
-        _add_megatron_modules(arguments, modules, most, with_full="full" in chosen)
+        _add_megatron_modules(arguments, modules, some, with_full="full" in chosen)
     else:
-        _add_mindspeed_modules(arguments, strategy, modules, most)
+        _add_mindspeed_modules(arguments, strategy, modules, some, model.num_hidden_layers // stages)
 
 
 def _add_full(arguments: LaunchArguments, strategy: Strategy, layers: int, most: int) -> None:
@@ -96,7 +127,9 @@ def _per_chunk(strategy: Strategy, layers: int) -> int:
     return -(-layers // strategy.vpp)
 
 
-def _add_megatron_modules(arguments: LaunchArguments, modules: dict[str, int], most: int, *, with_full: bool) -> None:
+def _add_megatron_modules(
+    arguments: LaunchArguments, modules: dict[str, int], some: set[str], *, with_full: bool
+) -> None:
     known = [MEGATRON_MODULES[name] for name in modules if name in MEGATRON_MODULES]
     for name in modules:
         if name not in MEGATRON_MODULES:
@@ -108,16 +141,18 @@ def _add_megatron_modules(arguments: LaunchArguments, modules: dict[str, int], m
         return
     arguments.add(BLOCK, "--recompute-granularity", "selective")
     arguments.add(BLOCK, "--recompute-modules", *known)
-    if any(layers < most for layers in modules.values()):
+    if some & modules.keys():
         arguments.note("Megatron-LM recomputes a module on all layers, the plan on some")
 
 
-def _add_mindspeed_modules(arguments: LaunchArguments, strategy: Strategy, modules: dict[str, int], most: int) -> None:
+def _add_mindspeed_modules(
+    arguments: LaunchArguments, strategy: Strategy, modules: dict[str, int], some: set[str], even: int
+) -> None:
     for name, layers in modules.items():
         if name in {"activation", "norm"}:
             flag = "--recompute-activation-function" if name == "activation" else "--recompute-norm"
             arguments.add(BLOCK, flag)
-            if layers < most:
+            if name in some:
                 arguments.add(BLOCK, f"{flag}-num-layers", layers)
                 _per_stage(arguments, strategy)
         elif name == "mla_up_proj":
@@ -127,7 +162,10 @@ def _add_mindspeed_modules(arguments: LaunchArguments, strategy: Strategy, modul
                 arguments.add("MLA_ARGS", "--mla-up-proj-tp-overlap")
         elif name in {"moe_zero_memory_level0", "moe_zero_memory_level1"}:
             arguments.add("MOE_ARGS", "--moe-zero-memory", name.removeprefix("moe_zero_memory_"))
-            if layers < most and not arguments.has("--moe-fb-overlap"):
+            # MindSpeed moe_zero_memory.py refuses the count beside --moe-fb-overlap and above the layers of an even
+            # stage, which a list of layers makes one: all layers then save memory.
+            counts = not arguments.has("--moe-fb-overlap") and not arguments.has("--num-layer-list")
+            if name in some and counts and layers <= even:
                 arguments.add("MOE_ARGS", "--moe-zero-memory-num-layers", layers)
         elif name not in SAME_IN_MINDSPEED:
             arguments.note(f"no public flag recomputes {name} alone")
@@ -141,7 +179,7 @@ def _add_mindspeed_modules(arguments: LaunchArguments, strategy: Strategy, modul
         arguments.note(f"selective recompute of {'+'.join(same)} excludes activation and norm recompute in MindSpeed")
 
 
-def add_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
+def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, model: ModelSpec) -> None:
     """Swapped activations and where the optimizer's states are."""
     counts = by_stage(strategy.swap_per_stage or ())
     swapped = dict.fromkeys([*strategy.swap, *counts])
@@ -165,7 +203,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
             arguments.add("SWAP_ARGS", "--swap-layer-input")
         else:
             arguments.note(f"no public flag swaps {name}")
-    if any(len(set(found)) > 1 for found in counts.values()):
+    if any(found != held_layers(name, placed, model) for name, found in counts.items() if any(found)):
         arguments.note("the plan swaps a different number of layers on each stage; the flags swap on every layer")
     if strategy.swap_optimizer:
         arguments.add(optimizer, "--swap-optimizer")

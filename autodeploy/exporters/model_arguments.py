@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+from autodeploy.exporters.layer_placement import padded_layer
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -123,7 +124,7 @@ def add_experts(arguments: LaunchArguments, spec: Spec) -> None:
         add(block, "--moe-layer-freq", _frequency(pattern))
         return
     # MindSpeed-LLM: -1 means that every layer has experts.
-    dense = model.first_k_dense_replace
+    dense = padded_layer(model.first_k_dense_replace, arguments.numbers("--noop-layers"))
     add(block, "--first-k-dense-replace", dense or -1)
     add(block, "--moe-layer-freq", 1 if dense else -1)
     if model.mlp_only_layers:

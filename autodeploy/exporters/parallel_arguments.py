@@ -9,6 +9,8 @@ from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -112,10 +114,7 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
         return layers
     mindspeed = arguments.target == "mindspeed-llm"
     if strategy.schedule == "dualpipev" and mindspeed:
-        total, noops = noop_padding(dualpipev_order(placed))
-        if noops:
-            arguments.add(BLOCK, "--noop-layers", ",".join(map(str, noops)))
-        return total
+        return _pad(arguments, dualpipev_order(placed))
     in_last_stage = placed.mtp_stage == strategy.pp - 1
     if placed.is_even and in_last_stage:
         if len(placed.chunks) > 1:
@@ -123,15 +122,44 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     elif mindspeed and len(placed.chunks) == 1 and in_last_stage and not spec.model.first_k_dense_replace:
         # With dense layers first MindSpeed-LLM compares their number with that of list entries, and refuses.
         arguments.add(BLOCK, "--num-layer-list", ",".join(str(count) for count in placed.chunks[0]))
+    elif mindspeed and in_last_stage and _has_to_be_padded(spec, strategy, placed):
+        if len(placed.chunks) > 1:
+            arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", max(placed.in_order))
+        return _pad(arguments, placed.in_order)
     else:
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)
         arguments.add(BLOCK, "--pipeline-model-parallel-layout", layout)
-    if mindspeed and spec.model.is_moe and spec.model.first_k_dense_replace >= layers // strategy.pp:
+    if mindspeed and _dense_fill_a_stage(spec, strategy):
         arguments.note(
             f"MindSpeed-LLM refuses first-k-dense-replace {spec.model.first_k_dense_replace} with "
             f"{layers // strategy.pp} layers a stage; plan with target mindspeed-llm"
         )
     return layers
+
+
+def _pad(arguments: LaunchArguments, chunks: Sequence[int]) -> int:
+    """Layers that do nothing make every chunk as long as the longest; returns the number of layers with them."""
+    total, noops = noop_padding(chunks)
+    if noops:
+        arguments.add(BLOCK, "--noop-layers", ",".join(map(str, noops)))
+    return total
+
+
+def _has_to_be_padded(spec: Spec, strategy: Strategy, placed: Placement) -> bool:
+    """Whether MindSpeed-LLM refuses the layout string, and takes the same placement as padding.
+
+    --moe-fb-overlap refuses a layout with an empty chunk, and padding anywhere but in the last chunk (MindSpeed
+    fb_overlap.py). --first-k-dense-replace is below the layers of a stage, padding counted (transformer_block.py).
+    """
+    *others, last = placed.in_order
+    if strategy.schedule == "adaptive_pipe":
+        return len(set(others)) == 1 and last < others[0] and (last == 0 or _dense_fill_a_stage(spec, strategy))
+    return _dense_fill_a_stage(spec, strategy)
+
+
+def _dense_fill_a_stage(spec: Spec, strategy: Strategy) -> bool:
+    dense = spec.model.first_k_dense_replace if spec.model.is_moe else 0
+    return 0 < spec.model.num_hidden_layers // strategy.pp <= dense
 
 
 def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:

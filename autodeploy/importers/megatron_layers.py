@@ -36,9 +36,11 @@ def read_chunks(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int)
         return real, _numbers(reader, "--num-layer-list", given)
     if (text := reader.text("--pipeline-num-transformer-layers", FIELD)) is not None:
         return real, _rows(reader, text, pp)
-    if (ends := _ends(reader, pp, layers)) is not None:
+    if (ends := _ends(reader, pp, layers, chunks_per_stage)) is not None:
         return real, ends
     count = pp * chunks_per_stage
+    if (counted := _counted_ends(reader, layers, count)) is not None:
+        return real, counted
     if layers % count:
         flag = "--num-layers"
         reader.log.contradict(reader.script.flags[flag].place, FIELD, layers, f"{count} chunks don't divide it")
@@ -86,6 +88,13 @@ def _noop_layers(reader: FlagReader, layers: int) -> list[int]:
     return found
 
 
+def noops_before(reader: FlagReader, layer: int) -> int:
+    """Layers that do nothing among the first ones."""
+    flag = reader.script.flags.get("--noop-layers")
+    words = {word for word in flag.text.replace(",", " ").split() if word.isdigit()} if flag is not None else set[str]()
+    return sum(int(word) < layer for word in words if len(word) <= len(str(MAX_LAYERS)))
+
+
 def _numbers(reader: FlagReader, flag: str, given: tuple[str, ...]) -> list[int]:
     for word in given:
         if not word.isdigit() or len(word) > 5:
@@ -111,8 +120,11 @@ def _rows(reader: FlagReader, text: str, pp: int) -> Chunks:
     return [row[turn] for turn in range(len(rows[0])) for row in rows]
 
 
-def _ends(reader: FlagReader, pp: int, layers: int) -> Chunks | None:
-    """First and last stage as given, the rest evenly between them."""
+def _ends(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> Chunks | None:
+    """First and last stage as given, the rest evenly between them; each stage's layers evenly over its chunks.
+
+    Source: Megatron-LM core_v0.12.1, transformer_block.py, get_num_layers_to_build, and transformer_config.py.
+    """
     first = reader.number("--decoder-first-pipeline-num-layers", FIELD)
     last = reader.number("--decoder-last-pipeline-num-layers", FIELD)
     if first is None and last is None:
@@ -122,4 +134,20 @@ def _ends(reader: FlagReader, pp: int, layers: int) -> Chunks | None:
         flag = "--decoder-first-pipeline-num-layers" if first is not None else "--decoder-last-pipeline-num-layers"
         reader.fail(flag, f"{rest} layers can't be spread over the other {max(0, middle)} stages")
     start, end = ([] if n is None else [n] for n in (first, last))
-    return [*start, *([rest // middle] * middle), *end]
+    stages = [*start, *([rest // middle] * middle), *end]
+    if uneven := [stage for stage in stages if stage % chunks_per_stage]:
+        flag = "--num-virtual-stages-per-pipeline-rank"
+        reader.fail(flag, f"a stage of {uneven[0]} layers has no {chunks_per_stage} equal virtual stages")
+    return [stage // chunks_per_stage for stage in stages] * chunks_per_stage
+
+
+def _counted_ends(reader: FlagReader, layers: int, count: int) -> Chunks | None:
+    """Equal chunks in which the embedding, the loss, or both count as a layer."""
+    flags = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+    embedding, loss = (reader.switch(flag, FIELD) for flag in flags)
+    if not (embedding or loss) or count == 1:
+        return None
+    each, rest = divmod(layers + embedding + loss, count)
+    if rest:
+        reader.fail(flags[not embedding], f"{layers + embedding + loss} layers can't be spread over {count} chunks")
+    return [each - embedding, *([each] * (count - 2)), each - loss]

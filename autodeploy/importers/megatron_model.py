@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.megatron_layers import noops_before
 from autodeploy.importers.megatron_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS
 from autodeploy.specs.presets import presets_of_width
@@ -195,6 +196,7 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
 def _dense_layers(reader: FlagReader, layers: int) -> list[int]:
     """Layers without experts. -1 is MindSpeed-LLM's word for none; a pattern is one number a layer."""
     first = reader.number("--first-k-dense-replace", "/model/first_k_dense_replace") or 0
+    first -= noops_before(reader, first)  # it counts padding
     text = reader.text("--moe-layer-freq", "/model/mlp_only_layers") or "1"
     plain = text.strip("\"' ").replace(" ", "")
     if plain.removeprefix("-").isdigit() and len(plain) <= 6:

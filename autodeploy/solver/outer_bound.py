@@ -22,6 +22,7 @@ from autodeploy.solver.stage_bound import (
 )
 from autodeploy.strategies.candidates import SCHEDULES, concatenate
 from autodeploy.strategies.memory_rules import launchable_each
+from autodeploy.strategies.placement_rules import placement_limits
 from autodeploy.strategies.tree import distinct
 from autodeploy.workload.memory_choices import compete
 from cost_models.schedule import model_parts
@@ -144,9 +145,7 @@ class _Parts:
             part = piece.take(rows)
             pieces += [replace(part, stage=stage, chunk=chunk) for stage, chunk in places[0 if first else -1]]
         total = sum(part.count for part in self.layers)
-        equal = "virtual_pipeline_balance" not in context.features or (
-            context.framework.equal_folded_chunks and schedule == "dualpipev"
-        )
+        equal = placement_limits(c.take(rows[:1]), context.facts, context.target).equal
         return Batch(
             schedule,
             pp,

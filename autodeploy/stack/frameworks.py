@@ -21,7 +21,6 @@ class Framework:
     configured_by : flags of a command line, a file of keys, or nothing, where no framework is meant.
     runs_as : how measured runs name it and its relatives, in lower case without marks between words.
     uniform_options : memory choices hold for the same number of layers on every stage, as its flags say them.
-    equal_folded_chunks : chunks of a folded schedule hold as many layers, padding counted.
     graph_mode : it compiles the step: fixed sizes, no host beside it.
     pipelined_exchange : the two steps of a hierarchical All-to-All run at the same time.
     recomputes_in_waits : what is recomputed may run while the backward pass waits for an exchange.
@@ -33,7 +32,6 @@ class Framework:
     configured_by: Literal["flags", "file", ""] = "flags"
     runs_as: tuple[str, ...] = ()
     uniform_options: bool = True
-    equal_folded_chunks: bool = False
     graph_mode: bool = False
     pipelined_exchange: bool = True
     recomputes_in_waits: bool = False
@@ -52,7 +50,6 @@ FRAMEWORKS: dict[str, Framework] = {
             "mindspeed-llm",
             "MindSpeed-LLM",
             runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
-            equal_folded_chunks=True,
         ),
         Framework("megatron", "Megatron-LM"),
         Framework(

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.specs.features import FEATURES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.specs.model import ModelSpec
+
+# What `placed_facts` says, where layers are not placed yet.
+NOT_PLACED: dict[str, Any] = {"empty_chunks": 0, "bare_chunks": 0, "padded_layers": 0}
 
 
 def facts_of(
@@ -46,10 +51,28 @@ def facts_of(
         "experts": model.n_routed_experts or 1,
         "expert_width": model.moe_intermediate_size or 0,
         "layers": model.num_hidden_layers,
+        "dense_layers": model.first_k_dense_replace if model.is_moe else 0,
         "exact_numerics": exact_numerics,
         "deterministic": deterministic,
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
+        **NOT_PLACED,
         **{f"on_{name}": name in features for name in FEATURES},
         **{f"asked_{name}": name in asked for name in FEATURES},
+    }
+
+
+def placed_facts(chunks: Sequence[int]) -> dict[str, Any]:
+    """Names and values that rules may read where every chunk's layers are known, in the order a token meets them.
+
+    empty_chunks : without a layer. bare_chunks : those of them that only a layout can say: padding can empty the last
+        chunk alone, and where all others are alike. padded_layers : layers with padding, 0 where a layout says them.
+    """
+    *others, last = chunks
+    padded = len(set(others)) <= 1 and last <= max(others, default=last)
+    empty = sum(layers == 0 for layers in chunks)
+    return {
+        "empty_chunks": empty,
+        "bare_chunks": empty - (padded and last == 0),
+        "padded_layers": max(chunks) * len(chunks) if padded else 0,
     }

@@ -57,6 +57,7 @@ _EXCLUDED_TOGETHER = (
     ("moe_alltoall_overlap", "shared_expert_overlap"),
     ("expert_migration", "mutual_routing"),
     ("capacity_drop", "mutual_routing"),
+    ("quantized_optimizer", "o2_optimizer"),
 )
 _NEED_EXPERTS = frozenset({"expert_migration", "mutual_routing", "capacity_drop"})
 # What a feature rests on, by target; `every` holds for all of them.

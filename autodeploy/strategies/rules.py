@@ -58,9 +58,15 @@ class Rule:
 @lru_cache(maxsize=1)
 def load_rules() -> tuple[Rule, ...]:
     """All rules in file order: the first rule that rejects a candidate gives the reason."""
+    return tuple(Rule(**{**row, "targets": tuple(row["targets"])}) for row in read_rules()["rules"])
+
+
+@lru_cache(maxsize=1)
+def read_rules() -> dict[str, Any]:
+    """The file of rules: `rules` over candidates and limits on their `placement`."""
     text = files("autodeploy.strategies").joinpath("rules.yaml").read_text(encoding="utf-8")
-    rows = YAML(typ="safe").load(text)["rules"]
-    return tuple(Rule(**{**row, "targets": tuple(row["targets"])}) for row in rows)
+    found: dict[str, Any] = YAML(typ="safe").load(text)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ def case_of(
         norm_bytes=4.0 if norm_precision == "fp32" else 2.0,
         distributed_optimizer=distributed_optimizer,
         precision=precision,
-        gradient_bytes=2.0 if precision == "fp16" or on & {"o2_optimizer", "quantized_optimizer"} else 4.0,
+        gradient_bytes=2.0 if precision == "fp16" or "quantized_optimizer" in on else 4.0,
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
         copies_heads=context.machine.vendor == "huawei",
     )

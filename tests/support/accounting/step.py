@@ -397,7 +397,9 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             # Adam reads gradient, weight and moments and writes weights and moments; norm and clearing touch it whole.
             gradient, master, moments, copy = _state_sizes(run)
             adam = 0 if d.virtual_optimizer else moments
-            kernel = gradient + 2 * (master + copy + adam) + 2
+            # BF16 moments become FP32 and back: both copies are written, read, written and read.
+            casts = 4 * 8 if "o2_optimizer" in run.on and "quantized_optimizer" not in run.on else 0
+            kernel = gradient + 2 * (master + copy + adam) + casts + 2
             if "unfused_optimizer" in run.on:
                 # 11 operators with one operand, 5 with two, 3 assignments, one cast.
                 kernel = 11 * (4 + 4) + 5 * (4 + 4 + 4) + 3 * (4 + 4) + (2 + 4)
@@ -415,10 +417,10 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
 
 def _state_sizes(run: Run) -> tuple[int, int, int, int]:
     """Bytes a parameter of the accumulated gradient, of the master copy, of both moments, of the gradient in FP32."""
-    lossy = bool(run.on & {"o2_optimizer", "quantized_optimizer"})
+    quantized = "quantized_optimizer" in run.on
     scaled = run.precision == "fp16" and "graph_mode" not in run.on
-    master, moments = 0 if "o2_optimizer" in run.on else 4, 2 if "quantized_optimizer" in run.on else 8
-    return 2 if lossy or scaled else 4, master, moments, 4 if scaled and not lossy else 0
+    moments = 2 if quantized else 4 if "o2_optimizer" in run.on else 8
+    return 2 if quantized or scaled else 4, 4, moments, 4 if scaled and not quantized else 0
 
 
 def _memory(
