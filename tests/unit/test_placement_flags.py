@@ -25,16 +25,9 @@ V3 = {
 }
 FEATURES = ("grouped_gemm",)
 DEGREES = {"tp": 4, "cp": 1, "ep": 64, "etp": 1, "dp": None, "moe_dispatcher": "alltoall", "features": FEATURES}
-    "tp": 4,
-    "cp": 1,
-    "ep": 64,
-    "etp": 1,
-    "dp": None,
-    "moe_dispatcher": "alltoall",
-    "features": ("grouped_gemm",),
-}
 DENSE = (
-    "torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --num-layers 30 --hidden-size 1024 --num-attention-heads 16 "
+    "torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --num-layers 30 --hidden-size 1024 "
+    "--num-attention-heads 16 "
     "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2 "
     "--pipeline-model-parallel-size 4 --bf16 --vocab-size 32000 --swiglu "
 )
