@@ -25,11 +25,28 @@ KEYS: dict[str, tuple[str, ...]] = {
     "qk_nope_head_dim": ("qk_nope_head_dim", "attention_qk_dim", "qk_nope_dim"),
     "qk_rope_head_dim": ("qk_rope_head_dim", "attention_qk_rope_dim", "qk_rope_dim"),
     "v_head_dim": ("v_head_dim", "attention_v_dim", "v_channels"),
-    "n_routed_experts": ("n_routed_experts", "num_routed_experts", "num_experts", "num_local_experts"),
-    "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+    "n_routed_experts": (
+        "n_routed_experts",
+        "num_routed_experts",
+        "num_experts",
+        "num_local_experts",
+        "moe_num_experts",
+    ),
+    "num_experts_per_tok": (
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "moe_k",
+        "moe_topk",
+        "moe_top_k",
+    ),
     "moe_intermediate_size": ("moe_intermediate_size",),
-    "n_shared_experts": ("n_shared_experts", "num_shared_experts"),
-    "shared_expert_intermediate_size": ("shared_expert_intermediate_size",),
+    "n_shared_experts": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "shared_expert_intermediate_size": (
+        "shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ),
     "first_k_dense_replace": ("first_k_dense_replace", "num_dense_layers"),
     "n_group": ("n_group", "num_expert_group"),
     "topk_group": ("topk_group",),
@@ -47,6 +64,7 @@ class Architecture:
     recipe: dict[str, Any] = field(default_factory=dict)
     out_bias: bool = False  # attention_bias is of the output projection too
     gated: bool = True
+    halves_intermediate: bool = False  # the key counts gate and up together
     tied_by_default: bool = False
     known: bool = True
 
@@ -82,12 +100,19 @@ GPT2 = Architecture(
     gated=False,
     tied_by_default=True,
 )
+# modeling_qwen.py: w1 and w2 are intermediate_size // 2 wide; c_attn has biases.
+QWEN = Architecture(recipe={"attention_bias": True}, halves_intermediate=True)
+ERNIE = Architecture(recipe={"norm_topk_prob": True, "rope_interleave": True}, tied_by_default=True)
 UNKNOWN = Architecture(known=False)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": PLAIN,
     "MixtralForCausalLM": MIXTRAL,
+    "QWenLMHeadModel": QWEN,
+    "Ernie4_5ForCausalLM": ERNIE,
+    "Ernie4_5_ForCausalLM": ERNIE,
+    "Ernie4_5_MoeForCausalLM": ERNIE,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
@@ -113,6 +138,9 @@ MODEL_TYPES: dict[str, str] = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "mixtral": "MixtralForCausalLM",
+    "qwen": "QWenLMHeadModel",
+    "ernie4_5": "Ernie4_5ForCausalLM",
+    "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -140,9 +168,28 @@ NOT_MODELLED: dict[str, str] = {
     "mamba_d_state": "state space layers",
     "ssm_cfg": "state space layers",
     "attn_layer_period": "state space layers",
+    "hybrid_override_pattern": "state space layers",
+    "hybrid_layer_pattern": "state space layers",
+    "layers_block_type": "state space layers",
+    "ssm_state_size": "state space layers",
+    "mamba_num_heads": "state space layers",
+    "mamba_d_ssm": "state space layers",
+    "block_types": "recurrent layers",
+    "lru_width": "recurrent layers",
+    "share_q_dim": "attention with a query of low rank and one shared key (MFA)",
     "attention_chunk_size": "chunked attention",
     "is_encoder_decoder": "an encoder",
 }
+
+# Layers by their kind: of these, each value but the attention that is modelled.
+LAYER_KINDS: dict[str, frozenset[Any]] = {
+    "layer_types": frozenset({"full_attention", "sliding_attention"}),
+    "attn_type_list": frozenset({1, "attention", "full_attention"}),  # MiniMax: 0 is lightning (linear) attention
+}
+# In an unknown architecture a key with one of these words may stand for layers that are not modelled; a key with one
+# of the others beside it says nothing of the shape.
+TELLING = ("moe", "expert", "mamba", "ssm", "linear", "recurrent", "conv", "hybrid")
+HARMLESS = ("router", "loss", "bias", "dtype", "dropout", "jitter", "noise", "init", "fusion", "impl", "backend")
 
 NO_EFFECT = "no effect on time or memory of a step"
 CHECK = "unknown key: check that it does not change the model's shape"

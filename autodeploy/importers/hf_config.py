@@ -14,10 +14,13 @@ from autodeploy.importers.diagnostics import Diagnostics, DiagnosticsLog, shown
 from autodeploy.importers.hf_architectures import (
     ARCHITECTURES,
     CHECK,
+    HARMLESS,
     IGNORED,
     KEYS,
+    LAYER_KINDS,
     MODEL_TYPES,
     NOT_MODELLED,
+    TELLING,
     UNKNOWN,
     Architecture,
 )
@@ -58,6 +61,7 @@ def read_hf_config(data: Mapping[str, Any] | bytes | str, name: str | None = Non
     fields |= reader.architecture.fixed | _read_norms(reader)
     fields["recipe"] = read_recipe(reader, has_experts=fields.get("n_routed_experts") is not None) or None
     fields["name"] = (name or reader.model_name)[:200]
+    _refuse_telling(reader)
     reader.note_rest()
     try:
         return ModelSpec.model_validate(fields), reader.log.finish()
@@ -170,6 +174,17 @@ class Reader:
             named = ", ".join(unknown[:MAX_SHOWN]) + more
             self.log.doubt("", "", f"unknown keys, check that they do not change the model's shape: {named}")
 
+    def unread(self) -> list[tuple[str, Any]]:
+        """Keys that nothing has read, those of sections by the section's name and their own."""
+        found = []
+        for key, value in self.config.items():
+            if key in self._used or key in IGNORED or not isinstance(key, str):
+                continue
+            inner = value if isinstance(value, Mapping) else {}
+            found += [(f"{key}/{name}", part) for name, part in inner.items() if f"{key}/{name}" not in IGNORED]
+            found += [] if inner else [(key, value)]
+        return found
+
     def in_file(self, error: FieldError) -> FieldError:
         """An error of the model spec at the place in the file that its value came from."""
         field, slash, rest = error.path.removeprefix("/").partition("/")
@@ -243,6 +258,27 @@ def _refuse_not_modelled(reader: Reader) -> None:
         if reader.raw(key):
             hint = "plan a model of the same size without it"
             raise UnsupportedError(f"{mechanism} ({key}) can't be planned yet", path=reader.at(key), hint=hint)
+    for key, modelled in LAYER_KINDS.items():
+        kinds = reader.raw(key)
+        for index, kind in enumerate(kinds if isinstance(kinds, list) else ()):
+            if not (isinstance(kind, str | int) and kind in modelled):
+                hint = "plan a model of the same size without it"
+                message = f"layers of kind {shown(kind)} ({key}) can't be planned yet"
+                raise UnsupportedError(message, path=f"{reader.at(key)}/{index}", hint=hint)
+
+
+def _refuse_telling(reader: Reader) -> None:
+    """An unknown architecture may have no key that nothing has read and whose name says experts or other layers."""
+    if reader.architecture.known:
+        return
+    for key, value in reader.unread():
+        words = key.lower()
+        if value and any(word in words for word in TELLING) and not any(word in words for word in HARMLESS):
+            raise UnsupportedError(
+                f"the architecture is unknown and its key {shown(key)} is not understood: it may change the model",
+                path=reader.prefix + pointer(key.split("/")),
+                hint="write the model inline: model: {name: ..., hidden_size: ...}",
+            )
 
 
 def _read_attention(reader: Reader) -> dict[str, Any]:
@@ -334,6 +370,9 @@ def _read_norms(reader: Reader) -> dict[str, Any]:
 def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     """MLP widths and, where there are routed experts, which layers have them."""
     experts, width = reader.count("n_routed_experts"), reader.take("intermediate_size")
+    if reader.architecture.halves_intermediate and isinstance(width, int):
+        width //= 2
+        reader.log.default("intermediate_size", width, "half of the key, which counts gate and up together")
     names = ("num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group")
     found = {name: reader.take(name) for name in names}
     shared, shared_width = reader.count("n_shared_experts"), reader.count("shared_expert_intermediate_size")
@@ -361,6 +400,15 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     return found | placed | widths | {"n_routed_experts": experts, "n_shared_experts": shared or 0}
 
 
+def _outside_experts(reader: Reader, layers: int) -> set[int]:
+    """Layers before the first and after the last with experts, as ERNIE-4.5 says it; -1 is the model's last."""
+    start, end = reader.raw("moe_layer_start_index"), reader.raw("moe_layer_end_index")
+    first = reader.checked_count(start or 0, reader.at("moe_layer_start_index"), MAX_LAYERS)
+    end = layers - 1 if end in (None, -1) else end
+    last = reader.checked_count(end, reader.at("moe_layer_end_index"), MAX_LAYERS)
+    return {layer for layer in range(layers) if not first <= layer <= last}
+
+
 def _dense_layers(reader: Reader, layers: int) -> list[int]:
     """Layers without experts, ascending. DeepSeek counts its frequency from layer 0, Qwen's sparse step from 1."""
     first = reader.count("first_k_dense_replace", MAX_LAYERS) or 0
@@ -374,6 +422,8 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
             raise SpecError(f"{len(frequency)} entries for {layers} layers", path=reader.at("moe_layer_freq"))
         named |= {i for i, flag in enumerate(frequency) if not flag}
         frequency = None
+    named |= _outside_experts(reader, layers)
+    step = step or reader.raw("moe_layer_interval")
     every = max(1, reader.checked_count(frequency or 1, reader.at("moe_layer_freq"), MAX_LAYERS))
     sparse = max(1, reader.checked_count(step or 1, reader.at("decoder_sparse_step"), MAX_LAYERS))
     return [i for i in range(layers) if i < first or i in named or i % every or (i + 1) % sparse]

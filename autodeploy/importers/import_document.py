@@ -12,6 +12,7 @@ from autodeploy.importers.hf_config import read_hf_config
 from autodeploy.importers.imported import UNNAMED, Imported
 from autodeploy.importers.megatron_script import import_launch_script
 from autodeploy.importers.mindformers_yaml import import_mindformers, is_mindformers
+from autodeploy.importers.other_trainings import refuse_other_configuration
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
@@ -84,6 +85,7 @@ def _of_mapping(
 ) -> Imported:
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
+    refuse_other_configuration(document)
     if is_mindformers(document):
         return import_mindformers(document, text, name, _stem(filename)).with_doubts()
     if "model" not in document and {"architectures", "model_type", "hidden_size"} & document.keys():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_table import environment_variables, launch_flags
+from autodeploy.importers.other_trainings import refuse_program
 from autodeploy.importers.shell_follow import Followed, follow
 from autodeploy.importers.shell_values import Run, Value, WordBuilder
 
@@ -118,6 +119,7 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
             held += _words(value)
     if _has_shape(held):
         return held, "its variables"
+    refuse_program(word.text for _, words in followed.commands for word in words)
     raise SpecError(
         f"the script starts no training with {', '.join(sorted(SHAPE))}",
         hint="give the script that has the torchrun line with all flags",

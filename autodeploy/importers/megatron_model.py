@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.known_models import model_name, read_vocabulary
 from autodeploy.importers.megatron_layers import noops_before
 from autodeploy.importers.megatron_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS
-from autodeploy.specs.presets import presets_of_width
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -44,8 +44,8 @@ NOT_MODELLED = {
     "--encoder-num-layers": "encoder and decoder",
     "--language-model-type": "a vision or audio encoder",
 }
-VOCABULARIES = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}
-_MODEL_NAME = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w.+-]{3,100}")  # letters and digits, no blanks
+# --gelu-tanh is gated: mindspeed_llm/core/transformer/mlp.py sets gated_linear_unit with it.
+GATED = (("--swiglu", "silu"), ("--geglu", "geglu"), ("--quick-geglu", "geglu"), ("--gelu-tanh", "geglu"))
 _RUNS = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
 
@@ -68,14 +68,14 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     ffn = reader.number("--ffn-hidden-size", "/model/intermediate_size")
     if ffn is None:
         wide = 4 * model["hidden_size"]
-        ffn = wide if model["hidden_act"] == "gelu" else int(wide * 2 / 3 / 64) * 64
+        ffn = int(wide * 2 / 3 / 64) * 64 if model["hidden_act"] == "silu" else wide
         reader.log.default("/model/intermediate_size", ffn, "Megatron's default")
     model |= _experts(reader, layers, ffn)
     if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
         model["num_nextn_predict_layers"] = mtp
-    model["vocab_size"] = _vocabulary(reader, model)
+    model["vocab_size"] = read_vocabulary(reader, model, otherwise)
     model["recipe"] = read_recipe(reader, model)
-    return {"name": name or _preset_name(model) or _written_name(reader) or otherwise, **model}
+    return {"name": name or model_name(reader, model, otherwise), **model}
 
 
 def _required(reader: FlagReader, flag: str, field: str) -> int:
@@ -88,7 +88,7 @@ def _required(reader: FlagReader, flag: str, field: str) -> int:
 
 
 def _activation(reader: FlagReader) -> str:
-    for flag, name in (("--swiglu", "silu"), ("--geglu", "geglu"), ("--quick-geglu", "geglu")):
+    for flag, name in GATED:
         if reader.switch(flag, "/model/hidden_act"):
             return name
     reader.log.default("/model/hidden_act", "gelu", "Megatron's default: neither --swiglu nor --geglu")
@@ -210,51 +210,3 @@ def _dense_layers(reader: FlagReader, layers: int) -> list[int]:
             reader.fail("--moe-layer-freq", f"{text[:40]!r} is neither a number nor a pattern such as ([0]*3+[1]*58)")
         pattern += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
     return [i for i in range(layers) if i < first or not (pattern[i] if i < len(pattern) else 1)]
-
-
-def _vocabulary(reader: FlagReader, model: dict[str, Any]) -> int:
-    exact = reader.number("--vocab-size", "/model/vocab_size")
-    padded = reader.number("--padded-vocab-size", "/model/vocab_size")
-    if exact or padded:
-        return exact or padded or 0
-    tokenizer = reader.text("--tokenizer-type", "/model/vocab_size") if reader.has("--tokenizer-type") else None
-    if tokenizer is None and reader.has("--merge-file"):
-        tokenizer = "GPT2BPETokenizer"
-    if tokenizer in VOCABULARIES:
-        reader.log.default("/model/vocab_size", VOCABULARIES[tokenizer], f"the vocabulary of {tokenizer}")
-        return VOCABULARIES[tokenizer]
-    preset = _preset_name(model, field="vocab_size")
-    if preset is not None:
-        reader.log.default("/model/vocab_size", preset, "the script has none: that of the preset with these layers")
-        return int(preset)
-    given = reader.script.given.get("VOCAB_SIZE", "")
-    if given.isdigit() and int(given[:9]) > 0:
-        reader.log.take("VOCAB_SIZE", "/model/vocab_size", given)
-        return int(given[:9])
-    hint = "add --vocab-size to the launch, or set it: --set VOCAB_SIZE=N"
-    raise SpecError("the script has no vocabulary size", path="/model/vocab_size", hint=hint)
-
-
-def _written_name(reader: FlagReader) -> str | None:
-    """The folder of the tokenizer or of the checkpoint to load, where that is named as a model: letters and digits."""
-    for flag in ("--tokenizer-name-or-path", "--load"):
-        given = reader.script.flags.get(flag)
-        if given is None or given.unknown:
-            continue
-        last = given.text.rstrip("/").rpartition("/")[2]
-        if _MODEL_NAME.fullmatch(last):
-            reader.log.take(given.place, "/model/name", last)
-            reader.has(flag)
-            return last
-    return None
-
-
-def _preset_name(model: dict[str, Any], field: str = "name") -> Any:
-    """What the one preset with the same width, depth and heads says of the field."""
-    same = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-    found = {
-        getattr(shape, field)
-        for shape in (preset.model for preset in presets_of_width(model["hidden_size"]))
-        if all(getattr(shape, key) == model[key] for key in same)
-    }
-    return found.pop() if len(found) == 1 else None

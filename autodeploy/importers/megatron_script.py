@@ -11,6 +11,7 @@ from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_strategy import read_strategy
+from autodeploy.importers.other_trainings import refuse_other_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +38,7 @@ def import_launch_script(
         with line and column, or the field of the spec that the script leaves open.
     """
     script = read_launch_script(text, variables)
+    refuse_other_training(script)
     reader = FlagReader(script)
     strategy, layers = read_strategy(reader)
     model = read_model(reader, layers, name, otherwise)

@@ -17,7 +17,7 @@ WIDTHS: dict[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size", "padded_vocab_size"),
 }
 OPTIONAL: dict[str, tuple[str, ...]] = {
-    "num_key_value_heads": ("num_key_value_heads", "n_kv_heads", "num_query_groups"),
+    "num_key_value_heads": ("num_key_value_heads", "n_kv_heads", "num_query_groups", "multi_query_group_num"),
     "head_dim": ("head_dim", "kv_channels"),
     "intermediate_size": ("intermediate_size", "ffn_hidden_size"),
     "num_nextn_predict_layers": ("num_nextn_predict_layers", "mtp_depth", "mtp_num_layers"),
@@ -61,6 +61,8 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
     for field, names in OPTIONAL.items():
         if (found := reader.number(f"/model/{field}", *paths(names))) is not None:
             model[field] = found
+    if reader.raw(f"{CONFIG}.multi_query_attention") is False:
+        model.pop("num_key_value_heads", None)
     model |= _attention(reader, model)
     model["hidden_act"] = _activation(reader)
     if not model.get("intermediate_size"):

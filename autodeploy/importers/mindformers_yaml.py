@@ -12,10 +12,11 @@ from typing import Any
 from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_table import configuration_keys
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
-from autodeploy.importers.key_reader import KeyReader
+from autodeploy.importers.key_reader import KeyReader, pointer_of
 from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.mindformers_model import read_model
 from autodeploy.importers.mindformers_strategy import read_strategy
+from autodeploy.importers.other_trainings import DPO, refused
 
 REASONS = {
     **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed"), "the recipe of the training"),
@@ -57,8 +58,11 @@ def import_mindformers(
         with the JSON pointer of every key that can't be read.
     """
     reader = KeyReader(document)
+    _refuse_adapters(reader)
     if reader.raw("run_mode") not in (None, "train", "finetune"):
         raise SpecError(f"run_mode {document['run_mode']!r} trains nothing", path="/run_mode", hint="run_mode: train")
+    if document.get("run_mode") == "finetune":
+        reader.log.unmodelled("/run_mode", "finetune", "fine-tuning is predicted as pre-training on full sequences")
     model = read_model(reader, name, otherwise)
     strategy, degrees = read_strategy(reader, model)
     training = _training(reader, strategy, degrees["dp"])
@@ -78,6 +82,18 @@ def import_mindformers(
         kept=tuple(KeptFlag(path, value, 0) for path, value in kept),
         plan_id=plan_id_of(text),
     )
+
+
+def _refuse_adapters(reader: KeyReader) -> None:
+    """Refuses trainings of a few added parameters, and those on preferences, by name."""
+    for path in ("model.model_config.pet_config", "model.pet_config", "pet_config"):
+        found = reader.raw(path)
+        if isinstance(found, Mapping) and found:
+            kind = str(found.get("pet_type", "LoRA"))[:40]
+            raise refused("LoRA" if "lora" in kind.lower() else kind, "pet_config", path=pointer_of(path))
+    for path in ("model.model_config.rl_config", "rl_config"):
+        if reader.raw(path):
+            raise refused(DPO, "rl_config", path=pointer_of(path))
 
 
 def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str, Any]:

@@ -16,5 +16,10 @@ def one_line(text: str) -> str:
 
 Doubt = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(one_line)]
 Doubts = Annotated[
-    tuple[Doubt, ...], Field(max_length=MAX_DOUBTS, description="what to check: of an import, told with every plan")
+    tuple[Doubt, ...],
+    Field(
+        max_length=MAX_DOUBTS,
+        description="what to check: of an import, told with every plan",
+        exclude_if=lambda value: not value,
+    ),
 ]

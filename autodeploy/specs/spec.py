@@ -47,8 +47,7 @@ def canonical_json(document: Any) -> str:
 
 def spec_hash(spec: Spec) -> str:
     """SHA-256 of the validated spec, so that spelling and order don't matter."""
-    excluded = None if spec.doubts else {"doubts"}
-    return hashlib.sha256(canonical_json(spec.model_dump(mode="json", exclude=excluded)).encode()).hexdigest()
+    return hashlib.sha256(canonical_json(spec.model_dump(mode="json")).encode()).hexdigest()
 
 
 def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Spec:

@@ -363,3 +363,79 @@ def test_a_hostile_file_is_refused_quickly(content: str | bytes) -> None:
             read_hf_config(content)
 
     assert least_cpu_s(refuse, limit_s=0.5) < 0.5
+
+
+ERNIE = {
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "hidden_size": 2560,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "intermediate_size": 12_288,
+    "vocab_size": 103_424,
+    "moe_num_experts": 64,
+    "moe_k": 6,
+    "moe_intermediate_size": 1536,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": 27,
+    "moe_layer_interval": 1,
+    "moe_num_shared_experts": 2,
+    "tie_word_embeddings": True,
+}
+
+
+def test_ernie_has_its_own_names_for_experts() -> None:
+    model = model_of(ERNIE)
+    assert (model.n_routed_experts, model.num_experts_per_tok, model.n_shared_experts) == (64, 6, 2)
+    assert (model.first_k_dense_replace, model.num_moe_layers) == (1, 27)
+    assert model.total_params() == pytest.approx(21.8e9, rel=0.01)
+    last = model_of(ERNIE | {"moe_layer_end_index": -1, "moe_layer_interval": 2})
+    assert (last.num_moe_layers, last.is_moe_layer(27), last.is_moe_layer(26)) == (14, True, False)
+
+
+def test_the_first_qwen_counts_gate_and_up_together() -> None:
+    config = LLAMA | {"architectures": ["QWenLMHeadModel"], "intermediate_size": 2048}
+    assert model_of(config).intermediate_size == 1024
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"hybrid_override_pattern": "M-M*"}, "/hybrid_override_pattern"),
+        ({"share_q_dim": 2048, "moe_top_k": 3}, "/share_q_dim"),
+        ({"attn_type_list": [1, 0, 1, 1]}, "/attn_type_list/1"),
+        ({"layer_types": ["full_attention", "conv", "full_attention", "conv"]}, "/layer_types/1"),
+        ({"ssm_state_size": 128}, "/ssm_state_size"),
+    ],
+)
+def test_layers_of_another_kind_are_refused_by_name(change: dict[str, Any], path: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read_hf_config(LLAMA | {"architectures": ["SomeForCausalLM"]} | change)
+    assert caught.value.errors[0].path == path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"moe_layers_enum": "4,5"},
+        {"zero_expert_num": 2},
+        {"conv_kernel": 4},
+        {"use_linear_attention": True},
+        {"is_hybrid": True},
+        {"recurrent_width": 64},
+        {"ffn_config": {"moe_num_experts": 16}},
+    ],
+)
+def test_an_unknown_architecture_with_a_telling_key_is_refused(change: dict[str, Any]) -> None:
+    (key,) = change
+    with pytest.raises(UnsupportedError, match="the architecture is unknown and its key") as caught:
+        read_hf_config(LLAMA | {"architectures": ["SomeForCausalLM"]} | change)
+    assert caught.value.errors[0].path.startswith(f"/{key}")
+    assert read_hf_config(LLAMA | change)[1].to_check, "a known architecture is read, the key told"
+
+
+def test_an_unknown_architecture_may_say_how_it_routes_and_what_is_off() -> None:
+    harmless = {"moe_router_bias": True, "linear_layers": 0, "expert_dropout": 0.1, "conv_bias": False}
+    assert (
+        model_of(LLAMA | {"architectures": ["SomeForCausalLM"]} | harmless).hidden_size == model_of(LLAMA).hidden_size
+    )

@@ -1,0 +1,161 @@
+"""What a launch script leaves to its tokenizer or to its reader: the vocabulary and the model's name.
+
+A preset lends either only where the shapes agree, and its vocabulary only to a file that names its family.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from autodeploy.errors import SpecError
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.presets import presets_of_width
+
+if TYPE_CHECKING:
+    from autodeploy.importers.flag_reader import FlagReader
+    from autodeploy.specs.presets import Preset
+
+# Tokenizers whose name stands for one vocabulary, and the families that use it; none: all.
+VOCABULARIES: dict[str, tuple[int, tuple[str, ...]]] = {
+    "GPT2BPETokenizer": (50_257, ()),
+    "Llama2Tokenizer": (32_000, ("llama2", "llama-2", "llama_2", "codellama", "mixtral")),
+}
+NAMING = ("--tokenizer-name-or-path", "--tokenizer-model", "--load", "--model-type-hf", "--spec")
+CLOSE = 0.01
+_MODEL_NAME = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w.+-]{3,100}")  # letters and digits, no blanks
+_FAMILY = re.compile(r"[a-z]+")
+_FIELD = "/model/vocab_size"
+
+
+def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -> int:
+    """The vocabulary that the flags say, else that of a tokenizer or preset, which is told as a doubt.
+
+    Raises
+    ------
+    SpecError
+        where the script says nothing of it: it is asked for, never assumed.
+    """
+    exact = reader.number("--vocab-size", _FIELD)
+    padded = reader.number("--padded-vocab-size", _FIELD)
+    if exact or padded:
+        return exact or padded or 0
+    given = reader.script.given.get("VOCAB_SIZE", "")
+    if given.isdigit() and int(given[:9]) > 0:
+        reader.log.take("VOCAB_SIZE", _FIELD, given)
+        return int(given[:9])
+    named = _names(reader, otherwise)
+    found = _of_preset(model, named) or _of_tokenizer(reader, named)
+    if found is not None:
+        size, reason = found
+        reader.log.default(_FIELD, size, reason)
+        reader.log.doubt(_FIELD, size, reason)
+        return size
+    hint = "add --vocab-size to the launch, or set it: --set VOCAB_SIZE=N"
+    raise SpecError("the script has no vocabulary size", path=_FIELD, hint=hint)
+
+
+def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:
+    """The vocabulary of the presets with this shape, where the file names their family and they agree."""
+    found = {
+        preset.model.vocab_size: preset.title
+        for preset in _of_shape(model)
+        if _family(preset) in named and _same_size(preset, {**model, "vocab_size": preset.model.vocab_size})
+    }
+    if len(found) != 1:
+        return None
+    size, title = found.popitem()
+    return size, f"the script has none: that of {title}, whose shape it has"
+
+
+def _of_tokenizer(reader: FlagReader, named: str) -> tuple[int, str] | None:
+    tokenizer = reader.text("--tokenizer-type", _FIELD) if reader.has("--tokenizer-type") else None
+    if tokenizer is None and reader.has("--merge-file"):
+        tokenizer = "GPT2BPETokenizer"
+    size, families = VOCABULARIES.get(tokenizer or "", (0, ()))
+    if not size or (families and not any(family in named for family in families)):
+        return None
+    return size, f"the script has none: that of {tokenizer}"
+
+
+def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str:
+    """A preset's name where parameters agree within 1 %, else what the script calls its model, else its file.
+
+    A model of a preset's family, width, depth and heads that is not it is told as a doubt, with its real size.
+    """
+    near = _of_shape(model)
+    same = [preset for preset in near if _same_size(preset, model)]
+    if len(same) == 1:
+        return same[0].model.name
+    named = _names(reader, otherwise)
+    if same and (named_ones := [preset for preset in same if _plain(preset.title.split()[0]) in _plain(named)]):
+        return max(named_ones, key=lambda preset: len(preset.title)).model.name
+    written = _written_name(reader) or otherwise
+    total = _total(model)
+    claimed = [preset for preset in near if _family(preset) in named]
+    if claimed and not same and total is not None:
+        others = ", ".join(preset.title for preset in claimed)
+        reason = f"width, depth and heads are those of {others}, the parameters are not: {total / 1e9:,.1f} B"
+        reader.log.doubt("/model/name", written, reason)
+        return f"{written[:150]} ({total / 1e9:,.1f} B)"
+    return written
+
+
+def _of_shape(model: dict[str, Any]) -> list[Preset]:
+    """The presets with the same width, depth and heads."""
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    presets = presets_of_width(model["hidden_size"])
+    return [preset for preset in presets if all(getattr(preset.model, key) == model[key] for key in same)]
+
+
+def _same_size(preset: Preset, model: dict[str, Any]) -> bool:
+    """Whether total and activated parameters are within 1 % of the preset's, the ends of the model counted alike."""
+    ends = {"tie_word_embeddings": preset.model.tie_word_embeddings}
+    try:
+        read = ModelSpec.model_validate({"name": "read", **model, **ends})
+    except ValidationError:
+        return False
+    pairs = (
+        (read.total_params(), preset.model.total_params()),
+        (read.active_params(), preset.model.active_params()),
+    )
+    return all(abs(ours / theirs - 1) <= CLOSE for ours, theirs in pairs)
+
+
+def _total(model: dict[str, Any]) -> int | None:
+    try:
+        return ModelSpec.model_validate({"name": "read", **model}).total_params()
+    except ValidationError:
+        return None
+
+
+def _family(preset: Preset) -> str:
+    """`llama` of Llama-2 7B, `qwen` of Qwen3-8B."""
+    found = _FAMILY.match(preset.title.lower())
+    return found[0] if found else preset.title.lower()
+
+
+def _names(reader: FlagReader, otherwise: str) -> str:
+    """Everything in the script that may name its model, in lower case."""
+    given = [reader.script.flags[flag] for flag in NAMING if flag in reader.script.flags]
+    return " ".join([otherwise, *(flag.text for flag in given)]).lower()
+
+
+def _plain(text: str) -> str:
+    return "".join(c for c in text.lower() if c.isalnum())
+
+
+def _written_name(reader: FlagReader) -> str | None:
+    """The folder of the tokenizer or of the checkpoint to load, where that is named as a model: letters and digits."""
+    for flag in ("--tokenizer-name-or-path", "--load"):
+        given = reader.script.flags.get(flag)
+        if given is None or given.unknown:
+            continue
+        last = given.text.rstrip("/").rpartition("/")[2]
+        if _MODEL_NAME.fullmatch(last):
+            reader.log.take(given.place, "/model/name", last)
+            reader.has(flag)
+            return last
+    return None

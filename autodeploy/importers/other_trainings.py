@@ -1,0 +1,151 @@
+"""Launches that are no pre-training of all parameters: recognised, and refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autodeploy.importers.launch_script import LaunchScript
+
+LORA, SFT, RL = "LoRA", "supervised fine-tuning", "reinforcement learning"
+DPO, FSDP2 = "preference tuning (DPO)", "training with FSDP2"
+INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "pruning", "evaluation alone"})
+STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "preference tuning (ORPO)", "prm": "a reward model"}
+# A flag that is given says what the launch does; the first that is found is named.
+FLAGS: dict[str, str] = {
+    "--lora-r": LORA,
+    "--lora-alpha": LORA,
+    "--lora-target-modules": LORA,
+    "--lora-load": LORA,
+    "--lora-fusion": LORA,
+    "--lu-lora-final-layer-index": LORA,
+    "--qlora": LORA,
+    "--qlora-save-dequantize": LORA,
+    "--is-pairwise-dataset": DPO,
+    "--dpo-beta": DPO,
+    "--dpo-loss-type": DPO,
+    "--ref-model": DPO,
+    "--perform-rl-step": RL,
+    "--grpo-group-size": RL,
+    "--is-instruction-dataset": SFT,
+    "--sft": SFT,
+    "--qad-enable": "distillation",
+    "--use-torch-fsdp2": FSDP2,
+    "--fsdp2-config-path": FSDP2,
+    "--skip-train": "evaluation alone",
+    "--retro-add-retriever": "retrieval (RETRO)",
+    "--vision-pretraining": "training of a vision model",
+    "--layerzero": "LayerZeRO",
+    "--auto-settings": "a search of MindSpeed for settings",
+    "--layerwise-disaggregated-training": "layerwise disaggregated training",
+}
+# Entry points of MindSpeed-LLM, MindSpeed-RL, Megatron-LM and verl that do something else.
+PROGRAMS: dict[str, str] = {
+    "train_fsdp2.py": FSDP2,
+    "posttrain_gpt.py": "fine-tuning",
+    "rlhf_gpt.py": RL,
+    "ray_gpt.py": RL,
+    "train_grpo.py": RL,
+    "train_rl.py": RL,
+    "main_ppo.py": RL,
+    "inference.py": INFERENCE,
+    "inference_fsdp2.py": INFERENCE,
+    "inference_deepseek4.py": INFERENCE,
+    "evaluation.py": INFERENCE,
+    "generate_samples_gpt.py": INFERENCE,
+    "gpt_dynamic_inference.py": INFERENCE,
+    "gpt_static_inference.py": INFERENCE,
+    "run_text_generation_server.py": INFERENCE,
+    "run_hybrid_text_generation_server.py": INFERENCE,
+    "run_text_generation.py": INFERENCE,
+    "run_mamba_text_generation_server.py": INFERENCE,
+    "generate.py": INFERENCE,
+    "mmlu.py": INFERENCE,
+    "finetune.py": "fine-tuning",
+    "finetune_gpt.py": "fine-tuning",
+    "quantize.py": "quantization",
+    "prune.py": "pruning",
+    "pretrain_bert.py": "training of BERT",
+    "pretrain_t5.py": "training of T5",
+    "pretrain_ict.py": "training of a retriever",
+    "pretrain_retro.py": "retrieval (RETRO)",
+    "pretrain_vlm.py": "training of a vision language model",
+    "pretrain_vision_classify.py": "training of a vision model",
+    "pretrain_vision_inpaint.py": "training of a vision model",
+    "pretrain_vision_dino.py": "training of a vision model",
+    "pretrain_mamba.py": "training of state-space layers",
+    "pretrain_hybrid.py": "training of state-space layers",
+    "pretrain_deepseek4.py": "training of DeepSeek-V4's compressed attention",
+}
+_RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
+_FSDP2_KEYS = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_modules", "cp_fsdp_mode"})
+
+
+def refuse_other_training(script: LaunchScript) -> None:
+    """Refuses a launch that does not train all parameters on plain text.
+
+    Raises
+    ------
+    UnsupportedError
+        with the place and the name of what it does.
+    """
+    for flag, what in FLAGS.items():
+        if flag in script.flags:
+            given = script.flags[flag]
+            raise refused(what, flag, f"line {given.line}, column {given.column}: ")
+    stage = script.flags.get("--stage")
+    if stage is not None:
+        word = stage.text.strip().lower()
+        what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
+        raise refused(what, f"--stage {stage.text[:40]}", f"line {stage.line}, column {stage.column}: ")
+    refuse_program([script.program])
+
+
+def refuse_program(words: Iterable[str]) -> None:
+    """Refuses entry points that do something else than pre-training.
+
+    Raises
+    ------
+    UnsupportedError
+        with the name of what the program does.
+    """
+    for word in words:
+        program = word.rpartition("/")[2]
+        if program in PROGRAMS:
+            raise refused(PROGRAMS[program], program)
+
+
+def refuse_other_configuration(document: Mapping[str, Any]) -> None:
+    """Refuses configurations of other trainings: FSDP2 of MindSpeed-LLM, reinforcement learning, LLaMA-Factory.
+
+    Raises
+    ------
+    UnsupportedError
+        with the JSON pointer of the key that says so.
+    """
+    parallel, training = document.get("parallel"), document.get("training")
+    if isinstance(parallel, Mapping) and (found := sorted(_FSDP2_KEYS & parallel.keys())):
+        raise refused(FSDP2, found[0], path=f"/parallel/{found[0]}")
+    if isinstance(training, Mapping) and isinstance(training.get("stage"), str) and "model" in document:
+        stage = training["stage"].lower()
+        raise refused(STAGES.get(stage, FSDP2), f"stage {stage[:40]}", path="/training/stage")
+    for section in _RL_SECTIONS:
+        if isinstance(document.get(section), Mapping):
+            raise refused(RL, section, path=f"/{section}")
+    if isinstance(document.get("finetuning_type"), str):
+        what = LORA if "lora" in document["finetuning_type"].lower() else "fine-tuning"
+        raise refused(what, "finetuning_type", path="/finetuning_type")
+
+
+def refused(what: str, by: str, place: str = "", path: str = "/training/kind") -> UnsupportedError:
+    """The error that names what a launch does, and the word of the file that says so."""
+    if what in NO_TRAINING:
+        message = f"{place}{what} ({by}) trains nothing"
+    else:
+        message = f"{place}{what} ({by}) can't be planned yet: it takes other time and memory than pre-training"
+    return UnsupportedError(message, path=path, hint="give the launch of a pre-training of all parameters")

@@ -1,0 +1,82 @@
+"""A model's name and vocabulary: lent by a preset only where it is that model, asked for otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.import_document import import_document
+
+if TYPE_CHECKING:
+    from autodeploy.importers.imported import Imported
+
+LLAMA = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008 --swiglu "
+    "--untie-embeddings-and-output-weights --position-embedding-type rope"
+)
+V3 = (
+    "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --swiglu --vocab-size 129280 "
+    "--untie-embeddings-and-output-weights --position-embedding-type rope --multi-latent-attention --q-lora-rank 1536 "
+    "--kv-lora-rank 512 --num-experts 256 --moe-router-topk 8 --n-shared-experts 1 --moe-layer-freq ([0]*3+[1]*58)"
+)
+REST = "--seq-length 4096 --global-batch-size 64 --bf16"
+
+
+def read(flags: str, filename: str) -> Imported:
+    return import_document(f"torchrun --nproc_per_node 8 pretrain_gpt.py {flags} {REST}", filename)
+
+
+def test_a_preset_lends_its_name_where_the_parameters_agree() -> None:
+    whole = read(f"{V3} --moe-ffn-hidden-size 2048".replace("([0]*3+[1]*58)", "'([0]*3+[1]*58)'"), "deepseek3.sh")
+    assert whole.document["model"]["name"] == "DeepSeek-V3 671B"
+    assert "doubts" not in whole.document
+
+
+def test_a_broken_script_is_not_called_by_the_name_of_a_preset() -> None:
+    """Without the experts' width they are as wide as the dense layers: nine times the parameters."""
+    broken = read(V3.replace("([0]*3+[1]*58)", "'([0]*3+[1]*58)'"), "pretrain_deepseek3_671b.sh")
+    name = broken.document["model"]["name"]
+    assert name.startswith("pretrain_deepseek3_671b (5,9")
+    assert name.endswith(" B)")
+    (doubt,) = broken.document["doubts"]
+    assert "width, depth and heads are those of DeepSeek-V3 671B, the parameters are not: 5,9" in doubt
+
+
+def test_a_vocabulary_is_lent_by_a_preset_that_the_file_names_and_told() -> None:
+    found = read(LLAMA, "pretrain_llama2_7b.sh")
+    assert found.document["model"]["vocab_size"] == 32_000
+    assert found.document["model"]["name"] == "Llama-2 7B"
+    assert found.document["doubts"] == [
+        "/model/vocab_size = 32000: the script has none: that of Llama-2 7B, whose shape it has"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "filename"),
+    [
+        (LLAMA, "pretrain_baichuan2_7b.sh"),  # the same shape, 125,696 tokens
+        (f"{LLAMA} --tokenizer-type Llama2Tokenizer", "pretrain_baichuan2_7b.sh"),
+        (LLAMA.replace("11008", "9000"), "pretrain_llama2_7b.sh"),
+    ],
+)
+def test_a_vocabulary_is_never_assumed(flags: str, filename: str) -> None:
+    with pytest.raises(SpecError, match="no vocabulary size") as caught:
+        read(flags, filename)
+    assert "--set VOCAB_SIZE=N" in caught.value.errors[0].hint
+
+
+def test_a_tokenizer_lends_its_vocabulary_to_its_family_and_it_is_told() -> None:
+    shape = LLAMA.replace("--num-layers 32", "--num-layers 5")
+    found = read(f"{shape} --tokenizer-type Llama2Tokenizer", "llama2_small.sh")
+    assert found.document["model"]["vocab_size"] == 32_000
+    assert "that of Llama2Tokenizer" in found.document["doubts"][0]
+
+
+@pytest.mark.parametrize("flag", ["--geglu", "--gelu-tanh"])
+def test_gated_activations_have_three_matrices_of_the_width_that_stands_there(flag: str) -> None:
+    model = read(LLAMA.replace("--swiglu", flag) + " --vocab-size 256000", "a.sh").document["model"]
+    assert (model["hidden_act"], model["intermediate_size"]) == ("geglu", 11_008)
+    plain = LLAMA.replace("--swiglu", flag).replace("--ffn-hidden-size 11008", "")
+    assert read(f"{plain} --vocab-size 256000", "a.sh").document["model"]["intermediate_size"] == 4 * 4096

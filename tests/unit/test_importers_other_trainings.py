@@ -1,0 +1,100 @@
+"""What is no pre-training of all parameters is recognised and refused by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.importers.import_document import import_document
+from autodeploy.reports.translation import translated
+
+FLAGS = (
+    "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 "
+    "--global-batch-size 8 --micro-batch-size 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "named"),
+    [
+        ("pretrain_gpt.py", "--lora-r 16 --lora-target-modules linear_qkv", "LoRA (--lora-r)"),
+        ("posttrain_gpt.py", "--stage sft --lora-r 16", "LoRA (--lora-r)"),
+        ("posttrain_gpt.py", "--stage sft", "supervised fine-tuning (--stage sft)"),
+        ("posttrain_gpt.py", "--stage dpo", "preference tuning (DPO) (--stage dpo)"),
+        ("posttrain_gpt.py", "--stage ray_grpo", "reinforcement learning (--stage ray_grpo)"),
+        ("posttrain_gpt.py", "", "fine-tuning (posttrain_gpt.py)"),
+        ("pretrain_gpt.py", "--finetune --is-instruction-dataset", "supervised fine-tuning (--is-instruction-dataset)"),
+        ("train_rl.py", "", "reinforcement learning (train_rl.py)"),
+        ("pretrain_gpt.py", "--perform-rl-step", "reinforcement learning (--perform-rl-step)"),
+        ("pretrain_gpt.py", "--use-torch-fsdp2", "training with FSDP2 (--use-torch-fsdp2)"),
+    ],
+)
+def test_launches_that_train_otherwise(program: str, flags: str, named: str) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(f"{named} can't be planned yet")) as caught:
+        import_document(f"torchrun {program} {FLAGS} {flags}", "a.sh")
+    (error,) = caught.value.errors
+    assert error.path == "/training/kind"
+    assert error.hint == "give the launch of a pre-training of all parameters"
+    assert "尚不能规划" in translated(error.message, "zh")
+
+
+@pytest.mark.parametrize("program", ["inference.py", "evaluation.py", "tools/run_text_generation_server.py"])
+def test_launches_that_train_nothing(program: str) -> None:
+    with pytest.raises(UnsupportedError, match="trains nothing"):
+        import_document(f"torchrun {program} {FLAGS}", "a.sh")
+
+
+def test_continued_pre_training_is_read() -> None:
+    assert (
+        import_document(f"torchrun pretrain_gpt.py {FLAGS} --finetune", "a.sh").document["model"]["hidden_size"] == 512
+    )
+
+
+def test_an_fsdp2_script_has_no_shape_and_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"training with FSDP2 \(train_fsdp2.py\)"):
+        import_document("torchrun --nproc_per_node 8 train_fsdp2.py qwen.yaml --parallel.fsdp_size 8\n", "a.sh")
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "named"),
+    [
+        ("model: {model_id: qwen}\nparallel: {fsdp_size: 8}\n", "/parallel/fsdp_size", "training with FSDP2"),
+        ("model: {model_id: qwen}\ntraining: {stage: sft}\n", "/training/stage", "supervised fine-tuning"),
+        ("actor_rollout_ref: {model: {path: x}}\n", "/actor_rollout_ref", "reinforcement learning"),
+        ("rl_config: {n: 8}\nactor_config: {lr: 1}\n", "/rl_config", "reinforcement learning"),
+        ("model_name_or_path: x\nfinetuning_type: lora\n", "/finetuning_type", "LoRA"),
+    ],
+)
+def test_configurations_of_other_trainings(document: str, path: str, named: str) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(named)) as caught:
+        import_document(document, "a.yaml")
+    assert caught.value.errors[0].path == path
+
+
+MODEL = "hidden_size: 64, num_layers: 2, num_heads: 4, vocab_size: 100, seq_length: 64, compute_dtype: bfloat16"
+
+
+def mindformers(more: str, mode: str = "train") -> dict[str, Any]:
+    text = f"run_mode: {mode}\nparallel_config: {{data_parallel: 1}}\nmodel:\n  model_config: {{{MODEL}{more}}}\n"
+    return dict(import_document(text, "a.yaml").document)
+
+
+def test_adapters_of_mindformers_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"LoRA \(pet_config\)") as caught:
+        mindformers(", pet_config: {pet_type: lora, lora_rank: 8}")
+    assert caught.value.errors[0].path == "/model/model_config/pet_config"
+
+
+def test_fine_tuning_of_all_parameters_in_mindformers_is_told() -> None:
+    assert "doubts" not in mindformers("")
+    (doubt,) = mindformers("", "finetune")["doubts"]
+    assert "fine-tuning is predicted as pre-training on full sequences" in doubt
+
+
+def test_query_groups_of_glm_are_read() -> None:
+    assert mindformers(", multi_query_group_num: 2")["model"]["num_key_value_heads"] == 2
+    plain = mindformers(", multi_query_group_num: 2, multi_query_attention: false")["model"]
+    assert "num_key_value_heads" not in plain
