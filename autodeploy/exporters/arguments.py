@@ -34,10 +34,21 @@ class LaunchArguments:
         KeyError
             when the flag is not in the table for this target.
         """
-        if flag not in launch_flags(self.target):
+        if flag not in launch_flags(self.target) and not self.knows(flag):
             raise KeyError(f"{flag} is not in the flag table for {self.target}")
         if not self.has(flag):
             self.blocks.setdefault(block, []).append((flag, values))
+
+    def knows(self, flag: str, value: str | None = None) -> bool:
+        """Whether the release's parser has the flag, with that value."""
+        from autodeploy.stack.releases import release_of
+
+        return release_of(self.target, "huawei").registers(flag, value)
+
+    def variables(self) -> set[str]:
+        """Names of the script's variables that some flag takes its value from."""
+        values = (value for lines in self.blocks.values() for _, given in lines for value in given)
+        return {value.name for value in values if isinstance(value, ShellVariable)}
 
     def has(self, flag: str) -> bool:
         """Whether the flag is given in any block."""

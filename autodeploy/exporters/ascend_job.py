@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import Artefact, provenance_line
-from autodeploy.exporters.launch_script import profile_of
+from autodeploy.exporters.launch_script import asked_for, profile_of
 from autodeploy.exporters.mindspeed_llm import export as launch_script
 from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.specs.spec import Spec
@@ -21,16 +21,7 @@ if TYPE_CHECKING:
     from hardware_profiles.schema import JobSelector
 
 RESOURCE = "huawei.com/Ascend910"
-VARIABLES = (
-    "DATA_PATH",
-    "TOKENIZER_PATH",
-    "CKPT_SAVE_DIR",
-    "LR",
-    "MIN_LR",
-    "WARMUP_ITERS",
-    "ROTARY_BASE",
-    "TRAIN_ITERS",
-)
+SET_BY_OPERATOR = ("MASTER_ADDR", "NODE_RANK")
 MASTER_PORT = 2222
 
 
@@ -61,6 +52,11 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     }
     block = _logical_supernode(ranks, per_node, profile.ranks_per_node * (profile.supernode_nodes or 0))
     job = _job(plan_set, plan, name, profile.document.ascendjob, ranks // per_node, per_node)
+    for replica in job["spec"]["replicaSpecs"].values():
+        environment = replica["template"]["spec"]["containers"][0]["env"]
+        environment += [
+            {"name": asked, "value": ""} for asked in asked_for(script.text) if asked not in SET_BY_OPERATOR
+        ]
     if block is not None:
         job["metadata"]["annotations"]["sp-block"] = str(block)
     notes = (
@@ -135,7 +131,6 @@ def _container(per_node: int) -> dict[str, Any]:
     environment: list[dict[str, Any]] = [
         {"name": "XDL_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
         {"name": "ASCEND_VISIBLE_DEVICES", "valueFrom": visible},
-        *({"name": variable, "value": ""} for variable in VARIABLES),
     ]
     return {
         "name": "ascend",

@@ -59,7 +59,8 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     note_other_target(arguments, spec)
     layers = add_parallel(arguments, spec, plan, placed)
     add_model(arguments, spec, layers)
-    add_experts(arguments, spec)
+    flag_ep = expert_parallel_flag(strategy) if target == "mindspeed-llm" else strategy.ep
+    add_experts(arguments, spec, flag_ep)
     add_dispatch(arguments, spec, strategy)
     add_training(arguments, spec)
     if strategy.distributed_optimizer:
@@ -68,7 +69,6 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     add_recompute(arguments, strategy, placed, spec.model)
     add_swap(arguments, strategy, placed, spec.model)
     add_features(arguments, strategy, is_moe=spec.model.is_moe)
-    flag_ep = expert_parallel_flag(strategy) if target == "mindspeed-llm" else strategy.ep
     variables = {"TP": strategy.tp, "PP": strategy.pp, "CP": strategy.cp}
     variables |= {"EP": flag_ep} if spec.model.is_moe else {}
     batch = spec.training.global_batch_size.value

@@ -13,6 +13,7 @@ from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
 from autodeploy.exporters.feature_arguments import features_without_flags
 from autodeploy.exporters.flag_table import environment_variables
+from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS
 from autodeploy.stack.expression import evaluate
 from hardware_profiles import ProfileError, load_profile
 
@@ -32,6 +33,7 @@ REQUIRED = (
     ("MIN_LR", "final learning rate"),
     ("WARMUP_ITERS", "iterations of learning-rate warm-up"),
 )
+_ASKED = re.compile(r'^: "\$\{(\w+):\?', re.MULTILINE)
 _MARKABLE = re.compile(r"[\w./+-]+")
 # The trainer of Megatron-LM knows no Ascend device; MindSpeed adapts it when it is imported first.
 ADAPTED_TRAINER = "pretrain_gpt_ascend.py"
@@ -163,12 +165,17 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
 def _required(launch: Launch) -> str:
     """Variables without a sensible default: the script stops with a message where one is missing."""
     required = list(REQUIRED)
-    if not launch.spec.model.learned_position_embeddings:
-        required.append(("ROTARY_BASE", "rope_theta of the model configuration"))
+    if ASKED_FOR_POSITIONS in launch.arguments.variables():
+        required.append((ASKED_FOR_POSITIONS, "rope_theta of the model configuration"))
     if launch.spec.training.tokens is None:
         required.append(("TRAIN_ITERS", "iterations to train"))
     lines = [f': "${{{name}:?set {name}: {meaning}}}"\n' for name, meaning in required]
     return "# Set these before the start.\n" + "".join(lines)
+
+
+def asked_for(text: str) -> tuple[str, ...]:
+    """Names of the variables that a script stops without, in order."""
+    return tuple(_ASKED.findall(text))
 
 
 def _variables(launch: Launch) -> str:
@@ -177,8 +184,8 @@ def _variables(launch: Launch) -> str:
     if tokens is not None:
         iterations = math.ceil(tokens / (launch.variables["GBS"] * launch.spec.training.seq_length))
         lines.append(f'TRAIN_ITERS="${{TRAIN_ITERS:-{iterations}}}"  # {tokens:.4g} tokens\n')
-    if launch.spec.model.is_moe:
-        lines.append('ROUTER_BALANCING="${ROUTER_BALANCING:-aux_loss}"\n')
+    if ASKED_FOR_BALANCING in launch.arguments.variables():
+        lines.append(f'{ASKED_FOR_BALANCING}="${{{ASKED_FOR_BALANCING}:-aux_loss}}"\n')
     lines.append('SAVE_INTERVAL="${SAVE_INTERVAL:-1000}"\n')
     return "# The plan.\n" + "".join(lines)
 

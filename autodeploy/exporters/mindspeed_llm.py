@@ -14,6 +14,7 @@ from autodeploy.exporters.launch_arguments import Launch, launch_of
 from autodeploy.exporters.launch_script import add_run_arguments, flags_text, script_text
 
 if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.planset import Plan, PlanSet
 
 MLA_SPEC = "mindspeed_llm.tasks.models.spec.deepseek_spec"
@@ -41,6 +42,15 @@ def export_flags(plan_set: PlanSet, plan: Plan) -> Artefact:
     return Artefact(flags_text(plan_set, launch), SHELL, f"flags_{plan.plan_id}.sh", notes)
 
 
+def layer_spec(model: ModelSpec) -> tuple[str, ...]:
+    """Module and name of the layers' specification: the model's own, else that of latent attention or qk norms."""
+    if model.told.layer_spec is not None:
+        return tuple(model.told.layer_spec.split())
+    if model.is_mla or model.qk_norm:
+        return (MLA_SPEC if model.is_mla else QK_NORM_SPEC, "layer_spec")
+    return ()
+
+
 def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
     """The plan's flags with what MindSpeed-LLM's scripts add to Megatron's, whatever the plan."""
     launch = launch_of(plan_set, plan, "mindspeed-llm")
@@ -48,9 +58,9 @@ def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
     block = "GPT_ARGS"
     padded = math.ceil(model.vocab_size / launch.plan.strategy.tp) * launch.plan.strategy.tp
     arguments.add(block, "--padded-vocab-size", padded)
-    if model.is_mla or model.qk_norm:
-        arguments.add(block, "--transformer-impl", "local")
-        arguments.add(block, "--spec", MLA_SPEC if model.is_mla else QK_NORM_SPEC, "layer_spec")
+    arguments.add(block, "--transformer-impl", "local")
+    if spec := layer_spec(model):
+        arguments.add(block, "--spec", *spec)
     if not model.learned_position_embeddings:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
         if "fused_operators" in launch.plan.strategy.features:

@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import padded_layer
+from autodeploy.exporters.recipe_arguments import add_recipe, add_router, longest_context, untold
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.spec import Spec
-
-UNKNOWN_TO_PLAN = (
-    "the plan knows shapes, not recipes: rotary scaling, biases, the router's scores and losses and the optimizer's "
-    "settings come from your model; EXTRA_ARGS takes what is missing"
-)
 
 
 def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
@@ -27,12 +23,14 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
     add(block, "--ffn-hidden-size", model.intermediate_size or model.moe_intermediate_size or model.hidden_size)
     add(block, "--num-attention-heads", model.num_attention_heads)
     add(block, "--seq-length", ShellVariable("SEQ_LENGTH"))
-    add(block, "--max-position-embeddings", max(model.learned_position_embeddings, spec.training.seq_length))
+    add(block, "--max-position-embeddings", longest_context(model, spec.training.seq_length))
     add(block, "--make-vocab-size-divisible-by", 1)
     add(block, "--vocab-size", model.vocab_size)
     if not model.tie_word_embeddings:
         add(block, "--untie-embeddings-and-output-weights")
-    _add_positions_and_norms(arguments, model)
+    if model.num_nextn_predict_layers:
+        add("MTP_ARGS", "--mtp-num-layers", model.num_nextn_predict_layers)
+    add_recipe(arguments, model)
     _add_activation(arguments, model)
     if model.is_mla:
         _add_latent_attention(arguments, model)
@@ -43,24 +41,9 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
         add(block, "--kv-channels", model.head_dim)
     if model.qk_norm:
         add(block, "--qk-layernorm")
-    if model.num_nextn_predict_layers:
-        add("MTP_ARGS", "--mtp-num-layers", model.num_nextn_predict_layers)
     _add_windows(arguments, model)
-    add(block, "--attention-dropout", 0)
-    add(block, "--hidden-dropout", 0)
-    arguments.note(UNKNOWN_TO_PLAN)
-
-
-def _add_positions_and_norms(arguments: LaunchArguments, model: ModelSpec) -> None:
-    block = "GPT_ARGS"
-    if model.learned_position_embeddings:
-        arguments.add(block, "--position-embedding-type", "learned_absolute")
-        arguments.add(block, "--normalization", "LayerNorm")
-        return
-    arguments.add(block, "--position-embedding-type", "rope")
-    arguments.add(block, "--rotary-base", ShellVariable("ROTARY_BASE"))
-    arguments.add(block, "--normalization", "RMSNorm")
-    arguments.add(block, "--disable-bias-linear")
+    if names := untold(model):
+        arguments.note(f"nobody told {', '.join(names)} (model.recipe): the parser's own values are taken")
 
 
 def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
@@ -101,8 +84,8 @@ def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
         arguments.add("GPT_ARGS", "--window-attn-skip-freq", 2)
 
 
-def add_experts(arguments: LaunchArguments, spec: Spec) -> None:
-    """MOE_ARGS: experts and router; how they are spread is the parallel room's."""
+def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
+    """MOE_ARGS: experts and router, with EP as its flag says it; how experts are spread is the parallel room's."""
     model, block = spec.model, "MOE_ARGS"
     if not model.is_moe:
         return
@@ -118,7 +101,7 @@ def add_experts(arguments: LaunchArguments, spec: Spec) -> None:
     if model.capacity_factor is not None:
         add(block, "--moe-expert-capacity-factor", model.capacity_factor)
         add(block, "--moe-pad-expert-input-to-capacity")
-    add(block, "--moe-router-load-balancing-type", ShellVariable("ROUTER_BALANCING"))
+    add_router(arguments, model, ep)
     if arguments.target == "megatron":
         pattern = "".join(str(int(model.is_moe_layer(layer))) for layer in range(model.num_hidden_layers))
         add(block, "--moe-layer-freq", _frequency(pattern))
