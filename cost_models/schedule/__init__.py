@@ -6,9 +6,9 @@ from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, pa
 from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
 from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
+from cost_models.schedule.kinds import SCHEDULES, Schedule, registered, schedule, schedules
 from cost_models.schedule.orders import (
     OperationOrder,
-    ScheduleKind,
     group_size,
     operation_order,
     schedule_problem,
@@ -36,7 +36,8 @@ __all__ = [
     "Lanes",
     "OperationOrder",
     "PairTime",
-    "ScheduleKind",
+    "SCHEDULES",
+    "Schedule",
     "SchedulePath",
     "Sends",
     "StageClasses",
@@ -62,7 +63,10 @@ __all__ = [
     "pair_time",
     "paired_share",
     "parameter_copies",
+    "registered",
+    "schedule",
     "schedule_problem",
+    "schedules",
     "simulate",
     "warm_up_slots",
 ]

@@ -39,11 +39,11 @@ def dualpipev_bubble_s(pp: int, forward_s: float, backward_s: float, weight_s: f
     return (pp - 1) * (pair_s + backward_s - weight_s) - forward_s
 
 
-def paired_share(pp: int, vpp: int, micro_batches: int, *, stage: int = 0) -> float:
-    """Share of a stage's forwards that Adaptive Pipe runs against a backward: 1 - w / (M V).
+def paired_share(pp: int, vpp: int, micro_batches: int, *, stage: int = 0, kind: str = "adaptive_pipe") -> float:
+    """Share of a stage's forwards that an interleaved schedule such as Adaptive Pipe pairs: 1 - w / (M V).
 
     w = 2 (P - p - 1) + (V - 1) N + 1 forwards come before the first pair (`orders.forwards_ahead`; N = P where M is a
     multiple of P): one more than Megatron's warm-up. Source: MindSpeed fb_overlap `vpp_schedules.py`.
     """
     total = micro_batches * vpp
-    return max(0, total - int(forwards_ahead(stage, pp, vpp, micro_batches))) / total
+    return max(0, total - int(forwards_ahead(kind, stage, pp, vpp, micro_batches))) / total

@@ -13,7 +13,8 @@ chunk for all the others: sum of all F + B, and (M - 1) max(F, B).
 
 Equal stages: 1f1b (M + P - 1)(F + B); interleaved M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2);
 dualpipev (P - 1)(F&B + B - W) - F over the work of the stage at the turn, F, B and W (dW alone) of one chunk
-(MindSpeed's dualpipev document). A pair must hide no more than the smaller of its two halves.
+(MindSpeed's dualpipev document). A pair must hide no more than the smaller of its two halves. A schedule with an order
+of its own has work and ramp alone, with the pairs that its graph has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.orders import Counts, ScheduleKind, forwards_ahead, group_size, operation_order
+from cost_models.schedule.kinds import schedule
+from cost_models.schedule.orders import Counts, OperationOrder, forwards_ahead, group_size, operation_order
 from cost_models.schedule.paths import interleaved_excursions_s, one_chunk_excursions_s, waiting_s
 from cost_models.schedule.sends import Sends, as_sends
 from cost_models.schedule.simulation import pair_counts
@@ -61,7 +63,7 @@ class PathTerms:
 
 
 def closed_form_s(
-    kind: ScheduleKind,
+    kind: str,
     forward_s: Floats,
     backward_s: Floats,
     micro_batches: int,
@@ -74,33 +76,37 @@ def closed_form_s(
     forward and the last backward of a stage are never in a pair: what covers sends in pairs does not cover theirs.
     """
     _, pp, vpp = forward_s.shape
-    counts = pair_counts(operation_order(kind, pp, vpp, micro_batches))
+    how, order = schedule(kind), operation_order(kind, pp, vpp, micro_batches)
+    counts = pair_counts(order)
     hidden = np.zeros(forward_s.shape[:2])
     if hidden_pair_s is not None:
         hidden = np.einsum("npfb,pfb->np", hidden_pair_s, counts.astype(np.float64))
     sends = as_sends(p2p_s)
     edge = np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), (len(forward_s),))[:, None]
-    if kind in ("dualpipev", "dualpipe"):
+    if how.order is not None:
+        chunk_m = micro_batches // how.copies
+        return _own_terms(order, chunk_m, hidden, forward_s, backward_s, edge, one_way=how.copies == 1).longest()
+    if how.ends_meet:
         split = np.zeros_like(backward_s) if sends.split_s is None else np.broadcast_to(sends.split_s, backward_s.shape)
-        return _dual_terms(kind, forward_s, backward_s, split, micro_batches, hidden_pair_s, hidden, edge).longest()
+        return _dual_terms(how.copies, forward_s, backward_s, split, micro_batches, hidden_pair_s, hidden, edge).longest()
     least = sends.least_s(len(forward_s))[:, None]
     work = micro_batches * (forward_s + backward_s).sum(axis=2) - hidden
     ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
     ramp = np.cumsum(ramp, axis=1) - ramp
     below = forward_s[..., -1] + backward_s[..., -1] + edge + least
     # Compiled functions take numbers of one type: each other type would be compiled for itself.
-    grouped, waits = group_size(pp, micro_batches), kind == "interleaved"
+    grouped, waits = group_size(pp, micro_batches), how.gathers
     m, stages, chunks, size = float(micro_batches), float(pp), float(vpp), float(grouped)
     terms = []
     for stage in range(pp):
         reach = np.concatenate([np.zeros_like(edge), np.cumsum(below[:, stage + 1 :], axis=1)], axis=1)
         own = forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0]
         first, last, backward = (np.ascontiguousarray(seconds) for seconds in own)
-        if kind == "1f1b":
+        if how.alternates:
             down = np.arange(stages - stage)
             terms.append(one_chunk_excursions_s(m, stages - stage, down, reach, first, backward))
         else:
-            ahead = float(forwards_ahead(stage, pp, vpp, micro_batches, grouped))
+            ahead = float(forwards_ahead(kind, stage, pp, vpp, micro_batches, grouped))
             way = np.ascontiguousarray(reach[:, -1])
             terms.append(interleaved_excursions_s(way, ahead, m, stages, chunks, size, waits, first, last))
     through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * least[:, 0] * (pp > 1)
@@ -112,8 +118,33 @@ def closed_form_s(
     ).longest()
 
 
+def _own_terms(
+    order: OperationOrder,
+    chunk_micro_batches: int,
+    hidden: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    edge: Floats,
+    *,
+    one_way: bool,
+) -> PathTerms:
+    """Work and ramp, whatever the order: part p is the first of device p, where all micro batches come from one end.
+
+    Neither a device's first forward nor its last backward can be in a pair. A backward that sends before its weight
+    gradients run may be done with before they are: then the way back counts for nothing.
+    """
+    work = chunk_micro_batches * (forward_s + backward_s).sum(axis=2) - hidden
+    ramp = np.zeros_like(work)
+    if one_way:
+        passes = forward_s[..., 0] + edge
+        if not order.splits.any():
+            passes = passes + backward_s[..., 0] + edge
+        ramp = np.cumsum(passes, axis=1) - passes
+    return PathTerms(work, ramp, np.arange(work.shape[1])[None, :])
+
+
 def _dual_terms(
-    kind: ScheduleKind,
+    copies: int,
     forward_s: Floats,
     backward_s: Floats,
     split_s: Floats,
@@ -123,7 +154,7 @@ def _dual_terms(
     edge: Floats,
 ) -> PathTerms:
     """Paths of DualPipeV; DualPipe is two of them that meet in the middle, with half of the micro batches each."""
-    if kind == "dualpipe":
+    if copies > 1:
         half, m = forward_s.shape[1] // 2, micro_batches // 2
         sides = [
             _dual_side(

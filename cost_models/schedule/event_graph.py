@@ -8,7 +8,8 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.compiled import compiled
-from cost_models.schedule.orders import NONE, Ints, OperationOrder, ScheduleKind, operation_order
+from cost_models.schedule.kinds import Ints, Schedule, schedule
+from cost_models.schedule.orders import NONE, OperationOrder, operation_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +42,14 @@ class EventGraph:
     slot_of: Ints
 
 
-@lru_cache(maxsize=64)
-def event_graph(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> EventGraph:
+def event_graph(kind: str, pp: int, vpp: int, micro_batches: int) -> EventGraph:
     """The compiled graph of a schedule; see `operation_order` for the errors."""
-    return compile_order(operation_order(kind, pp, vpp, micro_batches))
+    return _graph_of(schedule(kind), pp, vpp, micro_batches)
+
+
+@lru_cache(maxsize=64)
+def _graph_of(how: Schedule, pp: int, vpp: int, micro_batches: int) -> EventGraph:
+    return compile_order(operation_order(how.name, pp, vpp, micro_batches))
 
 
 def compile_order(order: OperationOrder) -> EventGraph:

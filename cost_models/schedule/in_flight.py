@@ -12,31 +12,39 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.compiled import compiled
-from cost_models.schedule.orders import Counts, OperationOrder, ScheduleKind, forwards_ahead, operation_order
+from cost_models.schedule.graph_counts import of_stages
+from cost_models.schedule.kinds import Ints, Schedule, schedule
+from cost_models.schedule.orders import Counts, OperationOrder, forwards_ahead, operation_order
 
-Ints = npt.NDArray[np.int64]
 
-
-@lru_cache(maxsize=256)
-def in_flight(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:
+def in_flight(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
     """Micro batches that each chunk holds at its stage's peak [pp, vpp], from the graph.
 
     The peak is the first moment at which the device holds most chunks (equal chunk bytes). With unequal chunks another
     moment can cost more: see `in_flight_moments`.
     """
-    held = _held(operation_order(kind, pp, vpp, micro_batches))
+    return _in_flight(schedule(kind), pp, vpp, micro_batches)
+
+
+@lru_cache(maxsize=256)
+def _in_flight(how: Schedule, pp: int, vpp: int, micro_batches: int) -> Ints:
+    held = _held(operation_order(how.name, pp, vpp, micro_batches))
     first = held.sum(axis=2).argmax(axis=1)
     return np.asarray(held[np.arange(pp), first])
 
 
-@lru_cache(maxsize=1024)
-def in_flight_moments(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:
+def in_flight_moments(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
     """Every composition that can be a stage's peak for some chunk bytes [pp, moments, vpp].
 
     A stage's activation peak is the maximum over moments of sum_c count_c bytes_c. Moments that another one dominates,
     or that lie between two others, are left out; short rows repeat their last moment.
     """
-    held = _held(operation_order(kind, pp, vpp, micro_batches))
+    return _moments(schedule(kind), pp, vpp, micro_batches)
+
+
+@lru_cache(maxsize=1024)
+def _moments(how: Schedule, pp: int, vpp: int, micro_batches: int) -> Ints:
+    held = _held(operation_order(how.name, pp, vpp, micro_batches))
     rows = [_outermost(_distinct(row)) for row in held]
     most = max(len(row) for row in rows)
     return np.stack([np.concatenate([row, np.repeat(row[-1:], most - len(row), axis=0)]) for row in rows])
@@ -108,32 +116,34 @@ def _held(order: OperationOrder) -> Ints:
 
 
 def in_flight_closed(
-    kind: ScheduleKind, stage: Counts, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
+    kind: str, stage: Counts, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
 ) -> Counts:
     """Chunk-micro-batches that a stage holds at its peak [n]: the sum of `in_flight` over its chunks, by formula.
 
     1f1b: min(M, P - p). interleaved: min(M V, 2 (P - p - 1) + (V - 1) N + 1), all M V when M <= P, with group size N;
-    adaptive_pipe one more. dualpipev: 2P, and one more on every stage that reaches the main step; dualpipe holds
-    as many
-    as a DualPipeV of half the devices, in chunks twice as large. Divide by vpp for whole micro batches of the stage.
-    size: `group_size`, where they are known already.
+    one more for each extra forward of the warm-up (adaptive_pipe). Folded (dualpipev): 2P, and one more on every stage
+    that reaches the main step; with two copies (dualpipe) as many as a DualPipeV of half the devices, in chunks twice
+    as large. A schedule with an order of its own holds what its graph says. Divide by vpp for whole micro batches of
+    the stage. size: `group_size`, where they are known already.
 
     References
     ----------
     arXiv 2104.04473; Megatron-LM `theoretical_memory_usage.py` (stage 0: L (1 + (P - 1) / (P V)) layers); MindSpeed
     `vpp_schedules.py`. DualPipeV: <= 2P + 1 chunks of L / 2P layers on every rank.
     """
-    m = micro_batches
-    if kind == "1f1b":
+    m, how = micro_batches, schedule(kind)
+    if how.order is not None:
+        return of_stages(_most_held, kind, stage, pp, vpp, m)
+    if how.alternates:
         return np.asarray(np.minimum(m, pp - stage))
-    if kind in ("dualpipev", "dualpipe"):
-        if kind == "dualpipe":
+    if how.ends_meet:
+        if how.copies > 1:
             stage, pp, m = np.minimum(stage, pp - 1 - stage), pp // 2, m // 2
         return _dual_closed(stage, pp, m)
     # A pair holds one more: its new forward is there together with its old backward.
-    ahead = forwards_ahead(stage, pp, vpp, m, size)
-    most = np.minimum(m * vpp, ahead + (1 if kind == "adaptive_pipe" else 0))
-    if kind == "interleaved":
+    ahead = forwards_ahead(kind, stage, pp, vpp, m, size)
+    most = np.minimum(m * vpp, ahead + (1 if how.pairs else 0))
+    if how.gathers:
         most = np.where((m <= pp) & (vpp > 1), m * vpp, most)
     return np.asarray(most)
 
@@ -141,3 +151,7 @@ def in_flight_closed(
 def _dual_closed(stage: Counts, ranks: Counts, m: Counts) -> Counts:
     """After the first two steps a rank holds 2 (P - r - 1) + 2 (r + 1) = 2P chunks; the main step holds one more."""
     return np.asarray(2 * ranks + (m - 2 * ranks + stage + 1 > 0))
+
+
+def _most_held(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
+    return np.asarray(in_flight(kind, pp, vpp, micro_batches).sum(axis=1))

@@ -26,15 +26,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedule.placement import model_parts
+from cost_models.schedule.kinds import MOST_CHUNKS, SCHEDULES, Ints, Schedule, schedule
+from cost_models.schedule.placement import parts_of
 
-ScheduleKind = Literal["1f1b", "interleaved", "adaptive_pipe", "dualpipev", "dualpipe"]
-Ints = npt.NDArray[np.int64]
 Counts = npt.NDArray[Any]  # whole numbers, of which many formulas are fastest as floats
 NONE: Final = -1
 """Marks an absent forward or backward in a slot, and an absent neighbour of a model part."""
@@ -50,7 +49,7 @@ class OperationOrder:
     splits [pp, slots]: lone backwards whose output leaves before their weight gradients run.
     """
 
-    kind: ScheduleKind
+    kind: str
     pp: int
     vpp: int
     micro_batches: int
@@ -93,78 +92,100 @@ def group_size(pp: Ints | int, micro_batches: Ints | int) -> Ints:
 
 
 def forwards_ahead(
-    stage: Counts | int, pp: Counts | int, vpp: Counts | int, micro_batches: Counts | int, size: Counts | None = None
+    kind: str,
+    stage: Counts | int,
+    pp: Counts | int,
+    vpp: Counts | int,
+    micro_batches: Counts | int,
+    size: Counts | None = None,
 ) -> Counts:
     """Forwards before a stage's first backward in the interleaved orders, were there enough of them [n].
 
-    2 (P - p - 1) + (V - 1) N + 1 with group size N (`size`, where it is known already). Interleaved, the last of them
-    is in the first steady slot; under adaptive_pipe it is the additional warm-up forward.
+    2 (P - p - 1) + (V - 1) N + 1 with group size N (`size`, where it is known already) in the plain one, whose last
+    forward of these is in the first steady slot. Where passes are paired all of them are warm-up forwards, so that one
+    extra forward in the warm-up makes as many.
     """
+    how = schedule(kind)
     size = group_size(pp, micro_batches) if size is None else size
-    return np.asarray(2 * (np.asarray(pp) - stage - 1) + (np.asarray(vpp) - 1) * size + 1)
+    first = how.extra_warm_up + (0 if how.pairs else 1)
+    return np.asarray(2 * (np.asarray(pp) - stage - 1) + (np.asarray(vpp) - 1) * size + first)
 
 
-def warm_up_slots(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Ints:
-    """Forwards that each device runs before its first steady slot [pp] (1f1b, interleaved, adaptive_pipe).
+def warm_up_slots(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
+    """Forwards that each device runs before its first steady slot [pp], of schedules that have one.
 
-    1f1b: P - p - 1; interleaved: 2 (P - p - 1) + (V - 1) N with group size N; adaptive_pipe: one more. Never more than
-    the M V forwards there are, and all of them when M <= P in an interleaved schedule.
+    One a device behind (1f1b): P - p - 1; interleaved: 2 (P - p - 1) + (V - 1) N with group size N, and the schedule's
+    extra ones. Never more than the M V forwards there are, and all of them where it gathers forwards and M <= P.
     """
+    how = schedule(kind)
     stage = np.arange(pp)
     total = micro_batches * vpp
-    if kind == "1f1b":
+    if how.alternates:
         return np.minimum(pp - stage - 1, total)
-    ahead = forwards_ahead(stage, pp, vpp, micro_batches)
-    if kind == "adaptive_pipe":
-        return np.minimum(ahead, total)
-    if micro_batches <= pp and vpp > 1:
+    if how.gathers and micro_batches <= pp and vpp > 1:
         return np.full(pp, total)
-    return np.asarray(np.minimum(ahead - 1, total))
+    ahead = forwards_ahead(kind, stage, pp, vpp, micro_batches)
+    return np.asarray(np.minimum(ahead if how.pairs else ahead - 1, total))
 
 
 def schedule_problem(kind: str, pp: int, vpp: int, micro_batches: int) -> str | None:
     """Why a schedule doesn't exist for these numbers, or None."""
-    if kind not in get_args(ScheduleKind):
-        return f"unknown schedule {kind!r}; known: {', '.join(get_args(ScheduleKind))}"
+    if kind not in SCHEDULES:
+        return f"unknown schedule {kind!r}; known: {', '.join(SCHEDULES)}"
     if min(pp, vpp, micro_batches) < 1:
         return f"pp, vpp and micro_batches must be at least 1, not {pp}, {vpp}, {micro_batches}"
-    if kind == "1f1b" and vpp != 1:
-        return f"1f1b has one chunk a device, not {vpp}; use interleaved"
-    if kind in ("dualpipev", "dualpipe") and vpp != 2:
-        return f"{kind} has two chunks a device, not {vpp}"
-    if kind == "dualpipev" and micro_batches < 2 * pp - 1:
-        return f"dualpipev needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}"
-    if kind == "dualpipe" and (pp % 2 or micro_batches % 2 or micro_batches < 2 * pp - 2):
+    how = schedule(kind)
+    # One chunk of an interleaved schedule has an order too, though nobody would launch it.
+    if how.most_chunks < MOST_CHUNKS and not how.has_chunks(vpp):
+        other = f"; use {how.other_chunks}" if how.other_chunks else ""
+        return f"{kind} has {chunks_in_words(how)} a device, not {vpp}{other}"
+    if how.order is not None:
+        return how.problem(pp, vpp, micro_batches)
+    if how.folded and micro_batches < 2 * pp - 1:
+        return f"{kind} needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}"
+    if how.copies > 1 and (pp % 2 or micro_batches % 2 or micro_batches < 2 * pp - 2):
         return (
-            f"dualpipe needs an even pp, an even number of micro batches and at least 2 pp - 2 of them, "
+            f"{kind} needs an even pp, an even number of micro batches and at least 2 pp - 2 of them, "
             f"not pp {pp} and {micro_batches} micro batches"
         )
     return None
 
 
-@lru_cache(maxsize=128)
-def operation_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
+def chunks_in_words(how: Schedule) -> str:
+    """How many chunks a device has where there is a limit: one chunk, two chunks, 2 to 4 chunks."""
+    if how.least_chunks == how.most_chunks:
+        return {1: "one chunk", 2: "two chunks"}.get(how.most_chunks, f"{how.most_chunks} chunks")
+    return f"{how.least_chunks} to {how.most_chunks} chunks"
+
+
+def operation_order(kind: str, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
     """The slots of every device under a schedule.
 
     Raises
     ------
-    ValueError : the schedule doesn't exist for these numbers (1f1b has one chunk; DualPipe kinds have two chunks a
-        device, dualpipev needs M >= 2P - 1, dualpipe an even P, an even M and M >= 2P - 2).
+    ValueError : the schedule doesn't exist for these numbers, or there is none of that name (`schedule_problem`).
     """
     if problem := schedule_problem(kind, pp, vpp, micro_batches):
         raise ValueError(problem)
-    if kind in ("dualpipev", "dualpipe"):
-        return _dual_order(kind, pp, vpp, micro_batches)
-    return _interleaved_order(kind, pp, vpp, micro_batches)
+    return _order_of(schedule(kind), pp, vpp, micro_batches)
 
 
-def _interleaved_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
+@lru_cache(maxsize=128)
+def _order_of(how: Schedule, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
+    if how.order is not None:
+        return _assemble(how, vpp, micro_batches, how.order(pp, vpp, micro_batches))
+    if how.ends_meet:
+        return _dual_order(how, pp, vpp, micro_batches)
+    return _interleaved_order(how, pp, vpp, micro_batches)
+
+
+def _interleaved_order(how: Schedule, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
     micro_batch, chunk = _chunk_turns(pp, vpp, micro_batches)
     rows = [
-        _steady_row(kind == "adaptive_pipe", int(ahead), micro_batch, chunk, vpp)
-        for ahead in warm_up_slots(kind, pp, vpp, micro_batches)
+        _steady_row(how.pairs, int(ahead), micro_batch, chunk, vpp)
+        for ahead in warm_up_slots(how.name, pp, vpp, micro_batches)
     ]
-    return _assemble(kind, vpp, micro_batches, rows)
+    return _assemble(how, vpp, micro_batches, rows)
 
 
 def _chunk_turns(pp: int, vpp: int, micro_batches: int) -> tuple[Ints, Ints]:
@@ -192,10 +213,10 @@ def _steady_row(fused: bool, ahead: int, micro_batch: Ints, chunk: Ints, vpp: in
     return np.concatenate([forwards[:, :ahead], middle, backwards[:, steady:]], axis=1)
 
 
-def _dual_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
-    if kind == "dualpipev":
+def _dual_order(how: Schedule, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
+    if how.folded:
         rows = [_dual_row(pp, rank, micro_batches, fuse_first=rank < pp - 1) for rank in range(pp)]
-        return _assemble(kind, vpp, micro_batches, rows)
+        return _assemble(how, vpp, micro_batches, rows)
     half = pp // 2
     rows = []
     for rank in range(pp):
@@ -205,7 +226,7 @@ def _dual_order(kind: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> Op
             row[1] = np.where(row[1] == NONE, NONE, 1 - row[1])
             row[3] = np.where(row[3] == NONE, NONE, 1 - row[3])
         rows.append(row)
-    return _assemble(kind, vpp, micro_batches, rows)
+    return _assemble(how, vpp, micro_batches, rows)
 
 
 def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) -> Ints:
@@ -237,14 +258,14 @@ def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) ->
     return slots
 
 
-def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints]) -> OperationOrder:
+def _assemble(how: Schedule, vpp: int, micro_batches: int, rows: list[Ints]) -> OperationOrder:
     """Pad the rows to one array and link the chunks in model order."""
     pp = len(rows)
     slots = np.full((5, pp, max(row.shape[1] for row in rows)), NONE)
     for device, row in enumerate(rows):
         slots[:, device, : row.shape[1]] = row
     before, after = np.full((pp, vpp), NONE), np.full((pp, vpp), NONE)
-    parts = model_parts(kind, pp, vpp)
+    parts = parts_of(how, pp, vpp)
     for first, second in pairwise(parts):
         # The copies of a part are in different directions: each feeds the copy of the next part in its own.
         for here, there in zip(first, second, strict=True):
@@ -252,7 +273,7 @@ def _assemble(kind: ScheduleKind, vpp: int, micro_batches: int, rows: list[Ints]
             after[here] = there[0] * vpp + there[1]
     forward_micro_batch, forward_chunk, backward_micro_batch, backward_chunk, split = slots
     return OperationOrder(
-        kind,
+        how.name,
         pp,
         vpp,
         micro_batches,

@@ -193,7 +193,8 @@ def longest_paths(
     pp, vpp, micro_batches : counts [n]. size : `orders.group_size` [n].
     ahead : `orders.forwards_ahead` of stage 0 [n]; of every next stage two fewer.
     edge_s, least_edge_s : an edge between stages, and the least that one out of a pair takes [n].
-    one_chunk : 1f1b. waits : interleaved, where all forwards come first with M <= P. pairs : adaptive_pipe.
+    one_chunk : forwards and backwards of one chunk alternate. waits : all forwards come first with M <= P and several
+    chunks. pairs : steady slots are fused. All three are attributes of `kinds.Schedule`.
     """
     forward_s, backward_s, first_forward_s, first_backward_s, last_forward_s, last_backward_s, hidden_pair_s = times
     n = len(pp)
@@ -216,7 +217,7 @@ def longest_paths(
                 continue
             ahead_here, first_s = ahead[row] - 2.0 * stage, first_forward_s[row, stage_class]
             work = m * _both_s(row, stage_class, forward_s, backward_s)
-            if pairs:
+            if pairs and not (waits and m <= stages and chunks > 1.0):
                 work -= max(m * chunks - ahead_here, 0.0) * hidden_pair_s[row, stage_class]
             beside = ramp_first + (stage - 1.0) * ramp_middle if stage > 0 else 0.0
             if stage_class != LAST:

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cost_models.schedule.orders import ScheduleKind
+from cost_models.schedule.kinds import Schedule, schedule
 
 Places = tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=256)
-def model_parts(kind: ScheduleKind, pp: int, vpp: int) -> tuple[Places, ...]:
+def model_parts(kind: str, pp: int, vpp: int) -> tuple[Places, ...]:
     """Places (device, chunk) of every part of the model, first part first.
 
-    1f1b, interleaved, adaptive_pipe: chunk c of device p runs part c P + p. dualpipev folds 2 P parts to a V: chunk 0
-    of device p runs part p, chunk 1 part 2 P - 1 - p, so that the first and the last part meet on device 0. dualpipe
-    runs P parts from both ends and keeps each twice: chunk 0 of device p runs part p, chunk 1 part P - 1 - p.
+    Chunk c of device p runs part c P + p. A folded pipeline (dualpipev) is a V of 2 P parts: chunk 0 of device p runs
+    part p, chunk 1 part 2 P - 1 - p, so that the first and the last part meet on device 0. With two copies (dualpipe)
+    P parts run from both ends and each is there twice: chunk 0 of device p runs part p, chunk 1 part P - 1 - p.
 
     References
     ----------
     github.com/deepseek-ai/DualPipe, `dualpipe.py`, `dualpipev.py`; Megatron-core `get_model_chunk_id`.
     """
-    if kind == "dualpipev":
+    return parts_of(schedule(kind), pp, vpp)
+
+
+@lru_cache(maxsize=256)
+def parts_of(how: Schedule, pp: int, vpp: int) -> tuple[Places, ...]:
+    """`model_parts` of a schedule."""
+    if how.folded:
         return tuple(((p, 0),) for p in range(pp)) + tuple(((p, 1),) for p in reversed(range(pp)))
-    if kind == "dualpipe":
+    if how.copies > 1:
         return tuple(((p, 0), (pp - 1 - p, 1)) for p in range(pp))
     return tuple(((p, c),) for c in range(vpp) for p in range(pp))
 
 
-def parameter_copies(kind: ScheduleKind) -> int:
-    """How many devices of a pipeline hold the same parameters: two under dualpipe, else one."""
-    return 2 if kind == "dualpipe" else 1
+def parameter_copies(kind: str) -> int:
+    """How many devices of a pipeline hold the same parameters: two where micro batches enter from both ends."""
+    return schedule(kind).copies
 
 
-def chunk_micro_batches(kind: ScheduleKind, micro_batches: int) -> int:
-    """Micro batches that one chunk runs: half of them under dualpipe, where each direction takes its own."""
-    return micro_batches // parameter_copies(kind)
+def chunk_micro_batches(kind: str, micro_batches: int) -> int:
+    """Micro batches that one chunk runs: half of them where each direction takes its own."""
+    return micro_batches // schedule(kind).copies

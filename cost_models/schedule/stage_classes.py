@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.schedule.closed_forms import ClosedForm
+from cost_models.schedule.graph_counts import idle_stages, of_stages, paired_slots
+from cost_models.schedule.kinds import schedule
 from cost_models.schedule.orders import Counts, forwards_ahead, group_size
 from cost_models.schedule.paths import FIRST, LAST, MIDDLE, longest_paths
-
-if TYPE_CHECKING:
-    from cost_models.schedule.orders import ScheduleKind
 
 Floats = npt.NDArray[np.float64]
 
@@ -71,7 +69,7 @@ class _Longest:
 
 
 def closed_form_classes_s(
-    kind: ScheduleKind,
+    kind: str,
     stages: StageClasses,
     pp: Counts,
     vpp: Counts,
@@ -89,8 +87,11 @@ def closed_form_classes_s(
     n = len(stages.forward_s)
     edge = np.asarray(p2p_s, dtype=np.float64)
     least = edge if covered_p2p_s is None else np.asarray(covered_p2p_s, dtype=np.float64)
-    if kind in ("dualpipev", "dualpipe"):
-        if kind == "dualpipe":
+    how = schedule(kind)
+    if how.order is not None:
+        return _own_classes(kind, stages, pp, vpp, micro_batches, edge)
+    if how.ends_meet:
+        if how.copies > 1:
             pp, micro_batches = pp // 2, micro_batches // 2
         return _dual_classes(stages, pp, micro_batches, edge)
     if size is None:
@@ -102,12 +103,12 @@ def closed_form_classes_s(
         _column(vpp, n),
         _column(micro_batches, n),
         _column(size, n),
-        _column(forwards_ahead(0, pp, vpp, micro_batches, size), n),
+        _column(forwards_ahead(kind, 0, pp, vpp, micro_batches, size), n),
         _column(edge, n),
         _column(least, n),
-        kind == "1f1b",
-        kind == "interleaved",
-        kind == "adaptive_pipe",
+        how.alternates,
+        how.gathers,
+        how.pairs,
     )
     # The longest path is no shorter than the pacing stage's own work, so only rounding can make this negative.
     beside = np.maximum(beside, 0.0)
@@ -125,7 +126,7 @@ def _ramp(before: Floats, stage: Counts) -> Floats:
 
 
 def in_step_s(
-    kind: ScheduleKind, stages: StageClasses, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
+    kind: str, stages: StageClasses, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
 ) -> Floats:
     """What interleaved chunks take that keep step with each other [n]: an estimate beside the bound, not a bound.
 
@@ -136,9 +137,11 @@ def in_step_s(
 
     On the first and on the last stage the forward and the backward of such a chunk meet in the same slots. Own
     derivation; without excess it is interleaving's M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2).
-    size: `group_size`, where they are known already.
+    size: `group_size`, where they are known already. A schedule with an order of its own idles as its graph does where
+    stages are equal.
     """
-    interleaved = (vpp > 1) & (pp > 1) & (kind in ("interleaved", "adaptive_pipe"))
+    how = schedule(kind)
+    interleaved = (pp > 1) & ((vpp > 1) | (how.order is not None)) & (not how.ends_meet or how.order is not None)
     if not np.any(interleaved):
         return np.zeros(len(stages.forward_s))
     several = pp > 2
@@ -151,29 +154,67 @@ def in_step_s(
         first[:, FIRST] - of_reference(first), 0.0
     )
     whole = of_reference(stages.forward_s + stages.backward_s)
-    time = micro_batches * (whole + excess) + (pp - 1) * whole / vpp
-    if kind == "adaptive_pipe":
+    if how.order is None:
+        time = micro_batches * (whole + excess) + (pp - 1) * whole / vpp
+    else:
+        time = micro_batches * whole + of_stages(idle_stages, kind, np.zeros_like(pp), pp, vpp, micro_batches) * whole
+    if how.pairs:
         pairs = fused_pairs(kind, np.minimum(1, pp - 1), pp, vpp, micro_batches, size)
         time = time - pairs * of_reference(stages.hidden_pair_s)
     return np.asarray(np.where(interleaved, np.maximum(time, 0.0), 0.0))
 
 
 def fused_pairs(
-    kind: ScheduleKind, stage: Counts, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
+    kind: str, stage: Counts, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
 ) -> Counts:
     """Slots of a stage [n] that run a forward against a backward: `pair_counts` over all its chunks, by formula.
 
-    dualpipe: as dualpipev on half of the devices with half of the micro batches, counted from the nearer end.
+    With two copies: as folded on half of the devices with half of the micro batches, counted from the nearer end.
     size: `group_size`, where they are known already.
     """
-    if kind == "adaptive_pipe":
-        return np.asarray(np.maximum(micro_batches * vpp - forwards_ahead(stage, pp, vpp, micro_batches, size), 0))
-    if kind not in ("dualpipev", "dualpipe"):
+    how = schedule(kind)
+    if not how.pairs:
         return np.zeros_like(stage)
-    if kind == "dualpipe":
+    if how.order is not None:
+        return of_stages(paired_slots, kind, stage, pp, vpp, micro_batches)
+    if not how.ends_meet:
+        pairs = np.maximum(micro_batches * vpp - forwards_ahead(kind, stage, pp, vpp, micro_batches, size), 0)
+        if how.gathers:
+            pairs = np.where((micro_batches <= pp) & (vpp > 1), 0, pairs)
+        return np.asarray(pairs)
+    if how.copies > 1:
         stage, pp, micro_batches = np.minimum(stage, pp - 1 - stage), pp // 2, micro_batches // 2
+    return _dual_pairs(stage, pp, micro_batches)
+
+
+def _dual_pairs(stage: Counts, pp: Counts, micro_batches: Counts) -> Counts:
+    """Of a folded pipeline."""
     main = 2 * np.maximum(micro_batches - 2 * pp + stage + 1, 0)
     return np.asarray(main - (stage == pp - 1) * (main > 0) + (pp - stage - 1))
+
+
+def _own_classes(
+    kind: str, stages: StageClasses, pp: Counts, vpp: Counts, micro_batches: Counts, edge: Floats
+) -> ClosedForm:
+    """Work and ramp of stages 0, 1, P - 2 and P - 1, with the pairs of the graph: of any order. Estimates add its idling.
+
+    The way back counts nothing: weight gradients may run after it.
+    """
+    own = stages.forward_s + stages.backward_s
+    before = stages.first_forward_s + np.reshape(edge, (-1, 1))
+    longest, n = _Longest(len(own)), len(own)
+    last = np.broadcast_to(pp - 1, (n,))
+    second, nearest = np.minimum(last, 1), np.maximum(last - 1, 0)
+    for stage, stage_class, exists in (
+        (np.zeros_like(last), FIRST, last > 0),
+        (second, MIDDLE, last > 1),
+        (nearest, MIDDLE, last > 1),
+        (last, LAST, None),
+    ):
+        pairs = fused_pairs(kind, stage, pp, vpp, micro_batches)
+        work = micro_batches * own[:, stage_class] - pairs * stages.hidden_pair_s[:, stage_class]
+        longest.offer(work, _ramp(before, stage), stage, exists)
+    return longest.closed_form()
 
 
 def _dual_classes(stages: StageClasses, ranks: Counts, m: Counts, edge: Floats) -> ClosedForm:
@@ -198,7 +239,7 @@ def _dual_classes(stages: StageClasses, ranks: Counts, m: Counts, edge: Floats) 
         (last, LAST, None, _ramp(before, last)),
         (last, LAST, some, turn),
     ):
-        pairs = fused_pairs("dualpipev", stage, ranks, np.array(2), m)
+        pairs = _dual_pairs(stage, ranks, m)
         work = m * own[:, stage_class] - pairs * stages.hidden_pair_s[:, stage_class]
         longest.offer(work, bubble, stage, exists)
     return longest.closed_form()

@@ -1,0 +1,56 @@
+"""Whole numbers of a schedule with an order of its own, read from its graph for every pipeline that candidates have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cost_models.schedule.orders import Counts, operation_order
+from cost_models.schedule.simulation import makespan_s, pair_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def of_stages(
+    read: Callable[[str, int, int, int], Counts],
+    kind: str,
+    stage: Counts,
+    pp: Counts,
+    vpp: Counts,
+    micro_batches: Counts,
+) -> Counts:
+    """What `read` says of (kind, pp, vpp, micro batches) about every stage [pp], at the stages of candidates [n].
+
+    It is asked once for each pipeline that there is. A pipeline whose order does not exist has 0.
+    """
+    given = np.broadcast_arrays(pp, vpp, micro_batches, stage)
+    pipelines = np.stack([np.asarray(values, dtype=np.int64).ravel() for values in given[:3]])
+    places = np.asarray(given[3], dtype=np.int64).ravel()
+    found = np.zeros(places.shape)
+    distinct, which = np.unique(pipelines, axis=1, return_inverse=True)
+    for number, (p, v, m) in enumerate(distinct.T.tolist()):
+        mine = which.ravel() == number
+        try:
+            values = np.asarray(read(kind, p, v, m), dtype=np.float64)
+        except ValueError:
+            continue
+        found[mine] = values[places[mine]]
+    return found.reshape(given[3].shape)
+
+
+def paired_slots(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:
+    """Pairs that every stage runs [pp]."""
+    return np.asarray(pair_counts(operation_order(kind, pp, vpp, micro_batches)).sum(axis=(1, 2)))
+
+
+def idle_stages(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:
+    """How long equal stages idle, in passes of one micro batch through a whole stage, where pairs hide nothing [pp].
+
+    A backward takes twice as long as a forward.
+    """
+    order = operation_order(kind, pp, vpp, micro_batches)
+    forward = np.full((1, pp, vpp), 1.0 / (3.0 * vpp))
+    total = float(makespan_s(order, forward, 2.0 * forward)[0])
+    return np.full(pp, total - micro_batches)
