@@ -43,6 +43,7 @@ from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rules import broken_rules
 from autodeploy.strategies.unmodelled import refuse_unmodelled
 from autodeploy.training_run.run_estimate import Step, planned_run
+from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -548,7 +549,7 @@ def _candidate_for(context: Context, strategy: Strategy) -> Candidates:
         raise SpecError(
             f"tp x pp x cp = {used} ranks, the cluster has {context.world}", path="/strategy", hint="lower a degree"
         )
-    if context.fsdp and strategy.schedule not in {"1f1b", "interleaved"}:
+    if context.fsdp and kinds.schedule(strategy.schedule).pairs:
         raise SpecError(
             f"{strategy.schedule} has no place to gather sharded parameters layer by layer",
             path="/strategy/fsdp",

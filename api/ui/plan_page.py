@@ -10,6 +10,7 @@ from api.ui.search_page import axes
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
+from cost_models.schedule import schedule, searched
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "cp": ("1", "2", "4", "8"),
     "ep": ("1", "2", "4", "8", "16", "32", "48", "64", "96", "128", "256"),
     "micro_batch_size": ("1", "2", "4", "8"),
-    "schedule": ("1f1b", "interleaved", "adaptive_pipe", "dualpipev"),
+    "schedule": tuple(each.name for each in searched()),
     "recompute": ("none", "full"),
     "swap_optimizer": ("false", "true"),
     "reuse_fp32_param": ("false", "true"),
@@ -60,7 +61,7 @@ def knob_word(name: str, value: str, lang: Language) -> str:
     """A knob's value in words: schedules by their own names, switches as yes and no, numbers as they are."""
     known = texts(lang)
     if name == "schedule":
-        return figures.labels.SCHEDULES[value]
+        return schedule(value).title_in(lang)
     return known.get({"true": "plan.yes", "false": "plan.no"}.get(value, f"granularity.{value}"), value)
 
 
@@ -151,7 +152,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "spec": spec,
         "stale": view.stale,
         "layout": figures.labels.layout(strategy),
-        "schedule": figures.labels.SCHEDULES[strategy.schedule],
+        "schedule": schedule(strategy.schedule).title_in(lang),
         "timeline": timeline,
         "looks": looks(timeline),
         "axes": axes(strategy, lang),

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from api.ui import formats
 from api.ui.languages import texts
 from autodeploy import figures
-from autodeploy.figures.labels import MEMORY, PARTS, SCHEDULES, Language, is_reference, layout
+from autodeploy.figures.labels import MEMORY, PARTS, Language, is_reference, layout
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.best_plan import axes_in_words
 from autodeploy.strategies.rules import load_rules
+from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
@@ -86,7 +87,7 @@ def rows(plan_set: PlanSet) -> tuple[Row, ...]:
         Row(
             plan=plan,
             layout=layout(plan.strategy),
-            schedule=SCHEDULES[plan.strategy.schedule],
+            schedule=schedule(plan.strategy.schedule).title,
             recompute=recompute_words(plan.strategy.recompute),
             swap=", ".join(module.replace("_", " ") for module in plan.strategy.swap) or "–",
             slower=None if not best_s or plan.rank == 1 else plan.step_time_s / best_s - 1,
@@ -199,7 +200,6 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "axes": lambda strategy: axes(strategy, lang),
         "axes_in_words": axes_in_words,
         "times_faster": times_faster(plan_set),
-        "schedules": SCHEDULES,
         "sequences": sequences_per_step(plan_set),
         "bound_words": bound_words(plan_set),
         "spec_text": spec_text(spec),

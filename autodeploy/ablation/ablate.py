@@ -11,6 +11,7 @@ from autodeploy.planner import estimate, plan, prepare
 from autodeploy.specs.ablation import AblationReport, AblationRow, Mode
 from autodeploy.specs.features import FEATURES, expand
 from autodeploy.specs.planset import PARTS
+from cost_models.schedule import SCHEDULES, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
 
-# Features that Adaptive Pipe excludes and that a launch without it would have.
+# Features that schedules which pair passes exclude and that a launch without it would have.
 STAND_INS = frozenset({"moe_alltoall_overlap", "shared_expert_overlap", "overlap_grad_reduce", "overlap_param_gather"})
-PAIRED = frozenset({"adaptive_pipe", "dualpipev"})
 
 
 def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[], bool] | None = None) -> AblationReport:
@@ -59,7 +59,8 @@ def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[],
         rows.append(_row(name, feature, "cumulative", after, before))
         before = after
     for feature in ordered:
-        stand_ins = STAND_INS & on if feature in PAIRED else frozenset[str]()
+        pairs = feature in SCHEDULES and schedule(feature).pairs
+        stand_ins = STAND_INS & on if pairs else frozenset[str]()
         rows.append(_row(name, feature, "leave_one_out", predicted(frozenset(active) - {feature}, stand_ins), whole))
     return AblationReport(rows=tuple(rows), engine_version=ENGINE_VERSION)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.specs.features import FEATURES
 from autodeploy.specs.strategy import Recompute, Strategy
+from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,9 +16,9 @@ SWAP_FEATURES = ("selective_swap", "swap_attention")
 
 def _plain_schedule(strategy: Strategy) -> Strategy:
     """The usual schedule of the same stages; a V-shaped one folds back to one chunk a stage."""
-    if strategy.schedule in {"dualpipev", "dualpipe"}:
-        return strategy.model_copy(update={"schedule": "1f1b", "vpp": 1, "layers_per_stage": None})
-    return strategy.model_copy(update={"schedule": "interleaved" if strategy.vpp > 1 else "1f1b"})
+    if kinds.schedule(strategy.schedule).ends_meet:
+        return strategy.model_copy(update={"schedule": kinds.plain(1).name, "vpp": 1, "layers_per_stage": None})
+    return strategy.model_copy(update={"schedule": kinds.plain(strategy.vpp).name})
 
 
 def _flat_dispatch(strategy: Strategy) -> Strategy:
@@ -53,8 +55,7 @@ def _field_off(field: str) -> Callable[[Strategy], Strategy]:
 
 # Features that a field of the strategy states. All others are told by `features` alone.
 STATED: dict[str, Callable[[Strategy], Strategy]] = {
-    "adaptive_pipe": _plain_schedule,
-    "dualpipev": _plain_schedule,
+    **dict.fromkeys((name for name in kinds.SCHEDULES if name in FEATURES), _plain_schedule),
     "hierarchical_a2a": _flat_dispatch,
     "tp_extend_ep": _sliced_experts,
     "selective_recompute": _recompute_all,
@@ -72,8 +73,7 @@ def active_features(strategy: Strategy, on: frozenset[str]) -> tuple[str, ...]:
     """Features that this strategy uses, of those that are on; a sequence cut by the ring alone uses none for it."""
     recompute = strategy.recompute
     stated = {
-        "adaptive_pipe": strategy.schedule == "adaptive_pipe",
-        "dualpipev": strategy.schedule == "dualpipev",
+        **{name: strategy.schedule == name for name in kinds.SCHEDULES if name in FEATURES},
         "hierarchical_a2a": strategy.moe_dispatcher == "hierarchical",
         "selective_recompute": recompute.granularity == "selective",
         "selective_swap": any(name != "attention" for name in strategy.swap),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.release_defaults import release_of
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.strategy_layout import chunks_of, layout_of
+from autodeploy.evaluation.strategy_layout import layout_of
 from autodeploy.specs.record_reading import Diagnosis
-from cost_models.schedule import schedule_problem
+from cost_models.schedule import chunks_in_words, kinds, schedule_problem
 
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record
@@ -99,15 +99,16 @@ def _strategy(record: Record, ranks: int, found: list[Diagnosis]) -> dict[str, A
 
 def _schedule(strategy: Strategy, micro_batches: int, found: list[Diagnosis]) -> dict[str, Any]:
     """The interleaved schedule, of as many chunks, where the named one can't have this shape."""
-    kind = strategy.schedule
-    if kind not in {"dualpipev", "dualpipe"}:
+    kind = kinds.schedule(strategy.schedule)
+    if kind.chunks is None:
         return {}
-    vpp = 2 if strategy.vpp > 2 else chunks_of(strategy)
-    problem = schedule_problem(kind, strategy.pp, vpp, micro_batches)
-    if problem is None and strategy.vpp <= 2:
+    problem = schedule_problem(kind.name, strategy.pp, kind.chunks, micro_batches)
+    if problem is None and strategy.vpp in (1, kind.chunks):
         return {}
-    found.append(_note("/strategy/schedule", f"{problem or f'{kind} has two chunks a stage'}; read as interleaved"))
-    return {"schedule": "interleaved", "vpp": max(strategy.vpp, vpp) if strategy.pp > 1 else 1}
+    other = kinds.plain(kind.chunks).name
+    said = problem or f"{kind.name} has {chunks_in_words(kind)} a stage"
+    found.append(_note("/strategy/schedule", f"{said}; read as {other}"))
+    return {"schedule": other, "vpp": max(strategy.vpp, kind.chunks) if strategy.pp > 1 else 1}
 
 
 def _placement_problem(record: Record, changes: dict[str, Any]) -> str:

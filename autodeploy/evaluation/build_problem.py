@@ -13,7 +13,7 @@ from autodeploy.evaluation.stage_memory import host_room_bytes, stage_buffers
 from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.strategies.placement_rules import placement_limits
 from autodeploy.workload.memory_choices import CHOICES, compete
-from cost_models.schedule import ScheduleKind, in_flight_moments, model_parts
+from cost_models.schedule import in_flight_moments, kinds, model_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,11 +50,12 @@ def build_problem(
     """
     axes = candidates.axes_at(index)
     pp, vpp = int(axes["pp"]), int(axes["vpp"])
-    schedule: ScheduleKind = axes["schedule"]  # type: ignore[assignment]
+    schedule = str(axes["schedule"])
+    kind = kinds.schedule(schedule)
     micro_batches = int(axes["micro_batches"])
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
     p2p = at(p2p_s(candidates.take(np.array([index])), context), 0)
-    blocking = schedule == "1f1b"
+    blocking = kind.blocking_sends
     limits = placement_limits(candidates.take(np.array([index])), context.facts, context.target)
     return InnerProblem(
         schedule=schedule,
@@ -138,7 +139,7 @@ def _layer_class(step: StepClass, context: Context, index: int, hidden_s: float 
 
 
 def _pieces(
-    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: ScheduleKind
+    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: str
 ) -> tuple[FixedPiece, ...]:
     """Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are."""
     parts = model_parts(schedule, pp, vpp)

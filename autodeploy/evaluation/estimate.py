@@ -26,7 +26,7 @@ from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
 from autodeploy.evaluation.step_parts import TAIL_PARTS
 from cost_models.hbm import first_step_peak_bytes
-from cost_models.schedule import ScheduleKind, model_parts, operation_order, pair_counts, simulate
+from cost_models.schedule import model_parts, operation_order, pair_counts, simulate
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -291,7 +291,7 @@ def template_layers(
     pp: int,
     vpp: int,
     per_chunk: Ints | None = None,
-    kind: ScheduleKind = "interleaved",
+    kind: str = "interleaved",
 ) -> Ints:
     """Layers of each class per chunk [pp, vpp, class], in model order, for given or even chunk sizes.
 

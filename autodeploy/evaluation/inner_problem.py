@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.evaluation.chunk_loops import add_options, beside_swaps, pair_chunks
-from cost_models.schedule import ScheduleKind, Sends, chunk_micro_batches
+from cost_models.schedule import Schedule, Sends, chunk_micro_batches, kinds
 from cost_models.swap import exposed_swap_s, transfer_s
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-PAIRING = frozenset({"adaptive_pipe", "dualpipev", "dualpipe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class FixedPiece:
 class InnerProblem:
     """Everything the inner search needs to know about one candidate."""
 
-    schedule: ScheduleKind
+    schedule: str
     pp: int
     vpp: int
     micro_batches: int
@@ -118,6 +117,11 @@ class InnerProblem:
     pairs_of: LayerPairs | None = None  # None: a layer hides beside its own class only, what its class says
 
     @property
+    def kind(self) -> Schedule:
+        """What the schedule is."""
+        return kinds.schedule(self.schedule)
+
+    @property
     def chunk_micro_batches(self) -> int:
         """Micro batches that one chunk runs."""
         return chunk_micro_batches(self.schedule, self.micro_batches)
@@ -125,7 +129,7 @@ class InnerProblem:
     @property
     def pairs(self) -> bool:
         """Whether the schedule runs a forward against a backward."""
-        return self.schedule in PAIRING
+        return self.kind.pairs
 
     @property
     def total_layers(self) -> int:

@@ -24,7 +24,7 @@ from autodeploy.evaluation.step_parts import (
     tail_of,
 )
 from autodeploy.evaluation.unit_costs import MODULE, chosen
-from autodeploy.strategies.candidates import SCHEDULES
+from autodeploy.strategies.candidates import of_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,11 +185,11 @@ def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, 
 def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: Context) -> LayerCost:
     """A piece that needs the embedding's weights holds a copy of them where a pipeline keeps it from stage 0.
 
-    The DualPipe schedules keep the two together.
+    Schedules under which the model's ends meet keep the two together.
     """
     if not needed:
         return cost
-    together = np.isin(candidates.schedule, [SCHEDULES.index("dualpipev"), SCHEDULES.index("dualpipe")])
+    together = of_schedules("ends_meet", candidates.schedule)
     copied = np.where(together, 0.0, embedding_copy_params(candidates, context))
     return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.strategies.candidates import SCHEDULES, Candidates
+from autodeploy.strategies.candidates import Candidates, of_schedules
 from cost_models import data_parallel
 from cost_models.collectives import GatherRate, Group, gather_rate
 from cost_models.expert_migration import migration_s
@@ -38,13 +38,13 @@ class ParameterGroups:
     def of(cls, candidates: Candidates, context: Context) -> ParameterGroups:
         """Dense parameters are shared by dp x cp ranks, experts by the expert data parallel ranks.
 
-        Under dualpipe the ranks of the other stage that holds the same parameters join both groups; the first and the
-        last stage are farthest from each other, and all wait for them.
+        Where a pipeline holds the parameters twice the ranks of the other stage that has them join both groups; the
+        first and the last stage are farthest from each other, and all wait for them.
         """
         tp, cp, dp = (c.astype(np.float64) for c in (candidates.tp, candidates.cp, candidates.dp))
         etp, ep, pp = (c.astype(np.float64) for c in (candidates.etp, candidates.ep, candidates.pp))
         expert_shards = np.maximum(1.0, context.world / (etp * ep * pp))
-        twice = candidates.schedule == SCHEDULES.index("dualpipe")
+        twice = of_schedules("copies", candidates.schedule) > 1
         copies = np.where(twice, 2.0, 1.0)
         far = context.machine.topology.place(
             np.where(twice, (candidates.pp - 1) * (context.world // candidates.pp), 1), np.where(twice, 2, 1)

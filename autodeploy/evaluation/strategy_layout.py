@@ -11,7 +11,7 @@ from autodeploy.evaluation.estimate import Layout, template_layers
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import placed_facts
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
-from cost_models.schedule import ScheduleKind, model_parts, parameter_copies, schedule_problem
+from cost_models.schedule import chunks_in_words, kinds, model_parts, parameter_copies, schedule_problem
 
 if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
@@ -36,10 +36,9 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
     algo = strategy.cp_algo or "ring"
     ulysses = {"ring": 1, "ulysses": cp, "hybrid": strategy.ulysses_degree or min(8, max(2, cp // 2))}[algo]
     schedule, vpp = strategy.schedule, chunks_of(strategy)
-    if schedule == "1f1b" and strategy.vpp > 1:
-        schedule = "interleaved"
-    if schedule == "interleaved" and strategy.vpp == 1:
-        schedule = "1f1b"
+    kind = kinds.schedule(schedule)
+    if kind.other_chunks and not kind.has_chunks(vpp):
+        schedule = kind.other_chunks
     micro_batches = -(-global_batch // (strategy.micro_batch_size * dp))
     if problem := schedule_problem(schedule, pp, vpp, micro_batches):
         raise SpecError(problem, path="/strategy/schedule", hint="1f1b, interleaved or adaptive_pipe take any number")
@@ -83,14 +82,17 @@ def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
 
 
 def chunks_of(strategy: Strategy) -> int:
-    """Chunks of a stage: two under the DualPipe schedules, which need no vpp to say so."""
-    if strategy.schedule not in ("dualpipev", "dualpipe"):
+    """Chunks of a stage; a schedule that has one number of them, as two under DualPipe, needs no vpp to say so."""
+    kind = kinds.schedule(strategy.schedule)
+    if kind.chunks is None:
         return strategy.vpp
-    if strategy.vpp > 2:
+    if strategy.vpp not in (1, kind.chunks):
         raise SpecError(
-            f"{strategy.schedule} has two chunks a stage, not {strategy.vpp}", path="/strategy/vpp", hint="leave it out"
+            f"{kind.name} has {chunks_in_words(kind)} a stage, not {strategy.vpp}",
+            path="/strategy/vpp",
+            hint="leave it out",
         )
-    return 2
+    return kind.chunks
 
 
 def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
@@ -116,14 +118,13 @@ def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
     return Layout(layers, _applied(strategy, layers.sum(axis=(1, 2))))
 
 
-def _per_chunk(
-    given: tuple[int, ...] | tuple[tuple[int, ...], ...], kind: ScheduleKind, pp: int, vpp: int
-) -> np.ndarray:
-    """Layers of every chunk [pp, vpp]; one number a stage is spread over its chunks (dualpipe: it is both copies')."""
+def _per_chunk(given: tuple[int, ...] | tuple[tuple[int, ...], ...], kind: str, pp: int, vpp: int) -> np.ndarray:
+    """Layers of every chunk [pp, vpp]; one number a stage is spread over its chunks (of a part that is there twice:
+    both copies have it)."""
     rows = []
     for number, stage in enumerate(given):
         row = stage if isinstance(stage, tuple) else None
-        if row is None and kind == "dualpipe":
+        if row is None and parameter_copies(kind) > 1:
             row = (int(given[number]), int(given[pp - 1 - number]))  # type: ignore[arg-type]
         elif row is None:
             assert isinstance(stage, int)

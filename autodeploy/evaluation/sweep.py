@@ -1,8 +1,8 @@
 """The sweep: time, breakdown and worst-stage memory of every candidate under the template layout.
 
 Times are the closed forms of the schedules; costs are the ones that estimates and the solver read. Each formula is
-evaluated once for what it depends on: a cut, a placement, a run, and last the mode of the optimizer's states. dualpipe
-is not swept: it is evaluated for comparison only.
+evaluated once for what it depends on: a cut, a placement, a run, and last the mode of the optimizer's states. A
+schedule that holds the parameters twice is not swept: it is evaluated for comparison only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.evaluation.sweep_columns import PlacedCosts, placed_costs
 from autodeploy.evaluation.sweep_modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep_runs import Runs, Shapes, Way, runs_of
-from autodeploy.strategies.candidates import SCHEDULES
 from autodeploy.strategies.tree import distinct, tree_of
 from autodeploy.workload.operators import Floats
-from cost_models.schedule import group_size
+from cost_models.schedule import group_size, schedules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -141,8 +140,9 @@ def _fill(
     of_cuts: UnitCosts,
     should_cancel: Callable[[], bool] | None,
 ) -> None:
-    if any(SCHEDULES[schedule] == "dualpipe" for schedule, _ in tree.ways):
-        raise ValueError("dualpipe is estimated, not swept")
+    twice = [schedules()[schedule].name for schedule, _ in tree.ways if schedules()[schedule].copies > 1]
+    if twice:
+        raise ValueError(f"{twice[0]} is estimated, not swept")
     costs = placed_costs(of_cuts, tree, context)
     shapes = _shapes(tree.placed, context)
     beside = communication_bytes(tree.placed, context) + context.machine.runtime_bytes

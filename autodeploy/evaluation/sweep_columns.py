@@ -14,7 +14,6 @@ from autodeploy.evaluation.stage_classes import embedding_copy_params, merged_ki
 from autodeploy.evaluation.stage_memory import gathered_bytes
 from autodeploy.evaluation.step_parts import ParameterGroups, migration_of, state_rates, synchronised_of
 from autodeploy.evaluation.unit_costs import MODULE
-from autodeploy.strategies.candidates import SCHEDULES
 from autodeploy.strategies.tree import distinct, with_mode
 from autodeploy.workload.operators import Floats
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.strategies.tree import CandidateTree
-
-FOLDED = SCHEDULES.index("dualpipev")
 
 Key = tuple[str, int | str]
 FIRST_PIECE, LAST_PIECES = "first", "last"  # the embedding; head and prediction modules together

@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.cut_tables import REPAIRS, WORK_PARTS
 from autodeploy.evaluation.stage_memory import workspace_bytes
-from autodeploy.evaluation.sweep_columns import FIRST_PIECE, FOLDED, LAST_PIECES, Columns
+from autodeploy.evaluation.sweep_columns import FIRST_PIECE, LAST_PIECES, Columns
 from autodeploy.evaluation.sweep_template import (
     FIRST,
     LAST,
@@ -22,14 +22,14 @@ from autodeploy.evaluation.sweep_template import (
     plus,
     template_of,
 )
-from autodeploy.strategies.candidates import PAIRED, SCHEDULES
 from cost_models.schedule import (
-    ScheduleKind,
+    Schedule,
     StageClasses,
     closed_form_classes_s,
     fused_pairs,
     in_flight_closed,
     in_step_s,
+    schedules,
 )
 
 if TYPE_CHECKING:
@@ -46,19 +46,24 @@ class Way:
     vpp: int
 
     @property
-    def kind(self) -> ScheduleKind:
+    def how(self) -> Schedule:
+        """The schedule of this place in the registry."""
+        return schedules()[self.schedule]
+
+    @property
+    def kind(self) -> str:
         """The schedule's name."""
-        return SCHEDULES[self.schedule]  # type: ignore[return-value]
+        return self.how.name
 
     @property
     def paired(self) -> bool:
         """Whether a forward runs against a backward."""
-        return self.schedule in PAIRED
+        return self.how.pairs
 
     @property
     def folded(self) -> bool:
         """Whether the model ends on the first stage."""
-        return self.schedule == FOLDED
+        return self.how.folded
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def runs_of(
         first_ends, last_ends = first_ends + last_ends, np.zeros_like(last_ends)
     balanced = "virtual_pipeline_balance" in context.features
     template = template_of(counts, first_ends, last_ends, shapes.pp, way.vpp, balanced=balanced)
-    blocks = way.kind == "1f1b"
+    blocks = way.how.blocking_sends
     blocking, edge = (shapes.send_s, np.zeros_like(shapes.send_s)) if blocks else (shapes.send_s * 0.0, shapes.send_s)
     one = shapes.pp == 1
     single = one if one.any() else None
@@ -191,7 +196,7 @@ def _paced(
     sizes = shapes.pp, vpp, shapes.micro_batches
     closed = closed_form_classes_s(kind, classes, *sizes, edge, covered, shapes.group_size)
     bubble = closed.bubble_s
-    if way.vpp > 1:
+    if way.vpp > 1 or way.how.own_order:
         bubble = np.maximum(bubble, in_step_s(kind, classes, *sizes, shapes.group_size) - closed.work_s)
     pace = np.asarray(closed.pacing_stage)
     last = pace >= shapes.pp - 1
@@ -364,19 +369,19 @@ def _floor_s(way: Way, shapes: Shapes, costs: Columns, pairs: Columns, edge: Flo
     """Seconds of a pipeline that no layout and no memory choice can beat [n].
 
     With W seconds of work of one micro batch over all stages, some device works at least W / P a micro batch. Under
-    1f1b with M > P micro batches an even split is the best of all splits and takes (M + P - 1) W / P (the average of
+    1F1B with M > P micro batches an even split is the best of all splits and takes (M + P - 1) W / P (the average of
     the stages' paths with weights that make it stationary). Under other schedules stage p works for M micro batches
     after the first forward has come down to it and before the last backward goes up, through the first chunks of the
     stages before, which have a layer each: the mean of these paths over the stages takes M W / P and half of that ramp.
-    Pairing can hide at most what a pair of whole layers hides.
+    Pairing can hide at most what a pair of whole layers hides. An order of its own has its work alone.
     """
     pp, m = shapes.pp.astype(np.float64), shapes.micro_batches.astype(np.float64)
     work = costs["work_s", "all"]
     paired = work - pairs["hidden_s", "all"] if way.paired else work
-    # dualpipev has its head on stage 0 too, but in the other chunk.
+    # A folded pipeline has its head on stage 0 too, but in the other chunk.
     chunks = np.where(total_layers >= pp * way.vpp, costs["smallest_s", "all"], 0.0) + 2.0 * edge
     ramp = (pp - 1.0) * (chunks / 2.0 + costs["alone_s", FIRST_PIECE] / pp)
-    even = m / pp * paired + ramp
-    if way.kind == "1f1b":
+    even = m / pp * paired + (0.0 if way.how.own_order else ramp)
+    if way.how.alternates:
         even = np.where(m > pp, (m + pp - 1.0) / pp * work, even)
     return np.asarray(np.maximum(even, m * costs["heaviest_s", "all"]))

@@ -113,14 +113,6 @@ WORDS: dict[Language, dict[str, str]] = {
     },
 }
 
-SCHEDULES: dict[str, str] = {
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved 1F1B",
-    "dualpipev": "DualPipeV",
-    "dualpipe": "DualPipe",
-    "adaptive_pipe": "Adaptive Pipe",
-}
-
 
 def layout(strategy: Strategy) -> str:
     """Parallel degrees in short form, such as `TP2 PP8 VPP4 EP64 DP48`; VPP, CP, EP, ETP of 1 are left out."""

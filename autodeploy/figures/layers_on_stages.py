@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from autodeploy.figures.labels import WORDS, Language
 from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import LAYER_COLOURS, LAYER_INK
+from autodeploy.stack.schedules import schedule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from autodeploy.figures.layout import Figure
     from autodeploy.specs.planset import Plan
-
-_V_SHAPED = frozenset({"dualpipev"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def _in_model_order(plan: Plan) -> Iterator[tuple[int, int, int]]:
     chunks = max((len(stage.layers) for stage in plan.stages), default=0)
     for chunk in range(chunks):
         order = range(len(plan.stages))
-        backwards = plan.strategy.schedule in _V_SHAPED and chunk % 2 == 1
+        backwards = schedule(plan.strategy.schedule).folded and chunk % 2 == 1
         for stage in reversed(order) if backwards else order:
             layers = plan.stages[stage].layers
             if chunk < len(layers):

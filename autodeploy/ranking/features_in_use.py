@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.evaluation.stage_memory import ADAPTIVE_BUFFERS, saves_buffers
-from autodeploy.strategies.candidates import PAIRED, SCHEDULES
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates
 
-PAIRING = frozenset(SCHEDULES[number] for number in PAIRED)
 ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
 # Features that come with an axis of the strategy; all others are in use wherever they are on.
 OF_AXES = frozenset(
@@ -38,9 +36,8 @@ def features_in_use(candidate: Candidates, context: Context) -> set[str]:
 def _of_pipeline(candidate: Candidates, context: Context) -> set[str]:
     """Features of the schedule, of the dense layers and of the optimizer."""
     axes, on, found = candidate.axes_at(0), context.features, set()
-    schedule = str(axes["schedule"])
-    if schedule in PAIRING:
-        found |= {schedule} & OF_AXES
+    if candidate.paired[0]:
+        found |= {str(axes["schedule"])} & OF_AXES
     else:
         found |= {"overlap_grad_reduce", "overlap_param_gather"} & on
     if int(axes["tp"]) > 1 and not context.model.is_moe:
@@ -62,7 +59,7 @@ def _of_experts(candidate: Candidates, context: Context) -> set[str]:
         found |= {"tp_extend_ep"} & on
     if int(axes["ep"]) > 1:
         found |= {"capacity_drop"} & on
-        if dispatcher in {"alltoall", "alltoall_seq"} and axes["schedule"] not in PAIRING:
+        if dispatcher in {"alltoall", "alltoall_seq"} and not candidate.paired[0]:
             found |= {"moe_alltoall_overlap", "shared_expert_overlap"} & on
     if context.levels_experts(candidate)[0]:
         found |= {"expert_migration", "mutual_routing"} & on

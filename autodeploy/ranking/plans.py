@@ -109,7 +109,7 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
         sequence_parallel=bool(axes["sequence_parallel"]),
         distributed_optimizer=context.distributed_optimizer,
         fsdp=context.fsdp,
-        schedule=str(axes["schedule"]),  # type: ignore[arg-type]
+        schedule=str(axes["schedule"]),
         layers_per_stage=tuple(tuple(int(x) for x in row) for row in chunks)
         if vpp > 1
         else tuple(int(x) for x in chunks[:, 0]),

@@ -17,6 +17,7 @@ from autodeploy.solver.search_space import legal_tree, swept_tree
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.feature_choice import choose_features
+from cost_models.schedule import plain
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -43,7 +44,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     """
     search = SearchSpec(
         target=spec.search.target,
-        allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": ("1f1b",)},
+        allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
         features=FEATURES,
     )
     choice = choose_features(search, spec.model, profile.name)

@@ -32,7 +32,7 @@ def run_of(candidate: Candidates, context: Context) -> dict[str, object]:
     """A candidate as the coverage table describes runs."""
     axes = candidate.axes_at(0)
     features = [name for name in _MEASURED_KINDS if name in context.features and context.model.is_moe]
-    paired = axes["schedule"] in {"adaptive_pipe", "dualpipev", "dualpipe"}  # the same windows hide the exchange
+    paired = bool(candidate.paired[0])  # the same windows hide the exchange
     used = [f for f in features if (f == "adaptive_pipe") == paired and f != "hierarchical_a2a"]
     if axes["moe_dispatcher"] == "hierarchical":
         used.append("hierarchical_a2a")

@@ -7,20 +7,13 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import Language, say
+from cost_models.schedule import schedule
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.specs.strategy import Recompute, Strategy
-
-SCHEDULES: dict[str, str] = {
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved 1F1B",
-    "dualpipev": "DualPipeV",
-    "dualpipe": "DualPipe",
-    "adaptive_pipe": "Adaptive Pipe",
-}
 
 
 def system_title(profile: str) -> str:
@@ -87,7 +80,7 @@ def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
 def choices(strategy: Strategy, lang: Language) -> str:
     """Schedule, micro batch and memory choices in words."""
     recomputed, swapped = recompute_names(strategy.recompute), swap_names(strategy)
-    parts = [SCHEDULES[strategy.schedule], say(lang, "micro_batch", size=strategy.micro_batch_size)]
+    parts = [schedule(strategy.schedule).title_in(lang), say(lang, "micro_batch", size=strategy.micro_batch_size)]
     parts.append(say(lang, "recompute", what="+".join(recomputed)) if recomputed else say(lang, "nothing_recomputed"))
     if swapped:
         parts.append(say(lang, "swap", what="+".join(swapped)))

@@ -99,7 +99,7 @@ def _room_bounds(problem: InnerProblem, costs: _Costs, whole: Floats) -> Floats:
     if problem.total_layers == 0:
         return np.asarray(np.maximum(time[:, :, 0].max(axis=1), 0.0))
     least = time[:, :, min(problem.min_layers_per_chunk * problem.vpp, problem.total_layers)].max(axis=1)
-    copies = 2 if problem.schedule == "dualpipe" else 1
+    copies = problem.kind.copies
     needed = np.sort(time[:, :, 1:].reshape(len(time), -1), axis=1)
     place = copies * problem.total_layers - 1
     if place >= needed.shape[1]:
@@ -130,7 +130,7 @@ def _rooms(problem: InnerProblem, costs: _Costs, whole: Floats) -> tuple[Floats,
 
     whole [sets]: one micro batch through the whole pipeline, at least.
     """
-    copies = 2 if problem.schedule == "dualpipe" else 1
+    copies = problem.kind.copies
     most = most_layers_per_chunk(problem) * problem.vpp
     layers = np.arange(problem.total_layers * copies + 1)
     counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
@@ -146,8 +146,7 @@ def _rooms(problem: InnerProblem, costs: _Costs, whole: Floats) -> tuple[Floats,
 
 def _stage_time(problem: InnerProblem, costs: _Costs, extra: Floats, whole: Floats) -> Floats:
     """Makespan [sets, pp, layers + 1]; extra: what a micro batch adds to save memory [sets, pp, layers + 1]."""
-    # A DualPipe chunk sees the micro batches of one direction.
-    m = problem.micro_batches // 2 if problem.schedule == "dualpipe" else problem.micro_batches
+    m = problem.chunk_micro_batches  # with two copies those of one direction
     own, forward = np.zeros(problem.pp), np.zeros(problem.pp)
     for piece in problem.pieces:
         own[piece.stage] += piece.cost.forward_s + piece.cost.backward_s
@@ -157,7 +156,7 @@ def _stage_time(problem: InnerProblem, costs: _Costs, extra: Floats, whole: Floa
     count = extra.shape[2]
     work = _cheapest(problem, both, count)[:, None]
     time = m * (work + own[:, None] + extra) + _ramp_s(problem, costs)[..., None]
-    if problem.schedule == "1f1b" and m > problem.pp:
+    if problem.kind.alternates and m > problem.pp:
         deeper = np.arange(problem.pp - 1, -1, -1, dtype=np.float64)
         layer = (m - 1) * (costs.forward_s + costs.backward_s)
         path = _cheapest(problem, layer[:, None] - deeper[:, None] * costs.forward_s[:, None], count)
@@ -170,11 +169,11 @@ def _stage_time(problem: InnerProblem, costs: _Costs, extra: Floats, whole: Floa
 def _ramp_s(problem: InnerProblem, costs: _Costs) -> Floats:
     """First forward down to a stage and last backward up from it, through the chunk 0 of the stages before, at least.
 
-    [sets, pp]. Neither is ever in a pair. dualpipe enters from both ends: its nearer half may be the other one, so
-    nothing counts.
+    [sets, pp]. Neither is ever in a pair. Where micro batches enter from both ends the nearer one may be the other, so
+    nothing counts; nor does it under an order of its own, whose weight gradients may run after the way back.
     """
     ramp = np.zeros((len(costs.forward_s), problem.pp))
-    if problem.schedule == "dualpipe":
+    if problem.kind.copies > 1 or problem.kind.own_order:
         return ramp
     some = np.array(problem.layers) > 0
     each = np.full(len(ramp), 2.0 * (problem.p2p_s + problem.blocking_p2p_s))
@@ -212,7 +211,7 @@ def _cheapest(problem: InnerProblem, weights: Floats, count: int) -> Floats:
 
     weights [..., classes] -> [..., count].
     """
-    copies = 2 if problem.schedule == "dualpipe" else 1
+    copies = problem.kind.copies
     order = np.argsort(weights, axis=-1, kind="stable")
     offered = (np.array(problem.layers) * copies)[order]
     before = np.cumsum(offered, axis=-1) - offered

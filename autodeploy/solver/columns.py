@@ -124,7 +124,7 @@ def _cap(problem: InnerProblem, stage: int, upper_s: float) -> int:
 def _lower_s(problem: InnerProblem, column: Column, whole: float) -> float:
     m = problem.micro_batches
     work = float(column.forward_s.sum() + column.backward_s.sum()) + column.extra_s
-    if problem.vpp == 1 and problem.schedule == "1f1b" and m > problem.pp:
+    if problem.kind.alternates and m > problem.pp:
         deeper = problem.pp - 1 - column.stage
         # What its options add to either pass lowers this most in the forward pass.
         return max(m * work, whole + (m - 1) * work - deeper * (float(column.forward_s.sum()) + column.extra_s))

@@ -31,7 +31,7 @@ def count_bound_s(
     should_cancel: Callable[[], bool] | None = None,
 ) -> tuple[float, float]:
     """Lower bound on the step time [s], about enough_s where no layout is below it, and the work done."""
-    if problem.schedule == "dualpipe" or not problem.total_layers:
+    if problem.kind.copies > 1 or not problem.total_layers:
         return 0.0, 0.0
     known = library.of(problem)
     memory = surcharges(problem, 1.0)

@@ -20,12 +20,12 @@ from autodeploy.solver.stage_bound import (
     lower_bound_s,
     steady_micro_batches,
 )
-from autodeploy.strategies.candidates import SCHEDULES, concatenate
+from autodeploy.strategies.candidates import concatenate, of_schedules
 from autodeploy.strategies.memory_rules import launchable_each
 from autodeploy.strategies.placement_rules import placement_limits
 from autodeploy.strategies.tree import distinct
 from autodeploy.workload.memory_choices import compete
-from cost_models.schedule import model_parts
+from cost_models.schedule import model_parts, schedules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Bools, Candidates, Ints
     from autodeploy.workload.operators import Floats
-    from cost_models.schedule import ScheduleKind
 
 BLOCK = 8_192  # candidates whose costs are computed together
 
@@ -107,8 +106,11 @@ class Alike:
 def shapes_of(candidates: Candidates) -> Ints:
     """A number for each schedule, shape and steady order [n]: what is computed for one holds for all alike."""
     c = candidates
-    first, order = distinct((c.pp, c.micro_batches))
-    steady = [steady_micro_batches(int(c.pp[row]), int(c.micro_batches[row])) for row in first]
+    first, order = distinct((c.pp, c.micro_batches, of_schedules("own_order", c.schedule)))
+    known = schedules()
+    steady = [
+        steady_micro_batches(int(c.pp[row]), int(c.micro_batches[row]), known[int(c.schedule[row])]) for row in first
+    ]
     return distinct((c.schedule, c.pp, c.vpp, np.array(steady, dtype=np.int64)[order]))[1]
 
 
@@ -138,8 +140,8 @@ class _Parts:
         """The groups at some rows, alike in schedule and shape."""
         c, context = self.shapes, self.context
         pp, vpp = int(c.pp[rows[0]]), int(c.vpp[rows[0]])
-        schedule: ScheduleKind = SCHEDULES[int(c.schedule[rows[0]])]  # type: ignore[assignment]
-        places = model_parts(schedule, pp, vpp)
+        kind = schedules()[int(c.schedule[rows[0]])]
+        places = model_parts(kind.name, pp, vpp)
         pieces = []
         for piece, first in self.pieces:
             part = piece.take(rows)
@@ -147,7 +149,7 @@ class _Parts:
         total = sum(part.count for part in self.layers)
         equal = placement_limits(c.take(rows[:1]), context.facts, context.target).equal
         return Batch(
-            schedule,
+            kind.name,
             pp,
             vpp,
             c.micro_batches[rows],

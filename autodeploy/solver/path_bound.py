@@ -94,7 +94,7 @@ def path_bound_s(
     Each programme's layout is simulated, and so are mixtures of it and the best layout so far: the layouts of a
     programme with few rows jump about, and paths of such a layout say little of good ones.
     """
-    if problem.schedule == "dualpipe" or not problem.total_layers:
+    if problem.kind.copies > 1 or not problem.total_layers:
         return PathBound(0.0, over=True)
     known = library.of(problem)
     model, bound, stalled = _Model(problem, list(known.values())), 0.0, 0

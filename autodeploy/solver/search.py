@@ -83,14 +83,14 @@ def search(state: Search, start: Ints) -> None:
         return
     if state.best is not known:
         state.take(improve(state.evaluator, state.choices, state.best, state.effort.moves, state.cancelled))
-    if state.effort.rounds and not state.closed() and state.problem.schedule != "dualpipe":
+    if state.effort.rounds and not state.closed() and state.problem.kind.copies == 1:
         _close_gap(state)
 
 
 def _any_layout(state: Search) -> None:
     """No template fits: ask the master for any columns that do."""
     problem = state.problem
-    if problem.schedule == "dualpipe":
+    if problem.kind.copies > 1:
         return
     found = columns(problem, state.choices, np.inf, state.effort.most_choices)
     if found is None:

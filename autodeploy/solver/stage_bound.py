@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from autodeploy.solver import memory_hull
-from cost_models.schedule import ScheduleKind, group_size, in_flight_moments, operation_order, pair_counts
+from cost_models.schedule import Schedule, group_size, in_flight_moments, kinds, operation_order, pair_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +130,7 @@ def join(parts: Sequence[Part]) -> Part:
 class Batch:
     """Candidates of one schedule and shape; arrays [n]."""
 
-    schedule: ScheduleKind
+    schedule: str
     pp: int
     vpp: int
     micro_batches: Ints
@@ -142,6 +142,11 @@ class Batch:
     p2p_s: Floats
     least_layers: int  # of a chunk
     most_layers: int
+
+    @property
+    def kind(self) -> Schedule:
+        """What the schedule is."""
+        return kinds.schedule(self.schedule)
 
     def at(self, rows: Ints) -> Batch:
         """Some of the candidates, each once and in order."""
@@ -177,21 +182,24 @@ class _Order:
     lone_backwards: Floats
 
 
-def steady_micro_batches(pp: int, micro_batches: int) -> int:
+def steady_micro_batches(pp: int, micro_batches: int, kind: Schedule | None = None) -> int:
     """The least number of micro batches whose order has the moments and the lone passes of this one.
 
-    More whole groups only lengthen the steady phase. A last group of another size is its own case.
+    More whole groups only lengthen the steady phase. A last group of another size is its own case, and so is every
+    number under a schedule with an order of its own.
     """
+    if kind is not None and kind.own_order:
+        return micro_batches
     if micro_batches <= STEADY * pp or group_size(pp, micro_batches) != pp or micro_batches % pp:
         return micro_batches
     return STEADY * pp
 
 
 @lru_cache(maxsize=1024)
-def _order(schedule: ScheduleKind, pp: int, vpp: int, micro_batches: int) -> _Order:
-    counts = pair_counts(operation_order(schedule, pp, vpp, micro_batches)).astype(np.float64)
+def _order(kind: Schedule, pp: int, vpp: int, micro_batches: int) -> _Order:
+    counts = pair_counts(operation_order(kind.name, pp, vpp, micro_batches)).astype(np.float64)
     return _Order(
-        in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),
+        in_flight_moments(kind.name, pp, vpp, micro_batches).astype(np.float64),
         micro_batches - counts.sum(axis=2),
         micro_batches - counts.sum(axis=1),
     )
@@ -252,8 +260,8 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
 
 
 def _order_of(batch: Batch) -> _Order:
-    steady = steady_micro_batches(batch.pp, int(batch.micro_batches[0]))
-    return _order(batch.schedule, batch.pp, batch.vpp, steady)
+    steady = steady_micro_batches(batch.pp, int(batch.micro_batches[0]), batch.kind)
+    return _order(batch.kind, batch.pp, batch.vpp, steady)
 
 
 def _in_memory_s(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats:
@@ -358,13 +366,13 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
     work = np.stack([_work(part, m, order) for part in batch.layers], axis=-1)[:, :, None]  # [n, pp, 1, vpp, C]
     # Without a price memory is free: one row of time alone.
     found.append(_cheapest_chunk(batch, whole_m * own[:, :, None] + ramp[:, :, None], work))
-    if batch.schedule == "1f1b":
+    if batch.kind.alternates:
         none = np.zeros((1, batch.pp, 1))
         found.append(_path_rows(batch, own, forward, none, np.zeros((1, 1, 1, 1, len(batch.layers)))))
     paid, extra = _memory_rows(batch, order, missing, full, held)
     constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
     found.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
-    if batch.schedule == "1f1b":
+    if batch.kind.alternates:
         found.append(_path_rows(batch, own, forward, paid, extra))
     return _Rows(
         np.concatenate([rows.constant for rows in found], axis=2),
@@ -425,7 +433,12 @@ def _path_rows(batch: Batch, own: Floats, forward: Floats, paid: Floats, extra: 
 
 
 def _ramp_s(batch: Batch) -> Floats:
-    """The first forward down to a stage and the last backward up, through chunk 0 of the stages before [n, pp]."""
+    """The first forward down to a stage and the last backward up, through chunk 0 of the stages before [n, pp].
+
+    Under an order of its own weight gradients may run after the way back, so nothing counts.
+    """
+    if batch.kind.own_order:
+        return np.zeros((len(batch.room_bytes), batch.pp))
     each = batch.least_layers * np.minimum.reduce([part.forward_s + part.backward_s for part in batch.layers])
     each = each + 2.0 * (batch.p2p_s + batch.blocking_p2p_s)
     ramp = np.arange(batch.pp)[None, :] * each[:, None]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.specs import record_words as words
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.strategy import Recompute, Strategy
+from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from autodeploy.specs.record_reading import Diagnoses
@@ -136,11 +137,12 @@ def _said_by_features(found: dict[str, Any], features: list[str]) -> None:
     """
     named = set(features)
     chunks = found.get("vpp", 1)
-    if found.get("schedule", "1f1b") in {"1f1b", "interleaved"}:
-        if "dualpipev" in named:
-            found |= {"schedule": "dualpipev", "vpp": 2}
-        elif "adaptive_pipe" in named and found.get("ep", 1) != 1 and (chunks != 1 or found.get("pp", 1) == 1):
-            found["schedule"] = "adaptive_pipe"
+    if not kinds.schedule(found.get("schedule", kinds.plain(1).name)).pairs:
+        hides = found.get("ep", 1) != 1 and (chunks != 1 or found.get("pp", 1) == 1)
+        for kind in kinds.schedules():
+            if kind.pairs and kind.name in named and (kind.chunks is not None or hides):
+                found |= {"schedule": kind.name} | ({} if kind.chunks is None else {"vpp": kind.chunks})
+                break
     if "hierarchical_a2a" in named:
         found["moe_dispatcher"] = "hierarchical"
     for name, algo in (("ulysses", "ulysses"), ("ring", "ring"), ("hybrid_cp", "hybrid")):

@@ -8,8 +8,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
-from autodeploy.specs.strategy import CpAlgo, Dispatcher, Schedule
+from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
+from cost_models.schedule import SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,12 +22,7 @@ def _framework(value: Any) -> Any:
     """The name of a known framework; the complaint is that of a choice between fixed words."""
     if isinstance(value, str) and value in FRAMEWORKS:
         return value
-    raise PydanticKnownError("literal_error", {"expected": _either([repr(name) for name in FRAMEWORKS])})
-
-
-def _either(words: Sequence[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} or {last}"
+    raise PydanticKnownError("literal_error", {"expected": either([repr(name) for name in FRAMEWORKS])})
 
 
 Target = Annotated[
@@ -37,8 +33,8 @@ Switch = Literal["on", "off", "auto"]
 Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"]
 AxisValue = int | str
 # The axes whose values are words; those of the others are whole numbers.
-_WORDS: Final[dict[str, tuple[str, ...]]] = {
-    "schedule": get_args(Schedule),
+_WORDS: Final[dict[str, Sequence[str]]] = {
+    "schedule": SCHEDULES,
     "cp_algo": get_args(CpAlgo),
     "moe_dispatcher": get_args(Dispatcher),
 }

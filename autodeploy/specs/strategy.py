@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
+from cost_models.schedule import SCHEDULES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CpAlgo = Literal["ring", "ulysses", "hybrid"]
-Schedule = Literal["1f1b", "interleaved", "dualpipev", "dualpipe", "adaptive_pipe"]
+
+
+def _schedule(value: Any) -> Any:
+    """The name of a registered schedule; the complaint is that of a choice between fixed words."""
+    if isinstance(value, str) and value in SCHEDULES:
+        return value
+    raise PydanticKnownError("literal_error", {"expected": either([repr(name) for name in SCHEDULES])})
+
+
+def either(words: Sequence[str]) -> str:
+    """The words as a choice between them."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
+
+
+Schedule = Annotated[
+    str, BeforeValidator(_schedule), WithJsonSchema({"enum": list(SCHEDULES), "title": "Schedule", "type": "string"})
+]
 Dispatcher = Literal["alltoall", "alltoall_seq", "allgather", "hierarchical"]
 RecomputeModule = Literal[
     "core_attn",

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.schedule import SCHEDULES as SCHEDULES
+from cost_models.schedule import schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-SCHEDULES: tuple[str, ...] = ("1f1b", "interleaved", "dualpipev", "dualpipe", "adaptive_pipe")
-PAIRED: tuple[int, ...] = (2, 3, 4)  # schedules that run a forward against a backward pass
 CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
 DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")
 HYBRID_DEGREES: tuple[int, ...] = (2, 4, 8)  # of the Ulysses part of hybrid context parallelism
-CHOICES: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}
-_PAIRS = np.isin(np.arange(len(SCHEDULES)), PAIRED)
+CHOICES: Mapping[str, Sequence[str]] = {"schedule": SCHEDULES, "cp_algo": CP_ALGOS, "moe_dispatcher": DISPATCHERS}
+
+
+def of_schedules(attribute: str, schedule: Ints) -> npt.NDArray[Any]:
+    """An attribute of the schedules at places in the registry."""
+    return np.array([getattr(each, attribute) for each in schedules()])[schedule]
 
 
 def pairs(schedule: Ints) -> Bools:
     """Whether schedules run a forward against a backward pass."""
-    return np.asarray(_PAIRS[schedule])
+    return of_schedules("pairs", schedule)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from autodeploy.strategies.candidates import (
     CP_ALGOS,
     DISPATCHERS,
     HYBRID_DEGREES,
-    SCHEDULES,
     Bools,
     Candidates,
     Ints,
@@ -19,6 +18,7 @@ from autodeploy.strategies.candidates import (
     pairs,
 )
 from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, SHAPE_AXES, CandidateTree, Mode
+from cost_models.schedule import schedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -140,18 +140,18 @@ def grid_of(space: Space, *, world: int, global_batch: int, moe: bool) -> Grid:
     cut_of, shape_of = cut_of[order], shape_of.ravel()[order]
     ways = _ways(space)
     modes = {name: np.array([name == mode for mode in space.memory_modes]) for name in MODE_AXES}
-    pipelines = shapes[0][:, None] > 1
-    adaptive = ways["schedule"] == SCHEDULES.index("adaptive_pipe")
-    exists = np.where(ways["vpp"] > 1, pipelines, ~adaptive | ~pipelines)
-    return Grid(cuts, dict(zip(SHAPE_AXES, shapes, strict=True)), ways, modes, cut_of, shape_of, np.asarray(exists))
+    exists = np.zeros((shapes.shape[1], len(ways["vpp"])), dtype=np.bool_)
+    for way, (schedule, vpp) in enumerate(zip(ways["schedule"].tolist(), ways["vpp"].tolist(), strict=True)):
+        exists[:, way] = schedules()[schedule].exists_for(shapes[0], vpp)
+    return Grid(cuts, dict(zip(SHAPE_AXES, shapes, strict=True)), ways, modes, cut_of, shape_of, exists)
 
 
 def _ways(space: Space) -> Columns:
     """Schedules with the virtual stages they can have."""
     vpp, schedule = _product([space.vpp, space.schedule])
-    keep = np.ones(len(vpp), dtype=np.bool_)
-    for name, fits in (("1f1b", vpp == 1), ("interleaved", vpp > 1), ("dualpipev", vpp == 2)):
-        keep &= (schedule != SCHEDULES.index(name)) | fits
+    known = schedules()
+    ways = zip(schedule.tolist(), vpp.tolist(), strict=True)
+    keep = np.array([any(known[way].exists_for(pp, chunks) for pp in (1, 2)) for way, chunks in ways], dtype=np.bool_)
     return {"schedule": schedule[keep], "vpp": vpp[keep]}
 
 

@@ -11,17 +11,19 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.stack.expression import conjuncts, evaluate, names
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Bools, Candidates
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, Bools, Candidates
+from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, with_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Names of choices as rules write them; Python identifiers can't start with a digit.
-WORDS: dict[str, int] = {
-    **{("one_f_one_b" if name == "1f1b" else name): index for index, name in enumerate(SCHEDULES)},
-    **{name: index for index, name in enumerate(DISPATCHERS)},
-    **{f"{name}_cp": index for index, name in enumerate(CP_ALGOS)},
-}
+# Names of choices as rules write them.
+WORDS: Mapping[str, int] = Words(
+    {
+        **{name: index for index, name in enumerate(DISPATCHERS)},
+        **{f"{name}_cp": index for index, name in enumerate(CP_ALGOS)},
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,17 @@ class Rule:
 
     def mask(self, values: Mapping[str, Any]) -> Bools:
         """True where a candidate obeys the rule."""
+        values = with_columns(values, self._words())
         obeyed = np.asarray(evaluate(self.require, values), dtype=bool)
         if self.when:
             obeyed = obeyed | ~np.asarray(evaluate(self.when, values), dtype=bool)
         return obeyed
 
     def names(self) -> frozenset[str]:
-        """Axes and facts that the rule reads."""
+        """Axes and facts that the rule reads, also those that its columns of schedules follow from."""
+        return axes_behind(self._words())
+
+    def _words(self) -> frozenset[str]:
         return names(self.require) | (names(self.when) if self.when else frozenset())
 
     def parts(self) -> tuple[Rule, ...]:
@@ -79,7 +85,7 @@ class Verdict:
 
 def values_of(candidates: Candidates, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Everything a rule may name."""
-    return {**WORDS, **facts, **candidates.columns()}
+    return dict(with_columns({**WORDS, **facts, **candidates.columns()}, COLUMNS))
 
 
 def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verdict:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES
+from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS
+from cost_models.schedule import SCHEDULES, searched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,8 +59,6 @@ def default_space(
     cp = [c for c in divisors(world) if c == 1 or (seq_length >= c * least and seq_length % c == 0 and c <= 64)]
     ep = [e for e in divisors(model.n_routed_experts or 1) if e <= world]
     off = {name for name, switch in features.items() if switch == "off"}
-    schedules = [SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")]
-    schedules += [SCHEDULES.index(name) for name in ("adaptive_pipe", "dualpipev") if model.is_moe and name not in off]
     dispatchers = [DISPATCHERS.index("alltoall")]
     if model.is_moe:
         dispatchers += [DISPATCHERS.index("alltoall_seq"), DISPATCHERS.index("allgather")]
@@ -81,11 +80,20 @@ def default_space(
         ep=ep,
         micro_batch_size=[b for b in (1, 2, 4, 8, 16) if batch % b == 0],
         cp_algo=algos or [0],
-        schedule=schedules,
+        schedule=_schedules(model, off),
         moe_dispatcher=dispatchers,
         etp_modes=("whole", "as_tp") if model.is_moe else ("as_tp",),
         memory_modes=memory,
     )
+
+
+def _schedules(model: ModelSpec, off: set[str]) -> list[int]:
+    """Places of the schedules that are worth a search: those that pair passes hide expert communication, or nothing.
+
+    A schedule that is a feature too can be switched off by that.
+    """
+    worth = [each for each in searched() if (model.is_moe or not each.pairs) and each.name not in off]
+    return [SCHEDULES.index(each.name) for each in worth]
 
 
 def restrict(space: Space, search: SearchSpec) -> Space:

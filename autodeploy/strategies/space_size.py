@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.strategies.candidates import CP_ALGOS, HYBRID_DEGREES, SCHEDULES
+from autodeploy.strategies.candidates import CP_ALGOS, HYBRID_DEGREES
+from cost_models.schedule import schedules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +51,8 @@ def _dividing(values: Sequence[int], whole: int) -> list[int]:
 
 
 def _goes_with(schedule: int, vpp: int) -> bool:
-    """Whether the schedule can have so many virtual stages on more than one stage, as enumeration has it."""
-    name = SCHEDULES[schedule]
-    if name in {"1f1b", "interleaved", "dualpipev"}:
-        return {"1f1b": vpp == 1, "interleaved": vpp > 1, "dualpipev": vpp == 2}[name]
-    return True
+    """Whether the schedule can have so many virtual stages on one stage or on several, as enumeration has it."""
+    return any(schedules()[schedule].exists_for(pp, vpp) for pp in (1, 2))
 
 
 def _context_choices(algorithms: Sequence[int], cp: int) -> int:

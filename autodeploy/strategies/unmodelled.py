@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
+from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
-
-_EVALUATED_ONLY = ("dualpipe",)  # two copies of the parameters: estimated for comparison, never worth a search
 
 
 def refuse_unmodelled(spec: Spec) -> None:
@@ -30,7 +29,7 @@ def refuse_unmodelled(spec: Spec) -> None:
     for field in ("fix", "allow"):
         wanted = getattr(search, field).get("schedule", ())
         names = wanted if isinstance(wanted, tuple) else (wanted,)
-        unknown = [name for name in names if name in _EVALUATED_ONLY]
+        unknown = [name for name in names if not schedule(str(name)).searched]
         found.append(
             (
                 f"/search/{field}/schedule",

@@ -12,6 +12,7 @@ from autodeploy.exporters.flag_changes import flag_changes
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.what_if import Improvement, ImproveReport
 from autodeploy.what_if.neighbours import Neighbour, neighbours
+from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from autodeploy.checks.launch import Launch
@@ -104,7 +105,7 @@ def _keeps_layout(before: Plan, after: Plan) -> bool:
     first, second = before.strategy, after.strategy
     if any(getattr(first, name) != getattr(second, name) for name in SHARDED_BY):
         return False
-    folds = [s.schedule if s.schedule in {"dualpipev", "dualpipe"} else "" for s in (first, second)]
+    folds = [s.schedule if kinds.schedule(s.schedule).ends_meet else "" for s in (first, second)]
     if folds[0] != folds[1]:
         return False
     if OTHER_STATES & set(first.features) != OTHER_STATES & set(second.features):

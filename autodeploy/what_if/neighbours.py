@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.ablation.switches import active_features
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.strategy import Recompute
+from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +127,7 @@ def _degrees(launched: Strategy, plan: Plan, rules: LaunchRules) -> Iterator[Nei
             if axis == "tp":
                 fields["sequence_parallel"] = None if launched.sequence_parallel is None else value > 1
             if axis == "pp" and value == 1:
-                fields |= {"vpp": 1, "schedule": "1f1b"}
+                fields |= {"vpp": 1, "schedule": kinds.plain(1).name}
             if axis == "cp" and value == 1:
                 fields |= {"cp_algo": None, "ulysses_degree": None}
             yield Neighbour(f"{axis}:{value}", axis, _with(free, **fields), memory, places=True)
@@ -140,11 +141,11 @@ def _schedules(launched: Strategy, rules: LaunchRules) -> Iterator[Neighbour]:
     if launched.pp == 1:
         return
     memory = MEMORY_FEATURES & rules.features
-    ways: list[tuple[str, int]] = [("1f1b", 1), ("interleaved", 2), ("interleaved", 2 * launched.vpp)]
-    ways += [("interleaved", launched.vpp // 2)] if launched.vpp >= 4 else []
-    for name in ("adaptive_pipe", "dualpipev"):
-        if name in rules.features:
-            ways.append((name, max(2, launched.vpp) if name == "adaptive_pipe" else 2))
+    chunks = [1, 2, 2 * launched.vpp, *([launched.vpp // 2] if launched.vpp >= 4 else [])]
+    ways = [(kinds.plain(vpp).name, vpp) for vpp in chunks]
+    for kind in kinds.searched():
+        if kind.pairs and (kind.name in rules.features or kind.name not in FEATURES):
+            ways.append((kind.name, kind.chunks or max(kind.least_chunks, launched.vpp)))
     for schedule, vpp in dict.fromkeys(ways):
         if (schedule, vpp) == (launched.schedule, launched.vpp):
             continue

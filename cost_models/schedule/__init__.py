@@ -6,9 +6,10 @@ from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, pa
 from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
 from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
-from cost_models.schedule.kinds import SCHEDULES, Schedule, registered, schedule, schedules
+from cost_models.schedule.kinds import SCHEDULES, Schedule, plain, registered, schedule, schedules, searched
 from cost_models.schedule.orders import (
     OperationOrder,
+    chunks_in_words,
     group_size,
     operation_order,
     schedule_problem,
@@ -29,6 +30,7 @@ from cost_models.schedule.windows import (
 )
 
 __all__ = [
+    "SCHEDULES",
     "BackwardHalf",
     "ClosedForm",
     "ExpertExchange",
@@ -36,7 +38,6 @@ __all__ = [
     "Lanes",
     "OperationOrder",
     "PairTime",
-    "SCHEDULES",
     "Schedule",
     "SchedulePath",
     "Sends",
@@ -44,6 +45,7 @@ __all__ = [
     "Timeline",
     "bubble_fraction",
     "chunk_micro_batches",
+    "chunks_in_words",
     "closed_form_classes_s",
     "closed_form_s",
     "critical_path",
@@ -63,10 +65,12 @@ __all__ = [
     "pair_time",
     "paired_share",
     "parameter_copies",
+    "plain",
     "registered",
     "schedule",
     "schedule_problem",
     "schedules",
+    "searched",
     "simulate",
     "warm_up_slots",
 ]

@@ -83,12 +83,14 @@ def closed_form_s(
         hidden = np.einsum("npfb,pfb->np", hidden_pair_s, counts.astype(np.float64))
     sends = as_sends(p2p_s)
     edge = np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), (len(forward_s),))[:, None]
-    if how.order is not None:
+    if how.own_order:
         chunk_m = micro_batches // how.copies
         return _own_terms(order, chunk_m, hidden, forward_s, backward_s, edge, one_way=how.copies == 1).longest()
     if how.ends_meet:
         split = np.zeros_like(backward_s) if sends.split_s is None else np.broadcast_to(sends.split_s, backward_s.shape)
-        return _dual_terms(how.copies, forward_s, backward_s, split, micro_batches, hidden_pair_s, hidden, edge).longest()
+        return _dual_terms(
+            how.copies, forward_s, backward_s, split, micro_batches, hidden_pair_s, hidden, edge
+        ).longest()
     least = sends.least_s(len(forward_s))[:, None]
     work = micro_batches * (forward_s + backward_s).sum(axis=2) - hidden
     ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge

@@ -132,7 +132,7 @@ def in_flight_closed(
     `vpp_schedules.py`. DualPipeV: <= 2P + 1 chunks of L / 2P layers on every rank.
     """
     m, how = micro_batches, schedule(kind)
-    if how.order is not None:
+    if how.own_order:
         return of_stages(_most_held, kind, stage, pp, vpp, m)
     if how.alternates:
         return np.asarray(np.minimum(m, pp - stage))

@@ -1,9 +1,10 @@
 """Pipeline schedules as records: what a schedule is, as attributes; everything else asks those, never its name.
 
-Symbols: P = pp pipeline devices, V = vpp chunks a device, M micro batches. Where the parts of the model are follows from
-`folded` and `copies` (`placement`); which slots are fused from `pairs` and `extra_warm_up` (`orders`); what a device
-holds at its peak, how long a pipeline takes and how many pairs it runs from all of them (`in_flight`, `closed_forms`,
-`stage_classes`). A schedule with slots in another order brings an `order` of its own, and those are read from its graph.
+Symbols: P = pp pipeline devices, V = vpp chunks a device, M micro batches. Where the parts of the model are follows
+from `folded` and `copies` (`placement`); which slots are fused from `pairs` and `extra_warm_up` (`orders`); what a
+device holds at its peak, how long a pipeline takes and how many pairs it runs from all of them (`in_flight`,
+`closed_forms`, `stage_classes`). A schedule with slots in another order brings an `order` of its own, and those are
+read from its graph.
 
 The registry's order is part of every result: candidates hold a schedule as its place in it. What a library user
 registers comes after those that ship.
@@ -115,6 +116,11 @@ class Schedule:
         return self.folded or self.copies > 1
 
     @property
+    def own_order(self) -> bool:
+        """Whether its slots are in an order of its own, so that all is read from its graph."""
+        return self.order is not None
+
+    @property
     def alternates(self) -> bool:
         """Whether devices run one chunk and one micro batch ahead of each other, as 1F1B does."""
         return self.ahead_per_stage == 1 and self.order is None
@@ -123,6 +129,10 @@ class Schedule:
     def chunks(self) -> int | None:
         """Chunks of a device where there is no choice but one of several; None otherwise."""
         return self.least_chunks if self.least_chunks == self.most_chunks > 1 else None
+
+    def title_in(self, lang: str) -> str:
+        """The title in a language of the reports, "en" or "zh"."""
+        return self.title_zh if lang == "zh" and self.title_zh else self.title
 
     def has_chunks(self, vpp: Any) -> Any:
         """Whether a pipeline of several devices may have so many chunks a device."""
@@ -193,6 +203,16 @@ def schedule(name: str) -> Schedule:
         if each.name == name:
             return each
     raise ValueError(f"unknown schedule {name!r}; known: {', '.join(SCHEDULES)}")
+
+
+def searched() -> tuple[Schedule, ...]:
+    """Those that are worth a search: the ones without pairs first, then whole pipelines before folded ones."""
+    return tuple(sorted((each for each in _REGISTERED if each.searched), key=lambda each: (each.pairs, each.folded)))
+
+
+def plain(vpp: int) -> Schedule:
+    """The usual schedule of so many chunks a device: the first that pairs nothing."""
+    return next(each for each in _REGISTERED if not each.pairs and each.has_chunks(vpp))
 
 
 @contextmanager

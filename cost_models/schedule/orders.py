@@ -139,7 +139,7 @@ def schedule_problem(kind: str, pp: int, vpp: int, micro_batches: int) -> str | 
     if how.most_chunks < MOST_CHUNKS and not how.has_chunks(vpp):
         other = f"; use {how.other_chunks}" if how.other_chunks else ""
         return f"{kind} has {chunks_in_words(how)} a device, not {vpp}{other}"
-    if how.order is not None:
+    if how.own_order:
         return how.problem(pp, vpp, micro_batches)
     if how.folded and micro_batches < 2 * pp - 1:
         return f"{kind} needs at least 2 pp - 1 = {2 * pp - 1} micro batches, not {micro_batches}"

@@ -88,7 +88,7 @@ def closed_form_classes_s(
     edge = np.asarray(p2p_s, dtype=np.float64)
     least = edge if covered_p2p_s is None else np.asarray(covered_p2p_s, dtype=np.float64)
     how = schedule(kind)
-    if how.order is not None:
+    if how.own_order:
         return _own_classes(kind, stages, pp, vpp, micro_batches, edge)
     if how.ends_meet:
         if how.copies > 1:
@@ -141,7 +141,7 @@ def in_step_s(
     stages are equal.
     """
     how = schedule(kind)
-    interleaved = (pp > 1) & ((vpp > 1) | (how.order is not None)) & (not how.ends_meet or how.order is not None)
+    interleaved = (pp > 1) & ((vpp > 1) | how.own_order) & (not how.ends_meet or how.own_order)
     if not np.any(interleaved):
         return np.zeros(len(stages.forward_s))
     several = pp > 2
@@ -154,7 +154,7 @@ def in_step_s(
         first[:, FIRST] - of_reference(first), 0.0
     )
     whole = of_reference(stages.forward_s + stages.backward_s)
-    if how.order is None:
+    if not how.own_order:
         time = micro_batches * (whole + excess) + (pp - 1) * whole / vpp
     else:
         time = micro_batches * whole + of_stages(idle_stages, kind, np.zeros_like(pp), pp, vpp, micro_batches) * whole
@@ -175,7 +175,7 @@ def fused_pairs(
     how = schedule(kind)
     if not how.pairs:
         return np.zeros_like(stage)
-    if how.order is not None:
+    if how.own_order:
         return of_stages(paired_slots, kind, stage, pp, vpp, micro_batches)
     if not how.ends_meet:
         pairs = np.maximum(micro_batches * vpp - forwards_ahead(kind, stage, pp, vpp, micro_batches, size), 0)
@@ -196,9 +196,9 @@ def _dual_pairs(stage: Counts, pp: Counts, micro_batches: Counts) -> Counts:
 def _own_classes(
     kind: str, stages: StageClasses, pp: Counts, vpp: Counts, micro_batches: Counts, edge: Floats
 ) -> ClosedForm:
-    """Work and ramp of stages 0, 1, P - 2 and P - 1, with the pairs of the graph: of any order. Estimates add its idling.
+    """Work and ramp of stages 0, 1, P - 2 and P - 1, with the pairs of the graph, whatever the order.
 
-    The way back counts nothing: weight gradients may run after it.
+    Estimates add its idling. The way back counts nothing: weight gradients may run after it.
     """
     own = stages.forward_s + stages.backward_s
     before = stages.first_forward_s + np.reshape(edge, (-1, 1))

@@ -16,6 +16,7 @@ from autodeploy.stack.expression import evaluate, names
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import facts_of
 from autodeploy.strategies.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
+from autodeploy.strategies.schedule_columns import COLUMNS
 
 RULES = {rule.name: rule for rule in load_rules()}
 TARGETS = ("mindspeed-llm", "megatron", "mindformers")
@@ -114,7 +115,7 @@ def test_every_rule_has_a_text_a_source_and_known_targets(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_rule_names_only_known_names(rule: Rule) -> None:
-    known = {*WORDS, *facts(), *(f.name for f in fields(Candidates))}
+    known = {*WORDS, *COLUMNS, *facts(), *(f.name for f in fields(Candidates))}
     assert names(rule.require) <= known
     if rule.when:
         assert names(rule.when) <= known
@@ -245,6 +246,7 @@ def test_launch_rule_binds_its_target_only(target: str, name: str, axes: dict[st
 
 def test_no_word_of_the_rules_is_also_an_axis_or_a_fact() -> None:
     assert not set(WORDS) & {f.name for f in fields(Candidates)}
+    assert not COLUMNS & {*WORDS, *facts(), *(f.name for f in fields(Candidates))}
     assert not set(WORDS) & set(facts())
 
 

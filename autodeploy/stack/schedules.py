@@ -1,0 +1,53 @@
+"""Pipeline schedules as launches see them: the records of `cost_models`, and the flags that ask a framework for each.
+
+A schedule that is a feature too has its flags in the feature's record. A release launches a schedule where it registers
+all flags of one of its variants.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from autodeploy.stack.features import FEATURES, Variant
+from cost_models.schedule.kinds import SCHEDULES, Schedule, schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.stack.features import Stack
+
+__all__ = ["SCHEDULES", "Schedule", "launched", "schedule", "variant_of", "variants_of"]
+
+_BY_PLACEMENT: Final = tuple(Variant(component, by="placement") for component in ("megatron", "mindformers"))
+_LAUNCHES: Final[dict[str, tuple[Variant, ...]]] = {"1f1b": _BY_PLACEMENT, "interleaved": _BY_PLACEMENT}
+
+
+def variants_of(name: str) -> tuple[Variant, ...]:
+    """How components launch the schedule of that name; nothing where no public release does."""
+    if name in _LAUNCHES:
+        return _LAUNCHES[name]
+    return FEATURES[name].launch if name in FEATURES else ()
+
+
+def variant_of(name: str, stack: Stack) -> Variant | None:
+    """How a release launches the schedule; None where it can't."""
+    return next((each for each in variants_of(name) if each.fits(stack)), None)
+
+
+@contextmanager
+def launched(name: str, *variants: Variant) -> Iterator[None]:
+    """Knows how a registered schedule is launched, as long as the context lasts.
+
+    Raises
+    ------
+    ValueError
+        where that is known already.
+    """
+    if variants_of(name):
+        raise ValueError(f"how schedule {name} is launched is known already")
+    _LAUNCHES[name] = variants
+    try:
+        yield
+    finally:
+        del _LAUNCHES[name]

@@ -1,0 +1,81 @@
+"""What rules may read of a schedule beside its name: its attributes, as columns that follow from axes of candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from autodeploy.strategies.candidates import of_schedules
+from cost_models.schedule import schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_ATTRIBUTES: Final = {
+    "paired": "pairs",
+    "folded": "folded",
+    "copies": "copies",
+    "least_chunks": "least_chunks",
+    "most_chunks": "most_chunks",
+    "one_stage": "one_stage",
+}
+
+
+def _least_micro_batches(schedule: Any, pp: Any) -> Any:
+    schedule, pp = np.broadcast_arrays(schedule, pp)
+    found = np.ones(schedule.shape, dtype=np.int64)
+    for place, each in enumerate(schedules()):
+        mine = schedule == place
+        if mine.any():
+            found = np.where(mine, each.least_micro_batches(pp), found)
+    return found
+
+
+# Name of each column -> the axes that it follows from, and how.
+_COLUMNS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
+    **{
+        name: (("schedule",), lambda schedule, attribute=attribute: of_schedules(attribute, schedule))
+        for name, attribute in _ATTRIBUTES.items()
+    },
+    "least_micro_batches": (("schedule", "pp"), _least_micro_batches),
+}
+COLUMNS: Final = frozenset(_COLUMNS)
+
+
+def axes_behind(names: Iterable[str]) -> frozenset[str]:
+    """The names with the axes that columns of schedules follow from in the columns' place."""
+    read: set[str] = set()
+    for name in names:
+        read |= set(_COLUMNS[name][0]) if name in _COLUMNS else {name}
+    return frozenset(read)
+
+
+def with_columns(values: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """The values with those columns of schedules that are named and not there yet."""
+    wanted = [name for name in names if name in _COLUMNS and name not in values]
+    if not wanted:
+        return values
+    found = dict(values)
+    for name in wanted:
+        axes, column = _COLUMNS[name]
+        found[name] = column(*(values[axis] for axis in axes))
+    return found
+
+
+class Words(Mapping[str, int]):
+    """Names of choices as rules write them, with their places: the schedules that are registered, and others."""
+
+    def __init__(self, others: Mapping[str, int]) -> None:
+        self._others = others
+
+    def __getitem__(self, word: str) -> int:
+        found = {each.word or each.name: place for place, each in enumerate(schedules())}
+        return found[word] if word in found else self._others[word]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*(each.word or each.name for each in schedules()), *self._others))
+
+    def __len__(self) -> int:
+        return len(schedules()) + len(self._others)
