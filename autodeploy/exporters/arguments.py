@@ -1,11 +1,15 @@
-"""Launch arguments as data: blocks of flags with values, checked against the flag table as they are added."""
+"""Launch arguments as data: blocks of flags with values, checked against the release's parser as they are added."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from autodeploy.exporters.flag_table import launch_flags
+from autodeploy.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from autodeploy.stack.releases import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,30 +24,39 @@ Value = str | int | float | ShellVariable
 
 @dataclass(slots=True)
 class LaunchArguments:
-    """Arguments of one launch, in named blocks, and notes on what no flag can say."""
+    """Arguments of one launch of a release, in named blocks, and notes on what no flag can say."""
 
-    target: str
+    release: Release
     blocks: dict[str, list[tuple[str, tuple[Value, ...]]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, block: str, flag: str, *values: Value) -> None:
-        """Adds a flag once; a flag that the target does not have is a mistake of the exporter.
-
-        Raises
-        ------
-        KeyError
-            when the flag is not in the table for this target.
-        """
-        if flag not in launch_flags(self.target) and not self.knows(flag):
-            raise KeyError(f"{flag} is not in the flag table for {self.target}")
-        if not self.has(flag):
-            self.blocks.setdefault(block, []).append((flag, values))
+    @property
+    def target(self) -> str:
+        """The framework."""
+        return self.release.framework
 
     def knows(self, flag: str, value: str | None = None) -> bool:
         """Whether the release's parser has the flag, with that value."""
-        from autodeploy.stack.releases import release_of
+        return self.release.registers(flag, value)
 
-        return release_of(self.target, "huawei").registers(flag, value)
+    def add(self, block: str, flag: str, *values: Value) -> None:
+        """Adds a flag once.
+
+        Raises
+        ------
+        UnsupportedError
+            when the release's parser does not have the flag, or refuses the values.
+        """
+        known = self.release.flags.get(flag)
+        fault = f"it has no {flag}" if known is None else known.fault([_plain(value) for value in values])
+        if fault is not None:
+            raise UnsupportedError(
+                f"{self.release.title} can't launch this plan: {fault}",
+                path="/to",
+                hint=f"plan with search.target: {self.target} and search.target_release: {self.release.name}",
+            )
+        if not self.has(flag):
+            self.blocks.setdefault(block, []).append((flag, values))
 
     def variables(self) -> set[str]:
         """Names of the script's variables that some flag takes its value from."""
@@ -79,9 +92,14 @@ class LaunchArguments:
 def shell_value(value: Value) -> str:
     """The value as one word of a shell command."""
     if isinstance(value, ShellVariable):
-        return f'"${{{value.name}}}"'
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return shlex.quote(text)
+        return f'"{_plain(value)}"'
+    return shlex.quote(_plain(value))
+
+
+def _plain(value: Value) -> str:
+    if isinstance(value, ShellVariable):
+        return f"${{{value.name}}}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def shell_array(name: str, lines: list[tuple[str, tuple[Value, ...]]]) -> str:

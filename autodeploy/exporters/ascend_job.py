@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import Artefact, provenance_line
-from autodeploy.exporters.launch_script import asked_for, profile_of
+from autodeploy.exporters.launch_script import asked_for
 from autodeploy.exporters.mindspeed_llm import export as launch_script
+from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.specs.spec import Spec
 from hardware_profiles import list_profiles, load_profile

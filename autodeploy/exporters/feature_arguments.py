@@ -107,11 +107,13 @@ def features_without_flags(strategy: Strategy, target: str) -> list[str]:
 
 def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool) -> None:
     """Flags of every feature of the plan; a feature without one becomes a note, never silence."""
-    mindspeed = arguments.target == "mindspeed-llm"
+    mindspeed = arguments.release.has("mindspeed")
     table = BOTH | (MINDSPEED if mindspeed else {})
     reasons = NO_FLAG | ({} if mindspeed else NO_FLAG_IN_MEGATRON)
     for name in strategy.features:
-        if name in table:
+        if name in table and not all(arguments.knows(flag) for _, flag, _ in table[name]):
+            arguments.note(f"{name} has no flag in this framework")
+        elif name in table:
             for block, flag, values in table[name]:
                 if is_moe or block != MOE:
                     arguments.add(block, flag, *values)

@@ -11,6 +11,7 @@ from autodeploy.exporters.layer_placement import placement
 from autodeploy.exporters.memory_arguments import add_recompute, add_swap
 from autodeploy.exporters.model_arguments import add_experts, add_model, add_training
 from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag, extends_ep
+from autodeploy.exporters.target_release import release_of_spec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
 
@@ -53,7 +54,7 @@ def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
 
 def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     """As `launch_of`, for a plan that stands in no PlanSet."""
-    strategy, arguments = plan.strategy, LaunchArguments(target)
+    strategy, arguments = plan.strategy, LaunchArguments(release_of_spec(spec, target))
     placed = placement(plan, spec.model.num_hidden_layers)
     note_doubts(arguments, spec)
     note_other_target(arguments, spec)
@@ -88,7 +89,7 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
 def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     """The plan as a launch of a framework that is configured by a file: no flags, notes to be added."""
     spec = Spec.model_validate(plan_set.search.spec)
-    arguments = LaunchArguments(target)
+    arguments = LaunchArguments(release_of_spec(spec, target))
     note_doubts(arguments, spec)
     note_other_target(arguments, spec)
     return Launch(spec, plan, arguments, {}, _ranks(plan.strategy, plan))

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
 from autodeploy.exporters.feature_arguments import features_without_flags
-from autodeploy.exporters.flag_table import environment_variables
 from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS
+from autodeploy.exporters.settings_table import environment_variables
+from autodeploy.exporters.target_release import profile_of
 from autodeploy.stack.expression import evaluate
-from hardware_profiles import ProfileError, load_profile
 
 if TYPE_CHECKING:
     from autodeploy.exporters.launch_arguments import Launch
     from autodeploy.specs.planset import PlanSet
-    from autodeploy.specs.spec import Spec
-    from hardware_profiles import Profile
 
 REQUIRED = (
     ("DATA_PATH", "prefix of the preprocessed data set"),
@@ -107,23 +105,10 @@ def mark(launch: Launch) -> list[str]:
     values: dict[str, str | None] = {}
     if all(_MARKABLE.fullmatch(name) for name in (cluster.profile, cluster.device or "-")):
         values = {"cluster": cluster.profile, "device": cluster.device, "num_npus": str(launch.plan.num_npus_used)}
+    values["release"] = launch.arguments.release.name
     values["features"] = "+".join(features_without_flags(launch.plan.strategy, launch.arguments.target))
     given = [f"{name}={value}" for name, value in values.items() if value]
     return ["# autodeploy: " + " ".join(given)] if given else []
-
-
-def profile_of(spec: Spec) -> Profile | None:
-    """The spec's hardware profile; None where it can't be found any more."""
-    try:
-        return load_profile(spec.cluster.profile)
-    except ProfileError:
-        return None
-
-
-def is_ascend(spec: Spec) -> bool:
-    """Whether the plan is for Ascend devices."""
-    profile = profile_of(spec)
-    return profile is None or profile.vendor == "huawei"
 
 
 def environment(launch: Launch) -> dict[str, str]:

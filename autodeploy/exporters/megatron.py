@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.exporters.arguments import ShellVariable
 from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.launch_arguments import launch_of
-from autodeploy.exporters.launch_script import add_run_arguments, flags_text, is_ascend, script_text
+from autodeploy.exporters.launch_script import add_run_arguments, flags_text, script_text
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -23,7 +23,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
         ("--tokenizer-model", ShellVariable("TOKENIZER_PATH")),
     )
     add_run_arguments(launch, tokenizer)
-    adapts = is_ascend(launch.spec)
+    adapts = launch.arguments.release.has("mindspeed")
     text = script_text(plan_set, launch, directory="Megatron-LM", adapts=adapts)
     return Artefact(text, SHELL, f"megatron_{plan.plan_id}.sh", tuple(launch.arguments.notes))
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import Artefact, provenance_line
-from autodeploy.exporters.flag_table import configuration_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.launch_script import mark
 from autodeploy.exporters.layer_placement import Placement, placement
 from autodeploy.exporters.memory_arguments import by_stage
 from autodeploy.exporters.mindformers_model import model_config
+from autodeploy.exporters.settings_table import platform_keys
 from autodeploy.exporters.yaml_text import yaml_text
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The YAML; what MindFormers can't say is in its comments."""
     launch = plain_launch(plan_set, plan, "mindformers")
     document = configuration(launch)
-    unknown = sorted(set(_paths(document)) - configuration_keys().keys())
+    unknown = sorted(set(_paths(document)) - launch.arguments.release.keys.keys() - platform_keys().keys())
     if unknown:
-        raise KeyError(f"{unknown} are not in the flag table")
+        raise UnsupportedError(f"{launch.arguments.release.title} has no key {unknown[0]}", path="/to")
     comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
     comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks."]
     comments += [f"Note: {note}" for note in launch.arguments.notes]

@@ -88,7 +88,7 @@ def _experts(launch: Launch) -> dict[str, Any]:
     if model.n_group is not None and model.topk_group is not None:
         found |= {"n_group": model.n_group, "topk_group": model.topk_group}
     if strategy.moe_dispatcher == "hierarchical":
-        from autodeploy.exporters.launch_script import profile_of
+        from autodeploy.exporters.target_release import profile_of
 
         profile = profile_of(launch.spec)
         found["npu_nums_per_device"] = min(strategy.ep, profile.ranks_per_node if profile else 8)

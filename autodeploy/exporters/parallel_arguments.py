@@ -88,7 +88,7 @@ def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches:
     if schedule == "dualpipev":
         arguments.add("SCHEDULE_ARGS", "--schedules-method", "dualpipev")
     if schedule in {"adaptive_pipe", "dualpipev"} and strategy.ep > 1:
-        if mindspeed:
+        if arguments.knows("--moe-fb-overlap"):
             arguments.add("SCHEDULE_ARGS", "--moe-fb-overlap")
         elif schedule == "adaptive_pipe":
             arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
@@ -173,9 +173,10 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
             arguments.note(f"Megatron-LM has no {dispatcher} dispatcher: alltoall is written instead")
         arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
         return
-    if dispatcher == "hierarchical":
-        arguments.add(block, "--moe-hierarchical-alltoallv")
+    if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):
         arguments.note("--moe-hierarchical-alltoallv exists in MindSpeed 2.0.0_core_r0.8.0 only, not in later releases")
+    elif dispatcher == "hierarchical":
+        arguments.add(block, "--moe-hierarchical-alltoallv")
     seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
     arguments.add(block, "--moe-token-dispatcher-type", "alltoall_seq" if seq else dispatcher)
     if extends_ep(strategy):

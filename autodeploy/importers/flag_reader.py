@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from autodeploy.errors import SpecError
-from autodeploy.exporters.flag_table import flag_table
 from autodeploy.importers.diagnostics import DiagnosticsLog
+from autodeploy.importers.known_flags import idle_reason, known_flags
 from autodeploy.importers.unmodelled_flags import unmodelled_reason
 
 if TYPE_CHECKING:
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 NOT_IN_TABLE = "not in the flag table: kept as it is"
 LARGEST = 10**12
-REASONS = {
-    "recipe": "the recipe of the training: no effect on time or memory that is modelled",
-    "output": "logging and checkpoints: not part of a step",
-    "data": "data and tokenizer: not part of a step",
-    "launch": "the launcher's business",
-    "host": "the host's business",
-    "environment": "read, no field of a spec",
-}
 
 
 class FlagReader:
@@ -113,19 +105,18 @@ class FlagReader:
                 self.log.ignore(given.place, _shown(given), reason)
 
     def note_rest(self) -> tuple[GivenFlag, ...]:
-        """Says of every flag not read why; returns those that the flag table doesn't know."""
-        table = {entry.name: entry for entry in flag_table()}
+        """Says of every flag not read why; returns those that no release registers."""
+        known = known_flags()
         kept = []
         for name, given in self.script.flags.items():
             reason = unmodelled_reason(name, given.text)
             if reason is not None:
                 self.log.unmodelled(given.place, _shown(given), reason)
-            if name in self._read or (reason is not None and name in table):
+            if name in self._read or (reason is not None and name in known):
                 continue
-            entry = table.get(name)
-            if entry is None:
+            if name not in known:
                 kept.append(given)
-            reason = NOT_IN_TABLE if entry is None else REASONS.get(entry.feature, "understood, not modelled")
+            reason = idle_reason(name) if name in known else NOT_IN_TABLE
             self.log.ignore(given.place, _shown(given), reason)
         for given in self.script.repeated:
             last = self.script.flags[given.name]

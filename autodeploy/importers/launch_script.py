@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
-from autodeploy.exporters.flag_table import environment_variables, launch_flags
+from autodeploy.exporters.settings_table import environment_variables
+from autodeploy.importers.known_flags import known_flags
 from autodeploy.importers.other_trainings import refuse_program
 from autodeploy.importers.shell_follow import Followed, follow
 from autodeploy.importers.shell_values import Run, Value, WordBuilder
@@ -103,7 +104,7 @@ def read_launch_script(text: str, variables: Mapping[str, str] | None = None) ->
 
 def _training_words(followed: Followed) -> tuple[list[Value], str]:
     """The command with most flags of the table; without a launch, the flags that the script's variables hold."""
-    known = launch_flags("mindspeed-llm").keys() | launch_flags("megatron").keys()
+    known = known_flags()
 
     def understood(words: Sequence[Value]) -> int:
         return sum(word.text in known for word in words)

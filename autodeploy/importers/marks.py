@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.specs.features import FEATURES
+from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import DiagnosticsLog
+    from autodeploy.stack.releases import Release
 
 _MARK = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)
 _PLAN = re.compile(r"^#.*\bplan (p_[a-z2-7]{8})\b", re.MULTILINE)
@@ -45,6 +47,12 @@ def plan_id_of(text: str) -> str | None:
     """The id of the plan that the file was exported from, as its first comment names it."""
     found = _PLAN.search(text)
     return found[1] if found else None
+
+
+def release_of_marks(text: str) -> Release | None:
+    """The release that the same line names, `release=NAME`; None where it names none that is known."""
+    name = _marks(text).get("release")
+    return next((release for release in releases() if release.name == name), None)
 
 
 def _marked_features(text: str) -> list[str]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.exporters.flag_table import launch_flags
 from autodeploy.importers.flag_reader import FlagReader
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
+from autodeploy.importers.known_flags import framework_of_flags
 from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.importers.marks import plan_id_of, take_marks
+from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_strategy import read_strategy
 from autodeploy.importers.other_trainings import refuse_other_training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from autodeploy.importers.launch_script import LaunchScript
 
 
 def import_launch_script(
@@ -45,8 +43,12 @@ def import_launch_script(
     ranks = _ranks(reader, strategy)
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
     take_marks(text, document, strategy, reader.log)
-    target = "mindspeed-llm" if _is_mindspeed(script) else "megatron"
-    document |= {"search": {"target": target}, "strategy": strategy}
+    release = release_of_marks(text)
+    target = release.framework if release is not None else framework_of_flags(script.flags)
+    search = {"target": target}
+    if release is not None and not release.is_default:
+        search["target_release"] = release.name
+    document |= {"search": search, "strategy": strategy}
     for variable, value in script.environment.items():
         if variable != "CPU_AFFINITY_CONF" or value[:1] == "0":
             reader.log.ignore(variable, value, "read, no field of a spec")
@@ -62,12 +64,6 @@ def import_launch_script(
         plan_id=plan_id_of(text),
         flags={flag.name: flag.text for flag in script.flags.values()},
     )
-
-
-def _is_mindspeed(script: LaunchScript) -> bool:
-    """Whether it has a flag that Megatron-LM alone does not understand."""
-    own = launch_flags("mindspeed-llm").keys() - launch_flags("megatron").keys()
-    return bool(script.flags.keys() & own)
 
 
 def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from autodeploy.errors import SpecError
-from autodeploy.exporters.flag_table import configuration_keys
+from autodeploy.exporters.settings_table import platform_keys
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader, pointer_of
 from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.mindformers_model import read_model
 from autodeploy.importers.mindformers_strategy import read_strategy
 from autodeploy.importers.other_trainings import DPO, refused
+from autodeploy.stack.releases import releases
 
 REASONS = {
     **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed"), "the recipe of the training"),
@@ -71,7 +72,8 @@ def import_mindformers(
     spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
     ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
     reader.log.take("/parallel_config", "/cluster/num_npus", ranks, "product of the degrees")
-    understood = dict.fromkeys(configuration_keys(), "understood, not modelled")
+    known = {key for release in releases() for key in release.keys} | platform_keys().keys()
+    understood = dict.fromkeys(known, "understood, not modelled")
     kept = reader.note_rest(REASONS | understood, "not in the flag table: kept as it is")
     return Imported(
         "mindformers-yaml",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
+from autodeploy.stack.releases import Release, release_of, releases
 from cost_models.schedule import SCHEDULES
 
 if TYPE_CHECKING:
@@ -66,6 +67,19 @@ class SearchSpec(Document):
 
     objective: Objective = "step_time"
     target: Target = DEFAULT
+    target_release: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=100,
+                description="release of the target that plans and scripts are for; absent: the target's default",
+                examples=["mindspeed-llm-26.0.0"],
+                exclude_if=lambda value: value is None,
+            ),
+        ]
+        | None
+    ) = None
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
     distinct: Annotated[
         Literal["strategies", "placements"],
@@ -102,6 +116,34 @@ class SearchSpec(Document):
     @classmethod
     def _listed_values_exist(cls, axes: dict[Axis, tuple[AxisValue, ...]]) -> dict[Axis, tuple[AxisValue, ...]]:
         return {axis: tuple(_axis_value(axis, value) for value in values) for axis, values in axes.items()}
+
+    @field_validator("target_release")
+    @classmethod
+    def _release_is_of_target(cls, name: str | None, info: ValidationInfo) -> str | None:
+        target = info.data.get("target")
+        there = [release.name for release in releases() if release.framework == target]
+        if name is not None and target is not None and name not in there:
+            known = f"one of {', '.join(there)}" if there else "leave it out"
+            raise ValueError(f"{target} has no release {name!r} | {known}")
+        return name
+
+    def release(self, vendor: str | None, framework: str | None = None) -> Release | None:
+        """The release that a plan on this vendor's chips is for; None where no framework is meant.
+
+        Parameters
+        ----------
+        vendor : None where it isn't known.
+        framework : another one than the target, for a plan that is exported to it: its default release.
+
+        Raises
+        ------
+        SpecError
+            when the release does not run on these chips.
+        """
+        target = framework or self.target
+        if all(release.framework != target for release in releases()):
+            return None
+        return release_of(target, vendor, self.target_release if target == self.target else None)
 
 
 # A search for one good plan, not for its proof: raising bounds takes longer than finding plans. Nothing is faster by

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ class Component:
         return self.commit[:8]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Release:
     """Commits of a framework's repositories that run together.
 
@@ -56,19 +56,19 @@ class Release:
     vendors: tuple[str, ...] | None
     components: Mapping[str, Component]
     is_default: bool = False
-    table: Mapping[str, RegisteredFlag] | None = field(default=None, compare=False, repr=False)
+    table: Mapping[str, RegisteredFlag] | None = field(default=None, repr=False)
 
     @property
     def registered(self) -> Mapping[str, RegisteredFlag]:
         """Flags and keys, by name."""
         return self.table if self.table is not None else flag_table(self.name)
 
-    @property
+    @cached_property
     def flags(self) -> Mapping[str, RegisteredFlag]:
         """Flags of its command line; empty where a file configures it."""
         return {name: flag for name, flag in self.registered.items() if name.startswith("--")}
 
-    @property
+    @cached_property
     def keys(self) -> Mapping[str, RegisteredFlag]:
         """Keys of its configuration file, by dotted path; empty where flags configure it."""
         return {name: key for name, key in self.registered.items() if not name.startswith("--")}
@@ -88,9 +88,9 @@ class Release:
         component = self.components[known.registered_in]
         return f"{component.repository}@{component.short}:{known.source}"
 
-    def runs_on(self, vendor: str) -> bool:
-        """Whether it runs on chips of that vendor."""
-        return self.vendors is None or vendor.lower() in self.vendors
+    def runs_on(self, vendor: str | None) -> bool:
+        """Whether it runs on chips of that vendor; where that isn't known, it may."""
+        return self.vendors is None or vendor is None or vendor.lower() in self.vendors
 
 
 @cache
@@ -148,11 +148,12 @@ def release_named(name: str) -> Release:
     )
 
 
-def release_of(framework: str, vendor: str, name: str | None = None) -> Release:
+def release_of(framework: str, vendor: str | None, name: str | None = None) -> Release:
     """The release that a framework means on a vendor's chips.
 
     Parameters
     ----------
+    vendor : None where it isn't known: the first default is meant.
     name : of the release; None: the framework's default there.
 
     Raises

@@ -124,7 +124,7 @@ def cases(draw, target):
     dropped |= set() if "kv_lora_rank" in model else {"rect_fa"}  # keys and values of other models have one width
     algorithm = draw(st.sampled_from(["ring", "ulysses", *(["hybrid"] if cp == 4 else [])])) if cp > 1 else None
     dispatchers = ["alltoall", "allgather"]
-    dispatchers += ["alltoall_seq", "hierarchical"] if target == "mindspeed-llm" and not paired else []
+    dispatchers += ["alltoall_seq"] if target == "mindspeed-llm" and not paired else []
     dispatchers += ["hierarchical"] if target == "mindformers" else []
     strategy = Strategy(
         tp=tp,

@@ -14,11 +14,12 @@ from ruamel.yaml import YAML
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.exporters import FORMATS, export
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable, shell_array
-from autodeploy.exporters.flag_table import configuration_keys, flag_table, launch_flags
 from autodeploy.exporters.html_report import render_html
 from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
+from autodeploy.exporters.settings_table import settings_table
 from autodeploy.specs.planset import PARTS, PlanSet
 from autodeploy.specs.spec import Spec
+from autodeploy.stack.releases import release_named
 from tests import factories, quick_planner
 
 
@@ -144,23 +145,29 @@ def test_mindformers_refuses_a_schedule_it_does_not_have():
         exported(plan_set, plan_set.plans[0], "mindformers")
 
 
-def test_every_flag_has_its_source():
-    entries = flag_table()
-    assert len(entries) > 200
-    assert len({(entry.kind, entry.name) for entry in entries}) == len(entries)
-    assert {entry.kind for entry in entries} == {"flag", "env", "yaml"}
+def test_every_setting_has_its_source():
+    entries = settings_table()
+    assert len({entry.name for entry in entries}) == len(entries)
+    assert {entry.kind for entry in entries} == {"env", "yaml"}
     for entry in entries:
         assert re.match(r"[\w-]+/[\w-]+@[\w.]+( \(and [\w.]+\))?:\S", entry.source), entry
-        if entry.kind == "flag":
-            assert re.fullmatch(r"--[a-z0-9-]+", entry.name)
-    assert {"--moe-fb-overlap", "--num-layers"} <= launch_flags("mindspeed-llm").keys()
-    assert "--moe-fb-overlap" not in launch_flags("megatron")
-    assert "parallel_config.pipeline_stage" in configuration_keys()
 
 
-def test_a_flag_outside_the_table_is_refused():
-    with pytest.raises(KeyError, match="--make-it-fast"):
-        LaunchArguments("megatron").add("GPT_ARGS", "--make-it-fast")
+@pytest.mark.parametrize(
+    ("flag", "values", "fault"),
+    [
+        ("--make-it-fast", (), "it has no --make-it-fast"),
+        ("--balanced-moe-experts", (), "it has no --balanced-moe-experts"),
+        ("--swiglu", (1,), "--swiglu takes no value"),
+        ("--num-layers", ("many",), "--num-layers takes a whole number, not 'many'"),
+        ("--moe-token-dispatcher-type", ("hierarchical",), "--moe-token-dispatcher-type has no value 'hierarchical'"),
+    ],
+)
+def test_what_the_release_does_not_accept_is_refused(flag, values, fault):
+    arguments = LaunchArguments(release_named("mindspeed-llm-master"))
+    with pytest.raises(UnsupportedError, match=fault):
+        arguments.add("GPT_ARGS", flag, *values)
+    assert arguments.flags() == []
 
 
 def test_values_are_quoted_for_the_shell():

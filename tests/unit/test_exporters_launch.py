@@ -10,12 +10,13 @@ import pytest
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters import export
-from autodeploy.exporters.flag_table import environment_variables, launch_flags
 from autodeploy.exporters.parallel_arguments import micro_batch_group
 from autodeploy.exporters.registry import formats_of
+from autodeploy.exporters.settings_table import environment_variables
 from autodeploy.importers.import_document import import_document
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
+from autodeploy.stack.releases import release_of
 from cost_models.schedule import group_size
 from tests import factories
 
@@ -100,8 +101,10 @@ def test_every_flag_is_in_the_table_and_bash_can_read_it(rank, target):
         return
     text = export(plan_set, plan_set.plans[rank - 1], target).text
     flags = re.findall(r"^    (--[a-z0-9_-]+)", text, re.MULTILINE)
+    release = release_of(target, "huawei")
+    assert f"release={release.name}" in text
     assert len(flags) > 40
-    assert [flag for flag in flags if flag not in launch_flags(target).keys() | TORCHRUN] == []
+    assert [flag for flag in flags if flag not in release.flags.keys() | TORCHRUN] == []
     assert [
         name for name in re.findall(r"^export (\w+)=", text, re.MULTILINE) if name not in environment_variables()
     ] == []
@@ -318,11 +321,20 @@ def test_context_parallel(script):
     assert "--hierarchical-context-parallel-sizes 2 2" in text
 
 
-def test_megatron_says_adaptive_pipe_in_its_own_words():
-    text = export(*a_plan(), "megatron").text
-    assert "--overlap-moe-expert-parallel-comm" in text
+@pytest.mark.parametrize(
+    ("profile", "flag", "lacks"),
+    [
+        ("cloudmatrix-384", "--moe-fb-overlap", "--overlap-moe-expert-parallel-comm"),
+        ("nvidia-h100", "--overlap-moe-expert-parallel-comm", "--moe-fb-overlap"),
+    ],
+)
+def test_adaptive_pipe_is_said_in_the_words_of_the_release(profile, flag, lacks):
+    """Beside MindSpeed Megatron-LM is an older one, which MindSpeed gives a flag of its own."""
+    spec = Spec.model_validate(factories.spec_document() | {"cluster": {"profile": profile, "num_npus": 384}})
+    text = export(*a_plan(spec=spec), "megatron").text
+    assert flag in text
+    assert lacks not in text
     assert "--moe-layer-freq '([0]*3+[1]*58)'" in text
-    assert "--moe-fb-overlap" not in text
 
 
 def test_megatron_groups_micro_batches_that_do_not_divide():
@@ -353,7 +365,10 @@ def test_another_framework_than_the_searched_one_is_noted():
 def test_what_another_framework_lacks_is_not_read_back(target):
     kept = {"flash_attention", "rect_fa", "virtual_pipeline_balance"}
     features = tuple(sorted({*kept, "mc2", "virtual_optimizer"}))
-    artefact = export(*a_plan(features=features, schedule="1f1b", vpp=1), target)
+    spec = factories.spec()
+    if target == "megatron":
+        spec = Spec.model_validate(factories.spec_document() | {"cluster": {"profile": "nvidia-h100", "num_npus": 384}})
+    artefact = export(*a_plan(spec=spec, features=features, schedule="1f1b", vpp=1), target)
     assert any("virtual_optimizer has no" in note for note in artefact.notes)
     read = import_document(artefact.text, artefact.filename)
     assert {*read.document["strategy"]["features"]} - {"host_core_binding"} == kept  # that one is in the environment

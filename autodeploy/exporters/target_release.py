@@ -1,0 +1,36 @@
+"""The release of a framework that an export is for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.errors import UnsupportedError
+from hardware_profiles import ProfileError, load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.specs.spec import Spec
+    from autodeploy.stack.releases import Release
+    from hardware_profiles import Profile
+
+
+def profile_of(spec: Spec) -> Profile | None:
+    """The spec's hardware profile; None where it can't be found any more."""
+    try:
+        return load_profile(spec.cluster.profile)
+    except ProfileError:
+        return None
+
+
+def release_of_spec(spec: Spec, target: str) -> Release:
+    """The release that the spec names or, where it names none, the framework's default on its chips.
+
+    Raises
+    ------
+    UnsupportedError
+        when nothing launches with that name.
+    """
+    profile = profile_of(spec)
+    release = spec.search.release(profile.vendor if profile is not None else None, target)
+    if release is None:
+        raise UnsupportedError(f"{target} has no release: nothing can be launched with it", path="/to")
+    return release

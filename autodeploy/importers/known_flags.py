@@ -1,0 +1,53 @@
+"""Flags that any release of a framework registers, and what those that a spec has no field for are about."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ruamel.yaml import YAML
+
+from autodeploy.stack.releases import releases
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from autodeploy.stack.releases import Release
+
+
+def known_flags() -> frozenset[str]:
+    """Names of all flags that a release registers."""
+    return _flags(releases())
+
+
+@cache
+def _flags(known: tuple[Release, ...]) -> frozenset[str]:
+    return frozenset(flag for release in known for flag in release.flags)
+
+
+def framework_of_flags(given: Collection[str]) -> str:
+    """The framework whose launch has these flags.
+
+    MindSpeed-LLM where only it registers one of them, or where Megatron-LM alone does not register all and only
+    MindSpeed beside it could.
+    """
+    known = [release for release in releases() if release.flags]
+    of_llm = _flags(tuple(r for r in known if r.framework == "mindspeed-llm"))
+    of_megatron = _flags(tuple(r for r in known if r.framework == "megatron"))
+    alone = _flags(tuple(r for r in known if r.framework == "megatron" and len(r.components) == 1))
+    flags = frozenset(given)
+    if flags & (of_llm - of_megatron):
+        return "mindspeed-llm"
+    return "mindspeed-llm" if flags & of_llm - alone and not flags & (of_megatron - of_llm) else "megatron"
+
+
+@cache
+def _reasons() -> dict[str, str]:
+    text = files("autodeploy.importers").joinpath("idle_flags.yaml").read_text(encoding="utf-8")
+    return {flag: group["reason"] for group in YAML(typ="safe").load(text).values() for flag in group["flags"]}
+
+
+def idle_reason(flag: str) -> str:
+    """Why a flag that a release registers, and no field says, changes no prediction."""
+    return _reasons().get(flag, "understood, not modelled")
