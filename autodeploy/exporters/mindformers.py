@@ -185,7 +185,7 @@ def _note_rest(launch: Launch) -> None:
             launch.arguments.note(f"{flag} is MindSpeed's: MindFormers has no key for it")
     if strategy.moe_dispatcher == "alltoall_seq":
         launch.arguments.note("MindFormers has no alltoall_seq dispatcher: alltoall is written instead")
-    launch.arguments.note("optimizer, learning rate, data set and the router's losses come from your configuration")
+    launch.arguments.note("optimizer, learning rate and data set come from your configuration")
 
 
 def _paths(document: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

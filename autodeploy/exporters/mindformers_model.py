@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.exporters.mindformers_recipe import recipe_keys
+
 if TYPE_CHECKING:
     from autodeploy.exporters.launch_arguments import Launch
     from autodeploy.specs.model import ModelSpec
@@ -52,6 +54,7 @@ def model_config(launch: Launch) -> dict[str, Any]:
         found["sandwich_norm"] = True
     if model.is_moe:
         found |= _experts(launch)
+    found |= recipe_keys(launch)
     switches = SWITCHES | (EXPERT_SWITCHES if model.is_moe else {})
     found |= {key: name in strategy.features for name, key in switches.items()}
     for name in strategy.features:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.importers.mindformers_recipe import read_recipe
 
 if TYPE_CHECKING:
     from autodeploy.importers.key_reader import KeyReader
@@ -75,6 +76,8 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
     model |= _experts(reader)
     if "n_routed_experts" in model and not _has_dense(model):
         del model["intermediate_size"]
+    if recipe := read_recipe(reader, has_experts="n_routed_experts" in model):
+        model["recipe"] = recipe
     kind = reader.raw("trainer.model_name") or reader.raw(f"{CONFIG}.model_type")
     return {"name": name or str(kind or otherwise)[:200], **model}
 

@@ -1,0 +1,102 @@
+"""The recipe of a model in MindFormers' keys (`mindformers/parallel_core/transformer_config_utils.py`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.exporters.recipe_arguments import untold
+
+if TYPE_CHECKING:
+    from autodeploy.exporters.launch_arguments import Launch
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.recipe import Recipe, RopeScaling
+
+# Field of the recipe -> key; what a key says is the same.
+KEYS = {
+    "rope_theta": "rope_theta",
+    "rope_interleave": "rotary_interleaved",
+    "normalization": "normalization",
+    "rms_norm_eps": "rms_norm_eps",
+    "initializer_range": "initializer_range",
+    "attention_bias": "attention_bias",
+    "attention_dropout": "attention_dropout",
+    "hidden_dropout": "hidden_dropout",
+    "max_position_embeddings": "max_position_embeddings",
+}
+EXPERT_KEYS = {
+    "scoring_func": "scoring_func",
+    "norm_topk_prob": "norm_topk_prob",
+    "routed_scaling_factor": "routed_scaling_factor",
+    "router_aux_loss_coef": "moe_aux_loss_coeff",
+    "router_z_loss_coef": "moe_z_loss_coeff",
+    "router_bias_update_rate": "moe_router_bias_update_rate",
+}
+DTYPES = {"fp32": "float32"}
+YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+# Fields that change what is trained and have no key.
+NO_KEY = (
+    *("embedding_multiplier", "logits_multiplier", "final_logit_softcapping", "attn_logit_softcapping"),
+    *("query_pre_attn_scalar", "device_aux_loss_coef", "communication_aux_loss_coef", "router_jitter_noise"),
+    *("attention_out_bias", "shared_expert_gate"),
+)
+
+
+def recipe_keys(launch: Launch) -> dict[str, Any]:
+    """Keys of `model.model_config`; what no key says is a note."""
+    model, note = launch.spec.model, launch.arguments.note
+    told = model.told
+    found = _named(told, KEYS) | {"add_bias_linear": bool(told.mlp_bias)}
+    if not model.learned_position_embeddings:
+        found |= _positions(launch, model)
+    if model.num_nextn_predict_layers and told.mtp_loss_scaling_factor is not None:
+        found["mtp_loss_factor"] = told.mtp_loss_scaling_factor
+    if model.is_moe:
+        found |= _router(told)
+    lost = [name for name in NO_KEY if getattr(told, name)]
+    if lost:
+        note(f"MindFormers has no key for {', '.join(lost)}: the model's code has to say it")
+    silent = untold(model) + ([] if told.rope_theta or model.learned_position_embeddings else ["rope_theta"])
+    if silent:
+        note(f"nobody told {', '.join(silent)} (model.recipe): MindFormers' own values are taken")
+    return found
+
+
+def _named(told: Recipe, keys: dict[str, str]) -> dict[str, Any]:
+    given = {key: getattr(told, field) for field, key in keys.items()}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
+    told = model.told
+    partial = told.partial_rotary_factor not in {None, 1.0} and not model.is_mla
+    found: dict[str, Any] = {"position_embedding_type": "partial_rope" if partial else "rope"}
+    if partial:
+        found["partial_rotary_factor"] = told.partial_rotary_factor
+    scaling = told.rope_scaling
+    if scaling is None:
+        return found
+    if scaling.rope_type != "yarn" or not model.is_mla:
+        launch.arguments.note(
+            f"no key of MindFormers scales rotary positions by {scaling.rope_type}: the model's code has to"
+        )
+        return found
+    return found | _yarn(scaling)
+
+
+def _yarn(scaling: RopeScaling) -> dict[str, Any]:
+    """Yarn of latent attention; `max_position_embeddings` is the context before."""
+    found: dict[str, Any] = {"position_embedding_type": "yarn", "rotary_scaling_factor": scaling.factor}
+    if scaling.original_max_position_embeddings is not None:
+        found["max_position_embeddings"] = scaling.original_max_position_embeddings
+    return found | {name: value for name in YARN if (value := getattr(scaling, name)) is not None}
+
+
+def _router(told: Recipe) -> dict[str, Any]:
+    found = _named(told, EXPERT_KEYS)
+    if told.has_expert_bias:
+        found["moe_router_enable_expert_bias"] = True
+    if told.router_aux_loss_coef is not None:
+        found["moe_router_load_balancing_type"] = "seq_aux_loss" if told.seq_aux else "gbs_aux_loss"
+    if told.router_dtype in DTYPES:
+        found["moe_router_dtype"] = DTYPES[told.router_dtype]
+    return found

@@ -1,0 +1,103 @@
+"""What a MindFormers configuration says of the model besides its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, get_args
+
+from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction
+
+if TYPE_CHECKING:
+    from autodeploy.importers.key_reader import KeyReader
+
+CONFIG, EXPERTS = "model.model_config", "moe_config"
+NUMBERS: dict[str, tuple[str, ...]] = {
+    "rope_theta": ("rope_theta", "theta", "rotary_base"),
+    "max_position_embeddings": ("max_position_embeddings",),
+    "rms_norm_eps": ("rms_norm_eps", "layernorm_epsilon", "layer_norm_epsilon"),
+    "initializer_range": ("initializer_range", "init_method_std"),
+    "attention_dropout": ("attention_dropout",),
+    "hidden_dropout": ("hidden_dropout",),
+    "mtp_loss_scaling_factor": ("mtp_loss_factor", "mtp_loss_scaling_factor"),
+}
+OF_ROUTER: dict[str, tuple[str, ...]] = {
+    "routed_scaling_factor": ("routed_scaling_factor", "moe_router_topk_scaling_factor"),
+    "router_aux_loss_coef": ("moe_aux_loss_coeff", "router_aux_loss_coef"),
+    "router_z_loss_coef": ("moe_z_loss_coeff", "z_loss_factor"),
+    "router_bias_update_rate": ("moe_router_bias_update_rate", "topk_bias_update_rate"),
+}
+SWITCHES: dict[str, tuple[str, ...]] = {
+    "attention_bias": ("attention_bias", "qkv_has_bias", "add_qkv_bias"),
+    "mlp_bias": ("add_bias_linear",),
+    "rope_interleave": ("rotary_interleaved",),
+}
+YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+NOT_CARRIED = "not understood: the launch script can't carry it"
+
+
+def read_recipe(reader: KeyReader, *, has_experts: bool) -> dict[str, Any]:
+    """The `recipe` of the model."""
+    found = {field: value for field, keys in NUMBERS.items() if (value := _number(reader, field, keys)) is not None}
+    for field, keys in SWITCHES.items():
+        if (value := _take(reader, field, keys)) is not None:
+            found[field] = value is True
+    if (norm := _take(reader, "normalization", ("normalization",))) in {"RMSNorm", "LayerNorm"}:
+        found["normalization"] = norm
+    if (share := _number(reader, "partial_rotary_factor", ("partial_rotary_factor", "rotary_percent"))) is not None:
+        found["partial_rotary_factor"] = share
+    found |= _scaling(reader)
+    return found | (_router(reader) if has_experts else {})
+
+
+def _places(keys: tuple[str, ...]) -> list[str]:
+    return [f"{CONFIG}.{key}" for key in keys] + [f"{EXPERTS}.{key}" for key in keys]
+
+
+def _take(reader: KeyReader, field: str, keys: tuple[str, ...]) -> Any:
+    return reader.take(f"/model/recipe/{field}", *_places(keys))
+
+
+def _number(reader: KeyReader, field: str, keys: tuple[str, ...]) -> float | None:
+    value = _take(reader, field, keys)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _scaling(reader: KeyReader) -> dict[str, Any]:
+    """`rope_scaling` as Hugging Face writes it, or yarn in keys of its own."""
+    given = reader.raw(f"{CONFIG}.rope_scaling")
+    kind = _take(reader, "rope_scaling", ("position_embedding_type", "extend_method"))
+    factor = _number(reader, "rope_scaling/factor", ("rotary_scaling_factor", "scaling_factor", "factor"))
+    details = {name: value for name in YARN if (value := _number(reader, f"rope_scaling/{name}", (name,))) is not None}
+    if isinstance(given, Mapping):
+        named = given.get("rope_type", given.get("type"))
+        if named in get_args(RopeType) and not given.keys() - set(RopeScaling.model_fields) - {"type"}:
+            reader.log.take("/model/model_config/rope_scaling", "/model/recipe/rope_scaling", given)
+            return {"rope_scaling": {**given, "rope_type": named} if "type" not in given else dict(given)}
+        reader.log.unmodelled("/model/model_config/rope_scaling", given, NOT_CARRIED)
+        return {}
+    if str(kind).lower() != "yarn" or not factor or factor <= 1:
+        return {}
+    before = _number(reader, "rope_scaling/original_max_position_embeddings", ("original_max_position_embeddings",))
+    before = before or _number(reader, "max_position_embeddings", ("max_position_embeddings",))
+    original = {} if before is None else {"original_max_position_embeddings": int(before)}
+    return {"rope_scaling": {"rope_type": "yarn", "factor": factor, **original, **details}}
+
+
+def _router(reader: KeyReader) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        field: value for field, keys in OF_ROUTER.items() if (value := _number(reader, field, keys)) is not None
+    }
+    scores = _take(reader, "scoring_func", ("scoring_func", "moe_router_score_function", "use_gating_sigmoid"))
+    if isinstance(scores, bool):
+        scores = "sigmoid" if scores else "softmax"
+    if scores in get_args(ScoringFunction):
+        found["scoring_func"] = scores
+    if _take(reader, "topk_method", ("moe_router_enable_expert_bias", "balance_via_topk_bias")) is True:
+        found["topk_method"] = "noaux_tc"
+    if (normed := _take(reader, "norm_topk_prob", ("norm_topk_prob",))) is not None:
+        found["norm_topk_prob"] = normed is True
+    if _take(reader, "seq_aux", ("moe_router_load_balancing_type",)) == "seq_aux_loss":
+        found["seq_aux"] = True
+    if _take(reader, "router_dtype", ("moe_router_dtype", "router_dense_type")) in {"float32", "fp32"}:
+        found["router_dtype"] = "fp32"
+    return found
