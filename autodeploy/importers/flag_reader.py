@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog
-from autodeploy.importers.known_flags import idle_reason, known_flags
-from autodeploy.importers.unmodelled_flags import unmodelled_reason
+from autodeploy.importers.flag_effects import flag_effects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 
-NOT_IN_TABLE = "not in the flag table: kept as it is"
+UNKNOWN = "not in the flag table: kept as it is"
 LARGEST = 10**12
+HARMLESS = "at this value it changes nothing"
 
 
 class FlagReader:
@@ -105,19 +105,20 @@ class FlagReader:
                 self.log.ignore(given.place, _shown(given), reason)
 
     def note_rest(self) -> tuple[GivenFlag, ...]:
-        """Says of every flag not read why; returns those that no release registers."""
-        known = known_flags()
+        """Says of every flag not read why; returns those of which nobody knows what they do."""
         kept = []
         for name, given in self.script.flags.items():
-            reason = unmodelled_reason(name, given.text)
-            if reason is not None:
-                self.log.unmodelled(given.place, _shown(given), reason)
-            if name in self._read or (reason is not None and name in known):
+            effect = flag_effects().get(name)
+            without = effect.of_value(given.text) if effect is not None else None
+            if without is not None:
+                self.log.unmodelled(given.place, _shown(given), without)
+            if name in self._read or without is not None:
                 continue
-            if name not in known:
+            if effect is None:
                 kept.append(given)
-            reason = idle_reason(name) if name in known else NOT_IN_TABLE
-            self.log.ignore(given.place, _shown(given), reason)
+                self.log.ignore(given.place, _shown(given), UNKNOWN)
+            else:
+                self.log.ignore(given.place, _shown(given), HARMLESS if effect.harmless else effect.reason)
         for given in self.script.repeated:
             last = self.script.flags[given.name]
             if given.text != last.text:

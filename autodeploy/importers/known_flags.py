@@ -1,12 +1,9 @@
-"""Flags that any release of a framework registers, and what those that a spec has no field for are about."""
+"""Flags that any release of a framework registers, and whose launch they are."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
-
-from ruamel.yaml import YAML
 
 from autodeploy.stack.releases import releases
 
@@ -40,14 +37,3 @@ def framework_of_flags(given: Collection[str]) -> str:
     if flags & (of_llm - of_megatron):
         return "mindspeed-llm"
     return "mindspeed-llm" if flags & of_llm - alone and not flags & (of_megatron - of_llm) else "megatron"
-
-
-@cache
-def _reasons() -> dict[str, str]:
-    text = files("autodeploy.importers").joinpath("idle_flags.yaml").read_text(encoding="utf-8")
-    return {flag: group["reason"] for group in YAML(typ="safe").load(text).values() for flag in group["flags"]}
-
-
-def idle_reason(flag: str) -> str:
-    """Why a flag that a release registers, and no field says, changes no prediction."""
-    return _reasons().get(flag, "understood, not modelled")

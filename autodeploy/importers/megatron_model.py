@@ -27,6 +27,7 @@ LATENT = {
     "--qk-rope-head-dim": "qk_rope_head_dim",
     "--v-head-dim": "v_head_dim",
 }
+LATENT_SWITCHES = ("--multi-latent-attention", "--multi-head-latent-attention")
 LATENT_DEFAULTS = {
     "kv_lora_rank": 512,
     "qk_nope_head_dim": 128,
@@ -41,6 +42,19 @@ NOT_MODELLED = {
     "--full-attention-interval": "linear attention",
     "--enable-dsa-indexer": "sparse attention with an indexer",
     "--num-zero-experts": "experts that compute nothing",
+    "--enable-mhc": "several residual streams (hyper-connections)",
+    "--enable-mhc-connections": "several residual streams (hyper-connections)",
+    "--experimental-attention-variant": "an attention of another kind",
+    "--linear-attention-freq": "linear attention",
+    "--heterogeneous-layers-config-path": "layers of different shapes",
+    "--heterogeneous-layers-config-encoded-json": "layers of different shapes",
+    "--compress-ratios": "compressed attention",
+    "--kv-compress": "compressed attention",
+    "--use-sparse-flash-attn": "sparse attention with an indexer",
+    "--is-hybrid-model": "layers of another kind than attention",
+    "--mtp-hybrid-override-pattern": "layers of another kind than attention",
+    "--moe-latent-size": "experts in a latent space",
+    "--attention-output-gate": "a gate on the attention's output",
     "--encoder-num-layers": "encoder and decoder",
     "--language-model-type": "a vision or audio encoder",
 }
@@ -101,7 +115,8 @@ def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
     groups = reader.number("--num-query-groups", "/model/num_key_value_heads")
     channels = reader.number("--kv-channels", "/model/head_dim")
     norm = reader.has("--qk-layernorm")
-    if reader.switch("--multi-latent-attention", "/model/kv_lora_rank"):
+    latent = [reader.switch(flag, "/model/kv_lora_rank") for flag in LATENT_SWITCHES]
+    if any(latent):
         for flag, field in LATENT.items():
             if (value := reader.number(flag, f"/model/{field}")) is not None:
                 found[field] = value
@@ -177,8 +192,8 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
             found["shared_expert_intermediate_size"] = shared
     elif count:
         found["n_shared_experts"] = count
-    groups = reader.number("--moe-router-num-groups", "/model/n_group")
-    reached = reader.number("--moe-router-group-topk", "/model/topk_group")
+    groups = _first(reader, ("--moe-router-num-groups", "--n-group"), "/model/n_group")
+    reached = _first(reader, ("--moe-router-group-topk", "--topk-group"), "/model/topk_group")
     if groups and reached:
         found |= {"n_group": groups, "topk_group": reached}
     capacity = reader.decimal("--moe-expert-capacity-factor", "/model/capacity_factor")
@@ -191,6 +206,12 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
     if dense:
         found["intermediate_size"] = ffn
     return found
+
+
+def _first(reader: FlagReader, flags: tuple[str, ...], field: str) -> int | None:
+    """The number after the first of the flags that is given; the later ones are older names of the same."""
+    found = [reader.number(flag, field) for flag in flags]
+    return next((number for number in found if number is not None), None)
 
 
 def _dense_layers(reader: FlagReader, layers: int) -> list[int]:

@@ -45,7 +45,7 @@ def import_launch_script(
     take_marks(text, document, strategy, reader.log)
     release = release_of_marks(text)
     target = release.framework if release is not None else framework_of_flags(script.flags)
-    search = {"target": target}
+    search = {"target": target} | _search(reader)
     if release is not None and not release.is_default:
         search["target_release"] = release.name
     document |= {"search": search, "strategy": strategy}
@@ -80,6 +80,13 @@ def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:
     return ranks
 
 
+def _search(reader: FlagReader) -> dict[str, Any]:
+    """What of the search a launch says: whether its operators have to be deterministic."""
+    flags = ("--npu-deterministic", "--deterministic-mode", "--use-deter-comp")
+    given = [reader.switch(flag, "/search/deterministic_training") for flag in flags]
+    return {"deterministic_training": True} if any(given) else {}
+
+
 def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -> dict[str, Any]:
     sequence = reader.number("--seq-length", "/training/seq_length")
     training: dict[str, Any] = {} if sequence is None else {"seq_length": sequence}
@@ -95,9 +102,10 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -
     training["precision"] = "fp8" if eight else "bf16" if half else "fp32" if single else "fp16"
     if single and not eight:
         reader.log.default("/training/precision", "fp32", "neither --bf16 nor --fp16")
-    if reader.switch("--fix-router", "/training/routing_imbalance"):
-        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
-        reader.log.default("/training/routing_imbalance", 1.0, "--fix-router sends every expert as many tokens")
+    for flag in ("--fix-router", "--moe-router-force-load-balancing"):
+        if reader.switch(flag, "/training/routing_imbalance"):
+            training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+            reader.log.default("/training/routing_imbalance", 1.0, f"{flag} sends every expert as many tokens")
     steps = reader.number("--train-iters", "/training/tokens") if _is_known(reader, "--train-iters") else None
     samples = reader.number("--train-samples", "/training/tokens") if _is_known(reader, "--train-samples") else None
     total = samples if samples is not None else (steps * batch if steps and batch else None)

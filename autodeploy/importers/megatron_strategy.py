@@ -184,6 +184,8 @@ def _read_features(reader: FlagReader) -> set[str]:
             features.add(name)
             for flag in others:
                 reader.has(flag)
+    if reader.switch("--use-mc2", "/strategy/features"):  # the older name of --use-ascend-mc2
+        features.add("mc2")
     affinity = reader.script.environment.get("CPU_AFFINITY_CONF", "0")
     if affinity[:1] in {"1", "2"}:
         reader.log.take("CPU_AFFINITY_CONF", "/strategy/features", affinity, "host_core_binding")

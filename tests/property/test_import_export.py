@@ -211,6 +211,8 @@ def test_a_plan_comes_back_from_its_launch_file(target, data):
     assert imported.plan_id == plan.plan_id
     assert imported.target == target
     assert imported.diagnostics.contradicted == ()
+    assert imported.diagnostics.unmodelled == ()
+    assert imported.kept == ()
     assert spec.cluster == before.cluster
     assert imported.ranks == 768
     assert spec.model.model_dump(exclude={"name", "recipe"}) == before.model.model_dump(exclude={"name", "recipe"})

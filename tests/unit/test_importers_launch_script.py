@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.flag_effects import flag_effects
 from autodeploy.importers.import_document import import_document, import_file
 from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.importers.unmodelled_flags import unmodelled_flags
 from autodeploy.reports.translation import translated
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -257,7 +257,9 @@ def test_flags_that_change_the_result_and_are_not_modelled_are_a_class_of_their_
     assert "line 1: --optimizer muon: states and time" in found.doubts[0]
     assert all(CHINESE.search(translated(doubt, "zh")) for doubt in found.doubts)
     assert not import_document(text + rest + "--optimizer adam", "a.sh").diagnostics.unmodelled
-    assert all(CHINESE.search(translated(reason, "zh")) for reason in unmodelled_flags().values())
+    assert all(
+        CHINESE.search(translated(reason, "zh")) for reason in {effect.reason for effect in flag_effects().values()}
+    )
 
 
 def test_a_fixed_router_balances_the_experts() -> None:

@@ -1,0 +1,58 @@
+"""What every flag that a release registers does to a prediction: read, refused, without effect, or not modelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Literal
+
+from ruamel.yaml import YAML
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind = Literal["read", "refused", "no_effect", "unmodelled"]
+KINDS: dict[str, Kind] = {"read": "read", "refused": "refused"}
+BELONGS = "no effect without what it belongs to"
+_STAR = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagEffect:
+    """What a flag does, why, and the values with which one that is not modelled changes nothing."""
+
+    kind: Kind
+    reason: str = BELONGS
+    harmless: tuple[str, ...] = ()
+
+    def of_value(self, value: str) -> str | None:
+        """What a prediction does without the flag at this value; None where it changes nothing that is predicted."""
+        if self.kind != "unmodelled":
+            return None
+        text = value.strip().strip("\"'").lower()
+        return None if any(_is(text, harmless) for harmless in self.harmless) else self.reason
+
+
+def _is(text: str, harmless: str) -> bool:
+    return text.startswith(harmless[:-1]) if harmless.endswith(_STAR) else text == harmless
+
+
+@cache
+def flag_effects() -> Mapping[str, FlagEffect]:
+    """Every flag whose effect is known, by name."""
+    found: dict[str, FlagEffect] = {}
+    for name, group in _read("flag_effects.yaml").items():
+        kind = KINDS.get(name, "no_effect")
+        found |= {flag: FlagEffect(kind, group.get("reason", BELONGS)) for flag in group["flags"].split()}
+    for group in _read("unmodelled_flags.yaml").values():
+        for word in group["flags"].split():
+            flag, _, harmless = word.partition("=")
+            found[flag] = FlagEffect("unmodelled", group["reason"], tuple(harmless.split(",")) if harmless else ())
+    return found
+
+
+def _read(name: str) -> dict[str, dict[str, str]]:
+    text = files("autodeploy.importers").joinpath(name).read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = YAML(typ="safe", pure=True).load(text)
+    return found

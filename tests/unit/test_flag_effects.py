@@ -1,0 +1,102 @@
+"""Every flag that a release registers is classified, and the lists say what the importers do."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from autodeploy.importers import megatron_model, other_trainings
+from autodeploy.importers.flag_effects import FlagEffect, flag_effects
+from autodeploy.importers.import_document import import_document
+from autodeploy.importers.unmodelled_flags import unmodelled_reason
+from autodeploy.reports.translation import translated
+from autodeploy.stack.flag_tables import flag_table
+from autodeploy.stack.releases import releases
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAG = re.compile(r"--?[A-Za-z][\w-]*")
+NAMES = [release.name for release in releases() if release.framework != "mindformers"]
+# Read by what follows them: flags of counts are put together, and entry points name a model.
+PUT_TOGETHER = {"--recompute-activation-function-num-layers", "--recompute-norm-num-layers"}
+
+
+def literal_flags() -> set[str]:
+    """Flags that stand in the importers or in the records of features."""
+    found = set(PUT_TOGETHER)
+    for path in (ROOT / "autodeploy" / "importers").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and FLAG.fullmatch(node.value):
+                found.add(node.value)
+    for folder in ("stack/features", "exporters"):
+        for path in (ROOT / "autodeploy" / folder).glob("*.*"):
+            found |= set(re.findall(r"--[a-z0-9][\w-]*", path.read_text(encoding="utf-8")))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_registered_flag_is_classified(name: str) -> None:
+    assert sorted(flag_table(name).keys() - flag_effects().keys()) == []
+
+
+def test_no_flag_is_invented_and_none_is_in_two_classes() -> None:
+    registered = {flag for name in NAMES for flag in flag_table(name)}
+    forks = {flag for flag, effect in flag_effects().items() if effect.kind == "unmodelled"}
+    assert sorted(flag_effects().keys() - registered - forks) == []
+    text = files("autodeploy.importers").joinpath("flag_effects.yaml").read_text(encoding="utf-8")
+    lists = YAML(typ="safe").load(text)
+    counted = Counter(f for name, group in lists.items() if name != "refused" for f in group["flags"].split())
+    assert [flag for flag, count in counted.items() if count > 1] == []
+    assert sorted(set(counted) & set(lists["refused"]["flags"].split())) == []
+
+
+def test_what_is_called_read_or_refused_stands_in_the_importers() -> None:
+    literal = literal_flags()
+    for kind in ("read", "refused"):
+        named = {flag for flag, effect in flag_effects().items() if effect.kind == kind}
+        assert sorted(named - literal) == []
+    refused = {*other_trainings.FLAGS, "--stage", *megatron_model.NOT_MODELLED}
+    assert sorted(flag for flag in refused if flag in flag_effects() and flag_effects()[flag].kind != "refused") == []
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
+    "--vocab-size 100 --micro-batch-size 1 --seq-length 512 --global-batch-size 8 "
+)
+
+
+def test_a_harmless_value_changes_nothing_and_another_one_is_told() -> None:
+    effect = FlagEffect("unmodelled", "x", ("1", "a.b.*"))
+    assert [effect.of_value(text) for text in ("1", "a.b.c d", "2", "")] == [None, None, "x", "x"]
+    assert unmodelled_reason("--cp-window-size", "1") is None
+    assert unmodelled_reason("--cp-window-size", "4")
+    assert unmodelled_reason("--seed", "4") is None
+    quiet = import_document(f"{SCRIPT} --optimization-level 2 --lr 1e-4 --log-interval 1", "a.sh")
+    assert "doubts" not in quiet.document
+    told = import_document(f"{SCRIPT} --o2-gradient --spec my.spec layers", "a.sh").document["doubts"]
+    assert len(told) == 2
+    assert "gradients are predicted and reduced in FP32" in told[0]
+    assert all("会改变结果且未建模" in translated(text, "zh") for text in told)
+
+
+def test_a_flag_that_nobody_knows_is_told() -> None:
+    (doubt,) = import_document(f"{SCRIPT} --our-own 3", "a.sh").document["doubts"]
+    assert doubt == "not known, check that they change neither time nor memory: --our-own"
+
+
+def test_older_names_are_read() -> None:
+    latent = (
+        "--multi-head-latent-attention --kv-lora-rank 64 --qk-nope-head-dim 32 --qk-rope-head-dim 16 --v-head-dim 32 "
+    )
+    experts = (
+        "--num-experts 16 --moe-intermediate-size 64 --moe-router-topk 2 --n-group 4 --topk-group 2 --use-deter-comp"
+    )
+    document = import_document(SCRIPT + latent + experts, "a.sh").document
+    model = document["model"]
+    assert (model["kv_lora_rank"], model["n_group"], model["topk_group"]) == (64, 4, 2)
+    assert document["search"]["deterministic_training"] is True
