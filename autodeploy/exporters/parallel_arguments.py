@@ -94,7 +94,7 @@ def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches:
             arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
             arguments.add("SCHEDULE_ARGS", "--delay-wgrad-compute")
     group = micro_batch_group(strategy.pp, micro_batches)
-    if not mindspeed and strategy.vpp > 1 and micro_batches > strategy.pp and group != strategy.pp:
+    if schedule != "dualpipev" and strategy.vpp > 1 and micro_batches > strategy.pp and group != strategy.pp:
         # Micro batches that do not come in groups of pp: the smallest group whose last one is no shorter than pp.
         arguments.add("SCHEDULE_ARGS", "--microbatch-group-size-per-virtual-pipeline-stage", group)
 
