@@ -512,7 +512,6 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
     context = _context_for(prepared, spec.strategy, features)
     candidate = _candidate_for(context, spec.strategy)
     broken = broken_rules(candidate, {**context.facts, **facts_of_placement(spec.strategy)}, target)[0]
-    broken = [rule for rule in broken if rule.is_illegal]
     return LaunchRules(
         tuple(f"{rule.name}: {rule.text}" for rule in broken),
         launchable(candidate, context.facts, target),

@@ -9,6 +9,7 @@ from autodeploy.specs.features import LACKING
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments, Value
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.stack.releases import Release
 
 Lines = tuple[tuple[str, str, tuple["Value", ...]], ...]
 
@@ -92,17 +93,17 @@ NO_FLAG_IN_MEGATRON: dict[str, str] = {
 }
 
 
-def features_without_flags(strategy: Strategy, target: str) -> list[str]:
-    """Features of the plan that no flag of the target says: they come with a release, the data or the layout.
+def features_without_flags(strategy: Strategy, release: Release) -> list[str]:
+    """Features of the plan that no flag of the release says: they come with a release, the data or the layout.
 
     What the target does not have at all is not among them: whoever reads the file back must not count on it.
     """
     said = {*SAID_ELSEWHERE} - {"virtual_pipeline_balance"}
-    if target == "mindformers":
+    if not release.flags:
         said |= MINDFORMERS_KEYS
-    else:
-        said |= {*BOTH, *(MINDSPEED if target == "mindspeed-llm" else ())}
-    return sorted({*strategy.features} - said - LACKING.get(target, frozenset()))
+    for name, lines in (BOTH | (MINDSPEED if release.has("mindspeed") else {})).items():
+        said |= {name} if all(release.registers(flag) for _, flag, _ in lines) else set()
+    return sorted({*strategy.features} - said - LACKING.get(release.framework, frozenset()))
 
 
 def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool) -> None:
@@ -138,6 +139,8 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
             arguments.drop("--moe-alltoall-overlap-comm")
             arguments.add(MOE, "--moe-allgather-overlap-comm")
         arguments.add(MOE, "--moe-grouped-gemm")
+    if arguments.release.has("mindspeed") and strategy.moe_dispatcher == "allgather":
+        arguments.drop("--moe-permute-fusion")  # MindSpeed fused_moe_permute.py refuses it
     if not arguments.has("--multi-latent-attention"):
         arguments.drop("--mla-fa-without-pad")
     if arguments.has("--overlap-param-gather") and not arguments.has("--overlap-grad-reduce"):

@@ -60,7 +60,8 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     note_other_target(arguments, spec)
     layers = add_parallel(arguments, spec, plan, placed)
     add_model(arguments, spec, layers)
-    flag_ep = expert_parallel_flag(strategy) if target == "mindspeed-llm" else strategy.ep
+    mindspeed = arguments.release.has("mindspeed")
+    flag_ep = expert_parallel_flag(strategy) if mindspeed else strategy.ep
     add_experts(arguments, spec, flag_ep)
     add_dispatch(arguments, spec, strategy)
     add_training(arguments, spec)
@@ -75,9 +76,9 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     batch = spec.training.global_batch_size.value
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.dp if strategy.dp is not None else batch
     variables |= {"MBS": strategy.micro_batch_size, "GBS": batch, "SEQ_LENGTH": spec.training.seq_length}
-    if target == "mindspeed-llm" and extends_ep(strategy):
+    if mindspeed and extends_ep(strategy):
         arguments.note(f"EP {flag_ep} with --moe-tp-extend-ep spreads the experts over {strategy.ep} ranks")
-    if spec.model.norm_layout == "sandwich" and target == "mindspeed-llm":
+    if spec.model.norm_layout == "sandwich" and arguments.knows("--post-norm"):
         arguments.add("GPT_ARGS", "--post-norm")
     elif spec.model.norm_layout == "sandwich":
         arguments.note(
@@ -98,7 +99,8 @@ def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
 def _add_fsdp(arguments: LaunchArguments, strategy: Strategy) -> None:
     if not strategy.fsdp:
         return
-    arguments.add("OPTIMIZE_ARGS", "--use-megatron-fsdp" if arguments.target == "megatron" else "--use-custom-fsdp")
+    newer = arguments.knows("--use-megatron-fsdp")
+    arguments.add("OPTIMIZE_ARGS", "--use-megatron-fsdp" if newer else "--use-custom-fsdp")
     arguments.add("OPTIMIZE_ARGS", "--data-parallel-sharding-strategy", "optim_grads_params")
     arguments.add("OPTIMIZE_ARGS", "--no-gradient-accumulation-fusion")
 

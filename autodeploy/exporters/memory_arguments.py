@@ -31,6 +31,7 @@ MEGATRON_MODULES = {
 OF_EXPERTS = frozenset(
     {"moe", "shared_experts", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1", "unpermute"}
 )
+SWAP_FLAGS = {"unpermute": "--moe-unperm2-mem-optim-swap", "layer_input": "--swap-layer-input"}
 SAME_IN_MINDSPEED = frozenset({"core_attn", "mlp", "moe", "shared_experts"})
 
 
@@ -95,7 +96,7 @@ def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placem
         _add_full(arguments, strategy, max(full), most)
     some = {name for name, given in chosen.items() if any(n < all_ for n, all_ in zip(given, held[name], strict=True))}
     modules = {name: max(given) for name, given in chosen.items() if name != "full"}
-    if arguments.target == "megatron":
+    if not arguments.release.has("mindspeed"):
         _add_megatron_modules(arguments, modules, some, with_full="full" in chosen)
     else:
         _add_mindspeed_modules(arguments, strategy, modules, some, model.num_hidden_layers // stages)
@@ -117,7 +118,7 @@ def _per_stage(arguments: LaunchArguments, strategy: Strategy) -> bool:
     """Counts are per stage; with virtual stages MindSpeed needs to be told so, and Megatron can't be."""
     if strategy.vpp == 1:
         return True
-    if arguments.target == "mindspeed-llm":
+    if arguments.knows("--enable-recompute-layers-per-pp-rank"):
         arguments.add(BLOCK, "--enable-recompute-layers-per-pp-rank")
         return True
     return False
@@ -148,6 +149,9 @@ def _add_megatron_modules(
 def _add_mindspeed_modules(
     arguments: LaunchArguments, strategy: Strategy, modules: dict[str, int], some: set[str], even: int
 ) -> None:
+    same = [name for name in modules if name in SAME_IN_MINDSPEED]
+    if "mla_up_proj" in modules and not arguments.knows("--recompute-mla-up-proj"):
+        same.append("mla_up_proj")  # Megatron-LM's own, of all layers
     for name, layers in modules.items():
         if name in {"activation", "norm"}:
             flag = "--recompute-activation-function" if name == "activation" else "--recompute-norm"
@@ -155,7 +159,7 @@ def _add_mindspeed_modules(
             if name in some:
                 arguments.add(BLOCK, f"{flag}-num-layers", layers)
                 _per_stage(arguments, strategy)
-        elif name == "mla_up_proj":
+        elif name == "mla_up_proj" and arguments.knows("--recompute-mla-up-proj"):
             arguments.add(BLOCK, "--recompute-mla-up-proj")
             if strategy.tp > 1:
                 arguments.add("MLA_ARGS", "--mla-mm-split")
@@ -167,9 +171,8 @@ def _add_mindspeed_modules(
             counts = not arguments.has("--moe-fb-overlap") and not arguments.has("--num-layer-list")
             if name in some and counts and layers <= even:
                 arguments.add("MOE_ARGS", "--moe-zero-memory-num-layers", layers)
-        elif name not in SAME_IN_MINDSPEED:
+        elif name not in same:
             arguments.note(f"no public flag recomputes {name} alone")
-    same = [name for name in modules if name in SAME_IN_MINDSPEED]
     if same and arguments.has("--recompute-granularity"):
         arguments.note(f"full recompute leaves no room for {'+'.join(same)} on the other layers")
     elif same:
@@ -186,7 +189,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
     if "swap_attention" in strategy.features:
         swapped["attention"] = None
     optimizer = "OPTIMIZE_ARGS"
-    if arguments.target == "megatron":
+    if not arguments.release.has("mindspeed"):
         if swapped or strategy.reuse_fp32_param:
             arguments.note("swap and reuse-fp32-param are MindSpeed's; Megatron-LM has other means of offloading")
         if strategy.swap_optimizer:
@@ -195,12 +198,10 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
     for name in swapped:
         if name == "attention":
             _add_attention_swap(arguments, strategy)
-        elif name == "core_attn_out" and strategy.schedule == "dualpipev" and arguments.has("--multi-latent-attention"):
+        elif name == "core_attn_out" and _swaps_latent_attention(arguments, strategy):
             arguments.add("SWAP_ARGS", "--mla-swap-core-attn-out")
-        elif name == "unpermute":
-            arguments.add("SWAP_ARGS", "--moe-unperm2-mem-optim-swap")
-        elif name == "layer_input":
-            arguments.add("SWAP_ARGS", "--swap-layer-input")
+        elif name in SWAP_FLAGS and arguments.knows(SWAP_FLAGS[name]):
+            arguments.add("SWAP_ARGS", SWAP_FLAGS[name])
         else:
             arguments.note(f"no public flag swaps {name}")
     if any(found != held_layers(name, placed, model) for name, found in counts.items() if any(found)):
@@ -211,9 +212,14 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
         arguments.add(optimizer, "--reuse-fp32-param")
 
 
+def _swaps_latent_attention(arguments: LaunchArguments, strategy: Strategy) -> bool:
+    latent = arguments.has("--multi-latent-attention") and arguments.knows("--mla-swap-core-attn-out")
+    return latent and strategy.schedule == "dualpipev"
+
+
 def _add_attention_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
     overlapped = arguments.has("--moe-fb-overlap")
-    if overlapped and strategy.schedule == "dualpipev" and arguments.has("--multi-latent-attention"):
+    if overlapped and _swaps_latent_attention(arguments, strategy):
         arguments.add("SWAP_ARGS", "--mla-swap-core-attn-out")
     elif overlapped:
         arguments.note("MindSpeed's --swap-attention excludes --moe-fb-overlap: the attention swap is left out")

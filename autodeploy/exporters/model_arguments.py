@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import padded_layer
-from autodeploy.exporters.recipe_arguments import add_recipe, add_router, add_training_recipe, longest_context, untold
+from autodeploy.exporters.recipe_arguments import add_recipe, add_router, longest_context, untold
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.spec import Spec
 
@@ -20,7 +22,7 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
     add(block, "--use-mcore-models")
     add(block, "--num-layers", num_layers)
     add(block, "--hidden-size", model.hidden_size)
-    add(block, "--ffn-hidden-size", model.intermediate_size or model.moe_intermediate_size or model.hidden_size)
+    add(block, "--ffn-hidden-size", feed_forward_width(model))
     add(block, "--num-attention-heads", model.num_attention_heads)
     add(block, "--seq-length", ShellVariable("SEQ_LENGTH"))
     add(block, "--max-position-embeddings", longest_context(model, spec.training.seq_length))
@@ -46,11 +48,16 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
         arguments.note(f"nobody told {', '.join(names)} (model.recipe): the parser's own values are taken")
 
 
+def feed_forward_width(model: ModelSpec) -> int:
+    """Width of a dense layer; where there is none, of an expert."""
+    return model.intermediate_size or model.moe_intermediate_size or model.hidden_size
+
+
 def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
     if model.hidden_act == "silu":
         arguments.add("GPT_ARGS", "--swiglu")
     elif model.hidden_act == "geglu":
-        if arguments.target == "mindspeed-llm":
+        if arguments.knows("--geglu"):
             arguments.add("GPT_ARGS", "--geglu")
         else:
             arguments.note("Megatron-LM has no flag for GEGLU: set the activation in the model's code")
@@ -76,8 +83,11 @@ def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
     alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]
     if not (all(windows) or alternating):
         arguments.note("which layers have a sliding window can't be said by a flag: check the model's code")
-    if arguments.target == "mindspeed-llm":
+    if arguments.knows("--sliding-window"):
         arguments.add("GPT_ARGS", "--interleave-sliding-window" if alternating else "--sliding-window", window)
+        return
+    if not arguments.knows("--window-size"):
+        arguments.note(f"no flag of the release has a sliding window ({window}): the model's code has to")
         return
     arguments.add("GPT_ARGS", "--window-size", f"{window - 1},0")
     if alternating:
@@ -92,7 +102,8 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
     add = arguments.add
     add(block, "--num-experts", model.n_routed_experts or 0)
     add(block, "--moe-router-topk", model.num_experts_per_tok or 0)
-    add(block, "--moe-ffn-hidden-size", model.moe_intermediate_size or 0)
+    if arguments.knows("--moe-ffn-hidden-size") or model.moe_intermediate_size != feed_forward_width(model):
+        add(block, "--moe-ffn-hidden-size", model.moe_intermediate_size or 0)
     if model.shared_expert_width:
         add(block, "--moe-shared-expert-intermediate-size", model.shared_expert_width)
     if model.n_group is not None and model.n_group > 1:
@@ -102,9 +113,9 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
         add(block, "--moe-expert-capacity-factor", model.capacity_factor)
         add(block, "--moe-pad-expert-input-to-capacity")
     add_router(arguments, model, ep)
-    if arguments.target == "megatron":
-        pattern = "".join(str(int(model.is_moe_layer(layer))) for layer in range(model.num_hidden_layers))
-        add(block, "--moe-layer-freq", _frequency(pattern))
+    if not arguments.knows("--first-k-dense-replace"):
+        if arguments.knows("--moe-layer-freq") or not all(map(model.is_moe_layer, range(model.num_hidden_layers))):
+            add(block, "--moe-layer-freq", _frequency(_pattern(model, arguments.numbers("--noop-layers"))))
         return
     # MindSpeed-LLM: -1 means that every layer has experts.
     dense = padded_layer(model.first_k_dense_replace, arguments.numbers("--noop-layers"))
@@ -112,6 +123,14 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
     add(block, "--moe-layer-freq", 1 if dense else -1)
     if model.mlp_only_layers:
         arguments.note("MindSpeed-LLM has no flag for single dense layers between expert layers (mlp_only_layers)")
+
+
+def _pattern(model: ModelSpec, noops: Sequence[int]) -> str:
+    """Layers with (1) and without (0) experts; a layer that does nothing is as the one before it."""
+    pattern = [str(int(model.is_moe_layer(layer))) for layer in range(model.num_hidden_layers)]
+    for noop in sorted(noops):
+        pattern.insert(noop, pattern[noop - 1])
+    return "".join(pattern)
 
 
 def _frequency(pattern: str) -> str:
@@ -132,7 +151,14 @@ def add_training(arguments: LaunchArguments, spec: Spec) -> None:
     add(block, "--micro-batch-size", ShellVariable("MBS"))
     add(block, "--global-batch-size", ShellVariable("GBS"))
     add(block, "--train-iters", ShellVariable("TRAIN_ITERS"))
-    add_training_recipe(arguments, training.told)
+    add(block, "--lr", ShellVariable("LR"))
+    add(block, "--min-lr", ShellVariable("MIN_LR"))
+    add(block, "--lr-decay-style", "cosine")
+    add(block, "--lr-warmup-iters", ShellVariable("WARMUP_ITERS"))
+    add(block, "--weight-decay", 0.1)
+    add(block, "--clip-grad", 1)
+    add(block, "--adam-beta1", 0.9)
+    add(block, "--adam-beta2", 0.95)
     if training.precision in {"bf16", "fp8"}:
         add(block, "--bf16")
     elif training.precision == "fp16":
@@ -140,4 +166,4 @@ def add_training(arguments: LaunchArguments, spec: Spec) -> None:
     if training.precision == "fp8":
         add(block, "--fp8-format", "hybrid")
     if spec.search.deterministic_training:
-        add(block, "--npu-deterministic" if arguments.target == "mindspeed-llm" else "--deterministic-mode")
+        add(block, "--npu-deterministic" if arguments.knows("--npu-deterministic") else "--deterministic-mode")

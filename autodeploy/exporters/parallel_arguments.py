@@ -52,17 +52,24 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
         _add_context_parallel(arguments, strategy)
     if spec.model.is_moe:
         add(BLOCK, "--expert-model-parallel-size", ShellVariable("EP"))
-        if not (arguments.target == "mindspeed-llm" and extends_ep(strategy)):
-            add(BLOCK, "--expert-tensor-parallel-size", expert_tensor_parallel(strategy))
+        if not (arguments.release.has("mindspeed") and extends_ep(strategy)):
+            _add_expert_tensor_parallel(arguments, strategy)
     if strategy.tp > 1 and strategy.sequence_parallel is not False:
         add(BLOCK, "--sequence-parallel")
     _add_schedule(arguments, strategy, plan.micro_batches)
     return _add_placement(arguments, spec, plan, placed)
 
 
+def _add_expert_tensor_parallel(arguments: LaunchArguments, strategy: Strategy) -> None:
+    """The degree inside an expert; a release without the flag has that of the layers."""
+    degree = expert_tensor_parallel(strategy)
+    if arguments.knows("--expert-tensor-parallel-size") or degree != strategy.tp:
+        arguments.add(BLOCK, "--expert-tensor-parallel-size", degree)
+
+
 def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> None:
     algorithm = strategy.cp_algo or "ring"
-    if arguments.target == "megatron":
+    if not arguments.knows("--context-parallel-algo"):
         arguments.add(BLOCK, "--cp-comm-type", CP_COMM_TYPES[algorithm])
         if algorithm == "hybrid" and strategy.ulysses_degree is not None:
             ring = strategy.cp // strategy.ulysses_degree
@@ -77,8 +84,8 @@ def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> Non
 
 def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: int) -> None:
     """The schedule, or a refusal: another schedule would be another plan."""
-    schedule, mindspeed = strategy.schedule, arguments.target == "mindspeed-llm"
-    if schedule == "dualpipe" or (schedule == "dualpipev" and not mindspeed):
+    schedule = strategy.schedule
+    if schedule in {"dualpipe", "dualpipev"} and not arguments.knows("--schedules-method", schedule):
         hint = (
             "export to mindspeed-llm"
             if schedule == "dualpipev"
@@ -94,7 +101,8 @@ def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches:
             arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
             arguments.add("SCHEDULE_ARGS", "--delay-wgrad-compute")
     group = micro_batch_group(strategy.pp, micro_batches)
-    if schedule != "dualpipev" and strategy.vpp > 1 and micro_batches > strategy.pp and group != strategy.pp:
+    in_turns = strategy.vpp > 1 and micro_batches > strategy.pp
+    if in_turns and group != strategy.pp and not arguments.release.has("mindspeed-llm"):
         # Micro batches that do not come in groups of pp: the smallest group whose last one is no shorter than pp.
         arguments.add("SCHEDULE_ARGS", "--microbatch-group-size-per-virtual-pipeline-stage", group)
 
@@ -112,24 +120,22 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     strategy, layers = plan.strategy, spec.model.num_hidden_layers
     if strategy.pp == 1:
         return layers
-    mindspeed = arguments.target == "mindspeed-llm"
-    if strategy.schedule == "dualpipev" and mindspeed:
+    if strategy.schedule == "dualpipev":
         return _pad(arguments, dualpipev_order(placed))
     in_last_stage = placed.mtp_stage == strategy.pp - 1
     if placed.is_even and in_last_stage:
         if len(placed.chunks) > 1:
             arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", placed.chunks[0][0])
-    elif mindspeed and len(placed.chunks) == 1 and in_last_stage and not spec.model.first_k_dense_replace:
-        # With dense layers first MindSpeed-LLM compares their number with that of list entries, and refuses.
+    elif _takes_a_list(arguments, spec) and len(placed.chunks) == 1 and in_last_stage:
         arguments.add(BLOCK, "--num-layer-list", ",".join(str(count) for count in placed.chunks[0]))
-    elif mindspeed and in_last_stage and _has_to_be_padded(spec, strategy, placed):
+    elif arguments.knows("--noop-layers") and in_last_stage and _has_to_be_padded(arguments, spec, strategy, placed):
         if len(placed.chunks) > 1:
             arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", max(placed.in_order))
         return _pad(arguments, placed.in_order)
     else:
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)
         arguments.add(BLOCK, "--pipeline-model-parallel-layout", layout)
-    if mindspeed and _dense_fill_a_stage(spec, strategy):
+    if _dense_fill_a_stage(arguments, spec, strategy):
         arguments.note(
             f"MindSpeed-LLM refuses first-k-dense-replace {spec.model.first_k_dense_replace} with "
             f"{layers // strategy.pp} layers a stage; plan with target mindspeed-llm"
@@ -145,20 +151,31 @@ def _pad(arguments: LaunchArguments, chunks: Sequence[int]) -> int:
     return total
 
 
-def _has_to_be_padded(spec: Spec, strategy: Strategy, placed: Placement) -> bool:
-    """Whether MindSpeed-LLM refuses the layout string, and takes the same placement as padding.
+def _takes_a_list(arguments: LaunchArguments, spec: Spec) -> bool:
+    """Whether the release takes layers of each stage as a list.
+
+    With dense layers first MindSpeed-LLM compares their number with that of list entries, and refuses.
+    """
+    return arguments.knows("--num-layer-list") and not spec.model.first_k_dense_replace
+
+
+def _has_to_be_padded(arguments: LaunchArguments, spec: Spec, strategy: Strategy, placed: Placement) -> bool:
+    """Whether MindSpeed refuses the layout string, and takes the same placement as padding.
 
     --moe-fb-overlap refuses a layout with an empty chunk, and padding anywhere but in the last chunk (MindSpeed
     fb_overlap.py). --first-k-dense-replace is below the layers of a stage, padding counted (transformer_block.py).
     """
     *others, last = placed.in_order
     if strategy.schedule == "adaptive_pipe":
-        return len(set(others)) == 1 and last < others[0] and (last == 0 or _dense_fill_a_stage(spec, strategy))
-    return _dense_fill_a_stage(spec, strategy)
+        full = _dense_fill_a_stage(arguments, spec, strategy)
+        return len(set(others)) == 1 and last < others[0] and (last == 0 or full)
+    return _dense_fill_a_stage(arguments, spec, strategy)
 
 
-def _dense_fill_a_stage(spec: Spec, strategy: Strategy) -> bool:
-    dense = spec.model.first_k_dense_replace if spec.model.is_moe else 0
+def _dense_fill_a_stage(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> bool:
+    """Whether MindSpeed-LLM would count more dense layers than an even stage has."""
+    counted = arguments.knows("--first-k-dense-replace") and spec.model.is_moe
+    dense = spec.model.first_k_dense_replace if counted else 0
     return 0 < spec.model.num_hidden_layers // strategy.pp <= dense
 
 
@@ -166,9 +183,9 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     """How tokens reach their experts."""
     if not spec.model.is_moe:
         return
-    block, mindspeed = "MOE_ARGS", arguments.target == "mindspeed-llm"
+    block = "MOE_ARGS"
     dispatcher = strategy.moe_dispatcher or "alltoall"
-    if not mindspeed:
+    if not arguments.release.has("mindspeed"):
         if dispatcher in {"alltoall_seq", "hierarchical"}:
             arguments.note(f"Megatron-LM has no {dispatcher} dispatcher: alltoall is written instead")
         arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
@@ -178,7 +195,9 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     elif dispatcher == "hierarchical":
         arguments.add(block, "--moe-hierarchical-alltoallv")
     seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
-    arguments.add(block, "--moe-token-dispatcher-type", "alltoall_seq" if seq else dispatcher)
+    # Where there is no sequence dispatcher by name, MindSpeed makes alltoall one.
+    name = "alltoall_seq" if arguments.knows("--moe-token-dispatcher-type", "alltoall_seq") else "alltoall"
+    arguments.add(block, "--moe-token-dispatcher-type", name if seq else dispatcher)
     if extends_ep(strategy):
         arguments.add(block, "--moe-tp-extend-ep")
         arguments.add(block, "--moe-grouped-gemm")

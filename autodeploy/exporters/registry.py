@@ -38,8 +38,8 @@ _NO_V_SHAPE = frozenset({"dualpipe", "dualpipev"})
 FORMATS: dict[str, Format] = {
     "mindspeed-llm": Format("mindspeed_llm", lacks=_NO_DUALPIPE),
     "mindspeed-llm-flags": Format("mindspeed_llm", "export_flags", lacks=_NO_DUALPIPE),
-    "megatron": Format("megatron", lacks=_NO_V_SHAPE),
-    "megatron-flags": Format("megatron", "export_flags", lacks=_NO_V_SHAPE),
+    "megatron": Format("megatron", lacks=_NO_DUALPIPE),
+    "megatron-flags": Format("megatron", "export_flags", lacks=_NO_DUALPIPE),
     "mindformers": Format("mindformers", lacks=_NO_V_SHAPE | {"adaptive_pipe"}),
     "ascendjob": Format("ascend_job"),
     "chrome-trace": Format("chrome_trace", of_timeline=True),
