@@ -41,7 +41,7 @@ from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.launch_rules import LaunchRules
 from autodeploy.strategies.memory_rules import launchable
-from autodeploy.strategies.rule_sentences import sentence_of
+from autodeploy.strategies.rule_sentences import told
 from autodeploy.strategies.rules import broken_rules, values_of
 from autodeploy.strategies.unmodelled import refuse_unmodelled
 from autodeploy.training_run.run_estimate import Step, planned_run
@@ -507,10 +507,9 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
     context = _context_for(prepared, spec.strategy, features)
     candidate = _as_candidate(context, spec.strategy, possible=False)
     facts = {**context.facts, **facts_of_placement(spec.strategy)}
-    values = values_of(candidate, facts)
     broken = broken_rules(candidate, facts, target)[0]
     return LaunchRules(
-        tuple(sentence_of(rule, values) for rule in broken),
+        told(broken, values_of(candidate, facts)),
         launchable(candidate, context.facts, target),
         prepared.choice.on,
     )

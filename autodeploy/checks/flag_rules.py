@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import GivenFlag
 
 
+# The blank of a sentence for the flags of `require` that are given.
+GIVEN = "given"
+
+
 @dataclass(frozen=True, slots=True)
 class FlagRule:
     """One condition over flags: what must hold where `when` does, and the sentence that says that it does not."""
@@ -37,7 +41,7 @@ class FlagRule:
 
     def blanks(self) -> tuple[str, ...]:
         """Values that the sentence tells, in its order."""
-        return tuple(name for _, name, *_ in string.Formatter().parse(self.text) if name)
+        return tuple(name for _, name, *_ in string.Formatter().parse(self.text) if name and name != GIVEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +121,12 @@ class FlagValues(Mapping[str, Any]):
         return len(flag_values())
 
     def _is_given(self, name: str) -> bool:
-        return f"--{name.replace('_', '-')}" in self._flags
+        return _flag(name) in self._flags
 
     def _value(self, name: str, value: FlagValue) -> Any:
         if value.expression:
+            if name == "dp" and self["world"] % max(self["tp"] * self["pp"] * self["cp"], 1):
+                raise NotKnown(name)
             return evaluate(value.expression, self)
         given = next((self._flags[flag] for flag in value.flags if flag in self._flags), None)
         if given is None:
@@ -164,9 +170,17 @@ def broken_flag_rules(
         except NotKnown:
             continue
         if broken:
-            told |= {name: True for name in sorted(rule.names()) if values.get(name) is True and name not in told}
-            found.append(BrokenRule(rule=rule.name, text=rule.text.format_map(told), values=told))
+            on = [name for name in sorted(rule.names()) if values.get(name) is True]
+            given = ", ".join(_flag(name) for name in on if name in names(rule.require))
+            text = rule.text.format_map(told | {GIVEN: given})
+            if not told and not on:
+                told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
+            found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))
     return tuple(found)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def plain(value: Any) -> bool | int | float | str:

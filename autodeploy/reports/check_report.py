@@ -120,7 +120,7 @@ def rules(report: CheckReport, lang: Language) -> list[str]:
         tell(lang, "allowed_rule" if rule.allowed else "broken_rule", text=translated(rule.text, lang), rule=rule.rule)
         for rule in sorted(report.broken_rules, key=lambda rule: rule.allowed)
     ]
-    if report.plan is None:
+    if report.plan is None and report.unpredicted:
         lines.append(tell(lang, "not_predicted", reason=translated(report.unpredicted, lang)))
     return lines
 

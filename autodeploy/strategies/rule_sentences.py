@@ -15,10 +15,11 @@ from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES
 from autodeploy.strategies.rules import WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.strategies.rules import Rule
 
+OF_REPLICAS = frozenset({"dp", "micro_batches"})
 CHOICES = {"schedule": SCHEDULES, "moe_dispatcher": DISPATCHERS, "cp_algo": CP_ALGOS}
 
 
@@ -27,6 +28,16 @@ def sentences() -> dict[str, str]:
     """Rule -> the sentence that says what is wrong."""
     text = files("autodeploy.strategies").joinpath("rule_sentences.yaml").read_text(encoding="utf-8")
     return dict(YAML(typ="safe").load(text))
+
+
+def told(broken: Sequence[Rule], values: Mapping[str, Any]) -> tuple[BrokenRule, ...]:
+    """Broken rules in words.
+
+    Where the ranks do not divide there is no number of replicas, and rules that read it say nothing.
+    """
+    if any(rule.name == "world_divides" for rule in broken):
+        broken = [rule for rule in broken if rule.name == "world_divides" or not rule.names() & OF_REPLICAS]
+    return tuple(sentence_of(rule, values) for rule in broken)
 
 
 def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
