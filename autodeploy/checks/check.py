@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autodeploy.checks.baseline import Baseline, changes_between, predicted
@@ -13,7 +12,6 @@ from autodeploy.checks.unread import legality_gate
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.specs.check import DEFAULT_REGRESSION, CheckLimits, CheckReport, Compared, Gate, Shortage
-from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import spec_hash
 from hardware_profiles import load_profile
 
@@ -54,7 +52,7 @@ def check(
     refuse_unknown_rules(limits.allow_rules)
     before = baseline if isinstance(baseline, Baseline | None) else Baseline(plan=baseline)
     verdict = _judged(launch, limits)
-    spec = launch.spec if verdict is None else _for_release(launch.spec, verdict.release.framework)
+    spec = launch.spec
     rules = planner.launch_rules(spec, features=launch.features)
     broken = with_allowed([*(verdict.broken if verdict is not None else ()), *rules.broken], limits)
     report = CheckReport(
@@ -81,7 +79,7 @@ def check(
             raise
         changes = None if before is None else changes_between(before, then, launch, None)
         return report.model_copy(update={"unpredicted": str(error), "changes": changes})
-    return _with_plan(report, replace(launch, spec=spec), plan, rules, planner, before, then)
+    return _with_plan(report, launch, plan, rules, planner, before, then)
 
 
 def _with_plan(
@@ -118,16 +116,7 @@ def _judged(launch: Launch, limits: CheckLimits) -> FlagVerdict | None:
     if launch.script is None:
         return None
     search, profile = launch.spec.search, load_profile(launch.spec.cluster.profile)
-    return judge_script(launch.script, search.target, profile.vendor, launch.ranks, limits)
-
-
-def _for_release(spec: Spec, framework: str) -> Spec:
-    """The spec for the framework that its flags are of."""
-    if spec.search.target == framework:
-        return spec
-    return spec.model_copy(
-        update={"search": SearchSpec.model_validate(spec.search.model_dump() | {"target": framework})}
-    )
+    return judge_script(launch.script, search.target, profile.vendor, launch.ranks, limits, search.target_release)
 
 
 def _best(spec: Spec, plan: Plan, planner: CheckPlanner) -> Compared | None:

@@ -13,9 +13,9 @@ from autodeploy.stack.releases import release_of, releases
 from autodeploy.strategies.rules import load_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from autodeploy.importers.launch_script import GivenFlag, LaunchScript
+    from autodeploy.importers.launch_script import LaunchScript
     from autodeploy.specs.check import CheckLimits
     from autodeploy.stack.releases import Release
 
@@ -70,8 +70,6 @@ def judge_script(
     """
     allowed = frozenset(f"--{flag.lstrip('-')}" for flag in limits.allow_flags)
     target = release_of(framework, vendor, release)
-    if release is None:
-        target = _one_that_registers_all(script.flags, target, vendor, allowed)
     broken = [*_unregistered(script, target, allowed), *_values(script, target, allowed)]
     broken += broken_flag_rules(script.flags, ranks, frozenset(target.components))
     return FlagVerdict(target, tuple(broken))
@@ -89,26 +87,19 @@ def with_allowed(broken: Iterable[BrokenRule], limits: CheckLimits) -> tuple[Bro
     return tuple(kept.values())
 
 
-def _one_that_registers_all(
-    flags: Mapping[str, GivenFlag], target: Release, vendor: str, allowed: frozenset[str]
-) -> Release:
-    """Another framework's default release where it knows every flag and the one at hand does not."""
-    wanted = flags.keys() - allowed
-    if wanted <= target.flags.keys():
-        return target
-    others = (release for release in releases() if release.is_default and release.runs_on(vendor))
-    return next((release for release in others if wanted <= release.flags.keys()), target)
-
-
 def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str]) -> list[BrokenRule]:
     found = []
     for name, given in script.flags.items():
         if name in release.flags or name in allowed:
             continue
         close = get_close_matches(name, release.flags, n=1, cutoff=0.8)
+        elsewhere = next((other for other in releases() if name in other.flags), None)
         text = f"{release.title} registers no flag {name} (line {given.line})"
         values: dict[str, bool | int | float | str] = {"flag": name, "line": given.line}
-        if close:
+        if elsewhere is not None:
+            text += f": {elsewhere.title} does"
+            values["registered_by"] = elsewhere.name
+        elif close:
             text += f": did you mean {close[0]}?"
             values["did_you_mean"] = close[0]
         found.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))

@@ -9,9 +9,9 @@ from autodeploy.checks.launch import ranks_of
 from autodeploy.checks.legality import judge_script, refuse_unknown_rules, with_allowed
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
+from autodeploy.importers.known_flags import framework_of_flags
 from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.importers.marks import marked_cluster
-from autodeploy.importers.megatron_script import framework_of
+from autodeploy.importers.marks import marked_cluster, release_of_marks
 from autodeploy.importers.unmodelled_flags import unmodelled_reason
 from autodeploy.specs.check import Changes, CheckReport, Gate
 from hardware_profiles import load_profile
@@ -59,7 +59,9 @@ def check_unread(
         raise refusal
     vendor = load_profile(profile).vendor
     ranks = ranks_of(script, profile, num_npus if num_npus is not None or cluster else own.get("num_npus"))
-    verdict = judge_script(script, framework_of(script), vendor, ranks, limits)
+    release = release_of_marks(text)
+    framework = release.framework if release is not None else framework_of_flags(script.flags)
+    verdict = judge_script(script, framework, vendor, ranks, limits, None if release is None else release.name)
     broken = with_allowed(verdict.broken, limits)
     failing = sum(not rule.allowed for rule in broken)
     if not failing:
