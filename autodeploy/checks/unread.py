@@ -14,7 +14,7 @@ from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import marked_cluster, release_of_marks
 from autodeploy.importers.unmodelled_flags import unmodelled_reason
 from autodeploy.specs.check import Changes, CheckReport, Gate
-from hardware_profiles import load_profile
+from hardware_profiles import list_profiles, load_profile
 
 # Where the number of cards is missing because the ranks contradict the degrees, the broken rule says so.
 CARDS = "/cluster/num_npus"
@@ -36,12 +36,14 @@ def check_unread(
     cluster: str | None = None,
     num_npus: int | None = None,
     baseline: Baseline | None = None,
+    own_profiles: bool = True,
 ) -> CheckReport:
     """The report of a script that no spec could be made of, where it breaks a rule that says why it can't start.
 
     Parameters
     ----------
     refusal : why there is no spec.
+    own_profiles : whether the cluster may be a file; not for a request from the network.
 
     Raises
     ------
@@ -55,7 +57,7 @@ def check_unread(
         raise refusal from None
     own = marked_cluster(text) or {}
     profile = cluster or own.get("profile")
-    if profile is None:
+    if profile is None or (not own_profiles and profile not in list_profiles()):
         raise refusal
     vendor = load_profile(profile).vendor
     ranks = ranks_of(script, profile, num_npus if num_npus is not None or cluster else own.get("num_npus"))

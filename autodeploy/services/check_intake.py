@@ -109,6 +109,7 @@ def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
             cluster=request.cluster,
             num_npus=request.num_npus,
             baseline=baseline,
+            own_profiles=False,
         )
     return services.check(launch, request.limits, baseline)
 
