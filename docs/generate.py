@@ -5,11 +5,8 @@ Run by `make docs`. A test compares what this makes with what is committed.
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ruamel.yaml import YAML
 
 from docs.commands import command_line_page
 from docs.figures import figures
@@ -97,36 +94,43 @@ stacks have fusions and data-parallel overlap on.
 
 
 def rules_page() -> str:
-    from autodeploy.strategies.feature_choice import LAUNCHABLE
     from autodeploy.strategies.rules import load_rules
 
     rules = load_rules()
     text = """# Legality rules
 
-A strategy is a candidate only if it obeys every rule that binds its target. Arithmetic rules hold for every target;
-the others say what a framework's public release can launch. A candidate is counted under the first rule that it breaks:
-`counts.rejected` of a PlanSet has these names. `when` limits a rule to some candidates; `require` must then be true.
-The rules are data: `autodeploy/strategies/rules.yaml`.
+A strategy is a candidate only if it obeys every rule that binds what the plan is for: arithmetic rules every plan,
+`released` ones every release, the others releases with that component (`megatron`, `mindspeed`, `mindspeed-llm`,
+`mindformers`), or one release. A candidate is counted under the first rule that it breaks: `counts.rejected` of a
+PlanSet has these names. `when` limits a rule to some candidates; `require` must then be true. The rules are data:
+`autodeploy/strategies/rules.yaml`. Which schedules, dispatchers, optimizer modes and memory choices a release has at
+all follows from the flags that its parser registers.
 
-Source keys: MG Megatron-LM @d98e8a64, MS MindSpeed @028de58c, LLM MindSpeed-LLM @c77308a1, MF mindformers @f52743ca.
+`kind` says who holds a rule: *refused*, the framework's parser or validators; *later*, the launch dies after them;
+*unsound*, it starts and is not what was planned; *planned*, the planner, which models no other, or the spec, which
+asks for it; *advice*, it runs at a loss. `autodeploy check` calls the first two illegal. What a framework holds is
+tried from both sides, a launch that obeys and one that breaks it, in `tests/launch_check/rule_pairs.yaml`.
+
+Source keys: MG Megatron-LM core_v0.12.1 and @d98e8a64, MS MindSpeed @028de58c, LLM MindSpeed-LLM @c77308a1, MF
+mindformers @f52743ca.
 """
-    for target in ("arithmetic", *(name for name in LAUNCHABLE if name != "any")):
+    for target in dict.fromkeys(target for rule in rules for target in rule.targets):
         rows = [
-            (code(rule.name), rule.text, code(rule.when), code(rule.require), rule.source)
+            (code(rule.name), rule.text, code(rule.when), code(rule.require), rule.kind, rule.source)
             for rule in rules
             if target in rule.targets
         ]
-        text += f"\n## {target}\n\n" + table(("rule", "in words", "when", "require", "source"), rows)
+        text += f"\n## {target}\n\n" + table(("rule", "in words", "when", "require", "kind", "source"), rows)
     return text
 
 
 def memory_page() -> str:
-    from autodeploy.strategies.feature_choice import LAUNCHABLE
+    from autodeploy.stack.releases import releases
+    from autodeploy.strategies.memory_rules import launched_choices, memory_variants
     from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
 
-    text = files("autodeploy.strategies").joinpath("memory_rules.yaml").read_text(encoding="utf-8")
-    conditions = YAML(typ="safe").load(text)["choices"]
-    targets = [name for name in LAUNCHABLE if name != "any"]
+    defaults = [release for release in releases() if release.is_default]
+    conditions = [launched_choices(release) for release in defaults]
     every = {EVERYTHING: "everything but the layer's input"}
     rows = [
         (
@@ -140,15 +144,13 @@ def memory_page() -> str:
         )
         for choice in CHOICES.values()
     ]
-    launch = [
-        (code(name), *(_condition(rules.get(target)) for target in targets)) for name, rules in conditions.items()
-    ]
+    launch = [(code(name), *(_condition(each.get(name)) for each in conditions)) for name in memory_variants()]
     return (
         "# Memory choices\n\nWhat may be recomputed or swapped instead of kept, counted in layers per stage. Two "
         "choices that free the same tensor exclude each other.\n\n"
         + table(("choice", "kind", "tensors it frees", "what the backward pass does again"), rows)
-        + "\n## Which framework can launch it\n\nUnder target `any` every choice is open.\n\n"
-        + table(("choice", *targets), launch)
+        + "\n## Which release can launch it\n\nUnder target `any` every choice is open.\n\n"
+        + table(("choice", *(release.name for release in defaults)), launch)
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.unit_costs import MODULE, UnitCosts, chosen, costs_under
-from autodeploy.strategies.rules import load_rules, values_of
+from autodeploy.strategies.rules import load_rules, scope_of, values_of
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -66,8 +66,9 @@ def _allowed(other: Context, context: Context, candidates: Candidates) -> Bools:
     """Where the target's rules on features leave the alternative [n]."""
     changed = {f"on_{name}" for name in other.features ^ context.features}
     values, legal = values_of(candidates, other.facts), np.ones(len(candidates), dtype=np.bool_)
+    scope = scope_of(other.facts, other.target)
     for rule in load_rules():
-        if rule.binds(other.target) and rule.names() & changed:
+        if rule.binds(scope) and rule.names() & changed:
             legal &= rule.mask(values)
     return legal
 

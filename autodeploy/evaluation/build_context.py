@@ -230,7 +230,7 @@ def spec_context(
         profile=profile,
         release=release,
         family=profile.family if cluster.profile in shipped_profiles() else f"{profile.family}{OWN}",
-        facts=_facts(spec, profile, features, world, batch),
+        facts=_facts(spec, profile, features, world, batch, shards_states=distributed_optimizer),
     )
 
 
@@ -291,7 +291,9 @@ def _host_bytes_per_device(profile: Profile, search: SearchSpec) -> float:
     return max(0.0, host - search.host_memory_reserved_gib * GIB / profile.ranks_per_node)
 
 
-def _facts(spec: Spec, profile: Profile, features: frozenset[str], world: int, global_batch: int) -> dict[str, Any]:
+def _facts(
+    spec: Spec, profile: Profile, features: frozenset[str], world: int, global_batch: int, *, shards_states: bool
+) -> dict[str, Any]:
     """What legality rules read of a spec."""
     switches = spec.search.features.items()
     return facts_of(
@@ -305,4 +307,7 @@ def _facts(spec: Spec, profile: Profile, features: frozenset[str], world: int, g
         exact_numerics=spec.search.numerics == "exact",
         deterministic=spec.search.deterministic_training,
         asked=frozenset(member for name, switch in switches if switch == "on" for member in expand(name)),
+        precision=spec.training.precision,
+        shards_states=shards_states,
+        release=spec.search.release(profile.vendor),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
 from autodeploy.exporters.feature_arguments import features_without_flags
-from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS
+from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
 from autodeploy.exporters.settings_table import environment_variables
 from autodeploy.exporters.target_release import profile_of
 from autodeploy.stack.expression import evaluate
@@ -149,8 +149,10 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
 
 def _required(launch: Launch) -> str:
     """Variables without a sensible default: the script stops with a message where one is missing."""
-    required = list(REQUIRED)
-    if ASKED_FOR_POSITIONS in launch.arguments.variables():
+    known, used = told_variables(launch.spec.training.told), launch.arguments.variables()
+    needed = {name for name, _ in REQUIRED} - known.keys() - ({"WARMUP_ITERS"} - used)
+    required = [(name, meaning) for name, meaning in REQUIRED if name in needed]
+    if ASKED_FOR_POSITIONS in used:
         required.append((ASKED_FOR_POSITIONS, "rope_theta of the model configuration"))
     if launch.spec.training.tokens is None:
         required.append(("TRAIN_ITERS", "iterations to train"))
@@ -165,6 +167,8 @@ def asked_for(text: str) -> tuple[str, ...]:
 
 def _variables(launch: Launch) -> str:
     lines = [f"{name}={value}\n" for name, value in launch.variables.items()]
+    told = told_variables(launch.spec.training.told)
+    lines += [f'{name}="${{{name}:-{value}}}"\n' for name, value in told.items()]
     tokens = launch.spec.training.tokens
     if tokens is not None:
         iterations = math.ceil(tokens / (launch.variables["GBS"] * launch.spec.training.seq_length))

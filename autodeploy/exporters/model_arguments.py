@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import padded_layer
-from autodeploy.exporters.recipe_arguments import add_recipe, add_router, longest_context, untold
+from autodeploy.exporters.recipe_arguments import add_recipe, add_router, add_training_recipe, longest_context, untold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,14 +151,7 @@ def add_training(arguments: LaunchArguments, spec: Spec) -> None:
     add(block, "--micro-batch-size", ShellVariable("MBS"))
     add(block, "--global-batch-size", ShellVariable("GBS"))
     add(block, "--train-iters", ShellVariable("TRAIN_ITERS"))
-    add(block, "--lr", ShellVariable("LR"))
-    add(block, "--min-lr", ShellVariable("MIN_LR"))
-    add(block, "--lr-decay-style", "cosine")
-    add(block, "--lr-warmup-iters", ShellVariable("WARMUP_ITERS"))
-    add(block, "--weight-decay", 0.1)
-    add(block, "--clip-grad", 1)
-    add(block, "--adam-beta1", 0.9)
-    add(block, "--adam-beta2", 0.95)
+    add_training_recipe(arguments, training.told)
     if training.precision in {"bf16", "fp8"}:
         add(block, "--bf16")
     elif training.precision == "fp16":

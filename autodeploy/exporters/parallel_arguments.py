@@ -101,8 +101,8 @@ def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches:
             arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
             arguments.add("SCHEDULE_ARGS", "--delay-wgrad-compute")
     group = micro_batch_group(strategy.pp, micro_batches)
-    in_turns = strategy.vpp > 1 and micro_batches > strategy.pp
-    if in_turns and group != strategy.pp and not arguments.release.has("mindspeed-llm"):
+    in_turns = schedule != "dualpipev" and strategy.vpp > 1 and micro_batches > strategy.pp
+    if in_turns and group != strategy.pp:
         # Micro batches that do not come in groups of pp: the smallest group whose last one is no shorter than pp.
         arguments.add("SCHEDULE_ARGS", "--microbatch-group-size-per-virtual-pipeline-stage", group)
 

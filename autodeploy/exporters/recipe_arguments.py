@@ -13,7 +13,7 @@ from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.specs.recipe import Recipe, RopeScaling
+    from autodeploy.specs.recipe import Recipe, RopeScaling, TrainingRecipe
 
 GPT, ROPE, EXPERTS, MTP = "GPT_ARGS", "ROPE_ARGS", "MOE_ARGS", "MTP_ARGS"
 ASKED_FOR_POSITIONS = "ROTARY_BASE"
@@ -232,8 +232,10 @@ def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
 def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str | None:
     """`--moe-router-load-balancing-type` of the recipe; None where nobody told enough."""
     told, flag = model.told, "--moe-router-load-balancing-type"
-    if told.router_balancing is not None and arguments.knows(flag, told.router_balancing):
-        return told.router_balancing
+    if told.router_balancing is not None:
+        if arguments.knows(flag, told.router_balancing):
+            return told.router_balancing
+        arguments.note(f"no flag of the release says {flag} {told.router_balancing}: the model's code has to")
     if told.topk_method == "group_limited_greedy" and arguments.knows(flag, "group_limited_greedy"):
         # Its validator: mindspeed_llm/features_manager/moe/moe_router.py.
         fits = model.topk_group is not None and model.topk_group < ep and model.capacity_factor is None
@@ -276,6 +278,42 @@ def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | 
         arguments.note(
             f"groups are chosen by the sum of their best {max(1, (topk or 1) // reach)} scores here, not by the best"
         )
+
+
+# -- the training --------------------------------------------------------------------------------------------
+
+USUAL = {"weight_decay": 0.1, "clip_grad": 1.0, "adam_beta1": 0.9, "adam_beta2": 0.95}
+
+
+def add_training_recipe(arguments: LaunchArguments, told: TrainingRecipe) -> None:
+    """TRAIN_ARGS: optimizer and learning rate; what the script asks for keeps its variable."""
+    block, add = "TRAIN_ARGS", arguments.add
+    add(block, "--lr", ShellVariable("LR"))
+    add(block, "--min-lr", ShellVariable("MIN_LR"))
+    add(block, "--lr-decay-style", told.lr_decay_style or "cosine")
+    if told.lr_warmup_fraction is not None and told.lr_warmup_iters is None:
+        add(block, "--lr-warmup-fraction", as_number(told.lr_warmup_fraction))
+    else:
+        add(block, "--lr-warmup-iters", ShellVariable("WARMUP_ITERS"))
+    if told.lr_decay_iters is not None:
+        add(block, "--lr-decay-iters", told.lr_decay_iters)
+    usual = [name for name in USUAL if getattr(told, name) is None]
+    for name, value in USUAL.items():
+        given = getattr(told, name)
+        add(block, f"--{name.replace('_', '-')}", as_number(value if given is None else given))
+    for flag, extra in (("--adam-eps", told.adam_eps), ("--initial-loss-scale", told.initial_loss_scale)):
+        if extra is not None:
+            add(block, flag, as_number(extra))
+    if told.seed is not None:
+        add(block, "--seed", told.seed)
+    if usual:
+        arguments.note(f"nobody told {', '.join(usual)} (training.recipe): usual values are written")
+
+
+def told_variables(told: TrainingRecipe) -> dict[str, str]:
+    """Values of the script's variables that the recipe knows, by name."""
+    known = {"LR": told.lr, "MIN_LR": told.min_lr, "WARMUP_ITERS": told.lr_warmup_iters}
+    return {name: as_number(value) for name, value in known.items() if value is not None}
 
 
 # -- what nobody told ----------------------------------------------------------------------------------------

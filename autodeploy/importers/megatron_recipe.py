@@ -76,6 +76,33 @@ MORE_FLAGS: dict[str, bool] = {
 }
 
 
+OF_TRAINING: dict[str, tuple[str, ...]] = {
+    "lr": ("--lr",),
+    "min_lr": ("--min-lr",),
+    "lr_warmup_fraction": ("--lr-warmup-fraction",),
+    "weight_decay": ("--weight-decay",),
+    "clip_grad": ("--clip-grad",),
+    "adam_beta1": ("--adam-beta1",),
+    "adam_beta2": ("--adam-beta2",),
+    "adam_eps": ("--adam-eps",),
+    "initial_loss_scale": ("--initial-loss-scale",),
+}
+ITERATIONS = {"lr_decay_iters": "--lr-decay-iters", "lr_warmup_iters": "--lr-warmup-iters", "seed": "--seed"}
+DECAYS = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+
+
+def read_training_recipe(reader: FlagReader) -> dict[str, Any]:
+    """The `recipe` of the training: optimizer and learning rate, as far as the script itself knows them."""
+    where = "/training/recipe"
+    found: dict[str, Any] = dict(_decimals(reader, OF_TRAINING, where))
+    for field, flag in ITERATIONS.items():
+        if reader.is_told(flag):
+            found[field] = reader.number(flag, f"{where}/{field}")
+    if reader.is_told("--lr-decay-style") and reader.script.flags["--lr-decay-style"].text in DECAYS:
+        found["lr_decay_style"] = reader.text("--lr-decay-style", f"{where}/lr_decay_style")
+    return found
+
+
 def read_recipe(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
     """The `recipe` of the model that the flags describe."""
     recipe: dict[str, Any] = dict(_decimals(reader, NUMBERS))
@@ -107,13 +134,13 @@ def _is_open(reader: FlagReader, flags: tuple[str, ...]) -> bool:
     return any(flag in reader.script.flags and not reader.is_told(flag) for flag in flags)
 
 
-def _decimals(reader: FlagReader, table: dict[str, tuple[str, ...]]) -> dict[str, float]:
+def _decimals(reader: FlagReader, table: dict[str, tuple[str, ...]], where: str = "/model/recipe") -> dict[str, float]:
     found: dict[str, float] = {}
     for field, flags in table.items():
         for flag in flags:
             if not reader.is_told(flag):
                 continue
-            value = reader.decimal(flag, _path(field))
+            value = reader.decimal(flag, f"{where}/{field}")
             if value is not None:
                 found.setdefault(field, value)
     return found

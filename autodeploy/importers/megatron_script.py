@@ -10,6 +10,7 @@ from autodeploy.importers.known_flags import framework_of_flags
 from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
+from autodeploy.importers.megatron_recipe import read_training_recipe
 from autodeploy.importers.megatron_strategy import read_strategy
 from autodeploy.importers.other_trainings import refuse_other_training
 
@@ -63,7 +64,6 @@ def import_launch_script(
         kept=kept,
         plan_id=plan_id_of(text),
         flags={flag.name: flag.text for flag in script.flags.values()},
-        script=script,
     )
 
 
@@ -112,7 +112,8 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -
     total = samples if samples is not None else (steps * batch if steps and batch else None)
     if total and sequence:
         training["tokens"] = float(total * sequence)
-    return training
+    recipe = read_training_recipe(reader)
+    return training | ({"recipe": recipe} if recipe else {})
 
 
 def _is_known(reader: FlagReader, flag: str) -> bool:

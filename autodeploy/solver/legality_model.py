@@ -14,7 +14,7 @@ import numpy as np
 
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, Candidates
 from autodeploy.strategies.knobs import KNOBS, Knob, allowed_values, log2_ratio, pin_text
-from autodeploy.strategies.rules import WORDS, load_rules
+from autodeploy.strategies.rules import WORDS, load_rules, scope_of
 from autodeploy.strategies.space import OPTIMIZER_MEMORY, RESTRICTED, default_space, values_left
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ class LegalityModel:
                 self._pin(search, axis, values)
         for axis, with_ in (("moe_dispatcher", "ep"), ("cp_algo", "cp")):
             self._one_spelling(axis, with_, getattr(default, axis), left[axis], pins.get(axis))
+        scope = scope_of(context.facts, search.target)
         for rule in load_rules():
-            if rule.binds(search.target):
+            if rule.binds(scope):
                 self._add(rule)
 
     # -- build -------------------------------------------------------------------------------------------------------

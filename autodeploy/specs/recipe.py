@@ -155,6 +155,31 @@ class Recipe(Document):
         return self.topk_method == "noaux_tc"
 
 
+class TrainingRecipe(Document):
+    """Optimizer and learning rate, which cost no time or memory that is modelled. Absent: nobody told it."""
+
+    lr: float | None = _positive("peak learning rate", 1e6)
+    min_lr: float | None = _told("final learning rate", ge=0, le=1e6)
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] | None = _told(
+        "absent: cosine"
+    )
+    lr_decay_iters: int | None = _told("iterations until the final learning rate", ge=1, le=10**9)
+    lr_warmup_iters: int | None = _told("iterations of learning-rate warm-up", ge=0, le=10**9)
+    lr_warmup_fraction: float | None = _share("share of the decay that is warm-up")
+    weight_decay: float | None = _told("absent: 0.1", ge=0, le=1e6)
+    clip_grad: float | None = _told("absent: 1", ge=0, le=1e6)
+    adam_beta1: float | None = _share("absent: 0.9")
+    adam_beta2: float | None = _share("absent: 0.95")
+    adam_eps: float | None = _positive("absent: the parser's own value", 1)
+    initial_loss_scale: float | None = _positive("of 16-bit floating point with five bits of exponent", 2.0**32)
+    seed: int | None = _told("of every random number", ge=0, le=2**63 - 1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        return _without_nulls(value)
+
+
 SWITCHES = frozenset(
     {
         *("rope_interleave", "attention_bias", "attention_out_bias", "mlp_bias", "norm_topk_prob", "seq_aux"),
@@ -162,3 +187,4 @@ SWITCHES = frozenset(
     }
 )
 NOTHING_TOLD = Recipe()
+NOTHING_TOLD_OF_TRAINING = TrainingRecipe()

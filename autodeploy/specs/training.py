@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.validation import complaint
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
@@ -58,6 +59,10 @@ class TrainingSpec(Document):
         Field(description="document length in tokens: share of documents; absent: sequences are full"),
     ] = None
     norm_precision: Literal["bf16", "fp32"] = "bf16"
+    recipe: Annotated[
+        TrainingRecipe | None,
+        Field(description="optimizer and learning rate for the launch", exclude_if=lambda value: value is None),
+    ] = None
 
     @field_validator("sequence_length_histogram")
     @classmethod
@@ -70,6 +75,16 @@ class TrainingSpec(Document):
         if not any(share > 0.0 for share in value.values()):
             raise ValueError("no length has a share above 0")
         return value
+
+    @field_validator("recipe", mode="after")
+    @classmethod
+    def _empty_is_absent(cls, value: TrainingRecipe | None) -> TrainingRecipe | None:
+        return None if value == NOTHING_TOLD_OF_TRAINING else value
+
+    @property
+    def told(self) -> TrainingRecipe:
+        """The recipe; where the document has none, one that says nothing."""
+        return self.recipe or NOTHING_TOLD_OF_TRAINING
 
     @model_validator(mode="after")
     def _peak_is_the_larger(self) -> Self:

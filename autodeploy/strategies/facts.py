@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.specs.features import FEATURES
+from autodeploy.stack.features import FEATURES
+from autodeploy.strategies.candidates import DISPATCHERS
+from autodeploy.strategies.memory_rules import FACT, launched_choices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.stack.releases import Release
 
+# Dispatchers of a configuration file. Source: mindformers @f52743ca, moe/token_dispatcher.py.
+FILE_DISPATCHERS = frozenset({"alltoall", "allgather"})
 # What `placed_facts` says, where layers are not placed yet.
 NOT_PLACED: dict[str, Any] = {"empty_chunks": 0, "bare_chunks": 0, "padded_layers": 0}
 
@@ -27,6 +32,9 @@ def facts_of(
     exact_numerics: bool = False,
     deterministic: bool = False,
     asked: frozenset[str] = frozenset(),
+    precision: str = "bf16",
+    shards_states: bool = True,
+    release: Release | None = None,
 ) -> dict[str, Any]:
     """Names and values that rules may read.
 
@@ -36,6 +44,8 @@ def facts_of(
     features : names of the features that are on.
     exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
     asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
+    precision : number format of the run. shards_states : replicas share optimizer states.
+    release : what the plan is launched with; None launches everything.
     """
     return {
         "world": world,
@@ -51,15 +61,36 @@ def facts_of(
         "experts": model.n_routed_experts or 1,
         "expert_width": model.moe_intermediate_size or 0,
         "layers": model.num_hidden_layers,
+        "windowed": model.sliding_window is not None and model.sliding_window < seq_length,
+        "predicts_tokens": model.num_nextn_predict_layers > 0,
+        "fp16": precision == "fp16",
+        "shards_states": shards_states,
         "dense_layers": model.first_k_dense_replace if model.is_moe else 0,
         "exact_numerics": exact_numerics,
         "deterministic": deterministic,
         # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
         "free_chunks": 2,
         **NOT_PLACED,
+        "released": frozenset({release.name, *release.components}) if release is not None else frozenset[str](),
+        **launched_facts(release),
+        FACT: launched_choices(release),
         **{f"on_{name}": name in features for name in FEATURES},
         **{f"asked_{name}": name in asked for name in FEATURES},
     }
+
+
+def launched_facts(release: Release | None) -> dict[str, bool]:
+    """Which choices of a strategy's axes a release has flags for: those with a feature record, and dispatchers."""
+    found = {name: release is None or each.variant(release) is not None for name, each in FEATURES.items() if each.axis}
+    for name in DISPATCHERS:
+        found.setdefault(name, release is None or _dispatches(release, name))
+    return {f"launches_{name}": launched for name, launched in found.items()}
+
+
+def _dispatches(release: Release, name: str) -> bool:
+    # MindFormers' parser takes any word: what it knows stands in moe_token_dispatcher_type's own table.
+    key = "model.model_config.moe_token_dispatcher_type"
+    return release.registers("--moe-token-dispatcher-type", name) or (key in release.keys and name in FILE_DISPATCHERS)
 
 
 def placed_facts(chunks: Sequence[int]) -> dict[str, Any]:

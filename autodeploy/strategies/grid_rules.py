@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.strategies.grid import Grid, values_at
-from autodeploy.strategies.rules import WORDS, Rule, load_rules
+from autodeploy.strategies.rules import WORDS, Rule, load_rules, scope_of
 from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, SHAPE_AXES, WAY_AXES, CandidateTree
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def _first_broken(
     A mode without a rule of its own to break has None.
     """
     found: dict[tuple[str, bool], Numbers] = {}
+    scope = scope_of(facts, target)
     for number, rule in enumerate(rules):
-        if not rule.binds(target):
+        if not rule.binds(scope):
             continue
         read = rule.names()
         level = _level(read)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.stack.expression import evaluate
-from autodeploy.strategies.rules import read_rules, values_of
+from autodeploy.strategies.rules import read_rules, scope_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,7 @@ def _limits() -> tuple[_Limit, ...]:
 def placement_limits(candidate: Candidates, facts: Mapping[str, Any], target: str) -> PlacementLimits:
     """The limits of one candidate."""
     values = values_of(candidate, facts)
-    binding = [each for each in _limits() if "arithmetic" in each.targets or target in each.targets]
+    scope = scope_of(facts, target)
+    binding = [each for each in _limits() if not scope.isdisjoint(each.targets)]
     found = {each.limit for each in binding if bool(np.all(evaluate(each.when, values)))}
     return PlacementLimits("equal" in found, "filled" in found)

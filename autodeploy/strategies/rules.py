@@ -11,6 +11,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.stack.expression import conjuncts, evaluate, names
+from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, Bools, Candidates
 from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, with_columns
 
@@ -26,9 +27,18 @@ WORDS: Mapping[str, int] = Words(
 )
 
 
+ARITHMETIC, RELEASED = "arithmetic", "released"
+KINDS = ("refused", "later", "unsound", "planned", "advice")
+ILLEGAL = frozenset({"refused", "later"})
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One named condition. `targets` holds "arithmetic" if it holds for every framework."""
+    """One named condition.
+
+    targets : "arithmetic" if it holds for every plan, "released" for every release; components and names of releases.
+    kind : who holds it; see the head of rules.yaml. why : where that needs a word.
+    """
 
     name: str
     targets: tuple[str, ...]
@@ -36,10 +46,17 @@ class Rule:
     text: str
     source: str
     when: str = ""
+    kind: str = "refused"
+    why: str = ""
 
-    def binds(self, target: str) -> bool:
-        """Whether the rule holds for a launch target."""
-        return "arithmetic" in self.targets or target in self.targets
+    @property
+    def is_illegal(self) -> bool:
+        """Whether a launch that breaks it does not train."""
+        return self.kind in ILLEGAL
+
+    def binds(self, scope: frozenset[str]) -> bool:
+        """Whether the rule holds for what a plan is for; see `scope_of`."""
+        return not scope.isdisjoint(self.targets)
 
     def mask(self, values: Mapping[str, Any]) -> Bools:
         """True where a candidate obeys the rule."""
@@ -59,6 +76,13 @@ class Rule:
     def parts(self) -> tuple[Rule, ...]:
         """Rules of fewer names each, which all hold where this one does."""
         return tuple(replace(self, require=text) for text in conjuncts(self.require))
+
+
+def scope_of(facts: Mapping[str, Any], target: str) -> frozenset[str]:
+    """What rules and limits may be aimed at where a plan is for a target: arithmetic, its release and components."""
+    if target == UNRESTRICTED:
+        return frozenset({ARITHMETIC})
+    return frozenset({ARITHMETIC, RELEASED, *facts["released"]})
 
 
 @lru_cache(maxsize=1)
@@ -93,8 +117,9 @@ def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verd
     values = values_of(candidates, facts)
     legal = np.ones(len(candidates), dtype=bool)
     rejected: dict[str, int] = {}
+    scope = scope_of(facts, target)
     for rule in load_rules():
-        if not rule.binds(target):
+        if not rule.binds(scope):
             continue
         obeyed = rule.mask(values)
         dead = legal & ~obeyed
@@ -107,10 +132,10 @@ def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verd
 
 def broken_rules(candidates: Candidates, facts: Mapping[str, Any], target: str) -> list[list[Rule]]:
     """For each candidate, every rule it breaks."""
-    values = values_of(candidates, facts)
+    values, scope = values_of(candidates, facts), scope_of(facts, target)
     found: list[list[Rule]] = [[] for _ in range(len(candidates))]
     for rule in load_rules():
-        if rule.binds(target):
+        if rule.binds(scope):
             obeyed = np.broadcast_to(rule.mask(values), (len(candidates),))
             for index in np.flatnonzero(~obeyed):
                 found[index].append(rule)

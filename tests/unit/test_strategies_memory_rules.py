@@ -9,6 +9,7 @@ import pytest
 
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.presets import load_preset
+from autodeploy.stack.releases import release_of
 from autodeploy.strategies.candidates import SCHEDULES, Candidates
 from autodeploy.strategies.facts import facts_of
 from autodeploy.strategies.memory_rules import launchable
@@ -37,6 +38,7 @@ def allowed(target: str, model: str = "deepseek-v3", *, off: tuple[str, ...] = (
         node_ranks=8,
         tp_limit=8,
         features=set(FEATURES) - set(off),
+        release=None if target == "any" else release_of(target, "nvidia" if target == "megatron" else "huawei"),
     )
     return launchable(candidate(**axes), facts, target)
 

@@ -13,9 +13,10 @@ import pytest
 from autodeploy.specs.features import FEATURES
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.expression import evaluate, names
+from autodeploy.stack.releases import Release, release_of, releases
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import facts_of
-from autodeploy.strategies.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
+from autodeploy.strategies.rules import KINDS, WORDS, Rule, broken_rules, judge, load_rules, values_of
 from autodeploy.strategies.schedule_columns import COLUMNS
 
 RULES = {rule.name: rule for rule in load_rules()}
@@ -29,6 +30,7 @@ def facts(
     world: int = WORLD,
     features: set[str] | None = None,
     asked: frozenset[str] = frozenset(),
+    release: Release | None = None,
     **changed: Any,
 ) -> dict[str, Any]:
     """Facts of a run on nodes of eight ranks, every feature on."""
@@ -41,6 +43,7 @@ def facts(
         tp_limit=8,
         features=set(FEATURES) if features is None else features,
         asked=asked,
+        release=release,
     )
     return {**found, **changed}
 
@@ -98,7 +101,12 @@ def one(**axes: int | bool | str) -> Candidates:
 
 
 def broken(candidate: Candidates, target: str = "any", **changed: Any) -> set[str]:
-    return {rule.name for rule in broken_rules(candidate, facts(**changed), target)[0]}
+    return {rule.name for rule in broken_rules(candidate, facts(release=released(target), **changed), target)[0]}
+
+
+def released(target: str) -> Release | None:
+    """The release of a target: Megatron-LM alone, the others on Ascend."""
+    return None if target == "any" else release_of(target, "nvidia" if target == "megatron" else "huawei")
 
 
 def test_rule_names_are_unique() -> None:
@@ -110,7 +118,9 @@ def test_every_rule_has_a_text_a_source_and_known_targets(rule: Rule) -> None:
     assert rule.text.strip()
     assert rule.source.strip()
     assert rule.targets
-    assert set(rule.targets) <= {"arithmetic", *TARGETS}
+    components = {name for release in releases() for name in release.components}
+    assert set(rule.targets) <= {"arithmetic", "released", *components, *(release.name for release in releases())}
+    assert rule.kind in KINDS
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -126,10 +136,11 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
     accepts = rejects = applies = False
     for model, features in product(("deepseek-v3", "llama2-70b", "qwen3-0.6b"), (set(), set(FEATURES))):
         strict = bool(features)
-        values = values_of(
-            arbitrary(),
-            facts(model, features=features, exact_numerics=strict, deterministic=strict, asked=frozenset(features)),
-        )
+        numbers = {"exact_numerics": strict, "deterministic": strict, "fp16": strict, "shards_states": not strict}
+        release = release_of("mindformers", "huawei") if strict else None
+        asked = frozenset(features)
+        found = facts(model, features=features, asked=asked, release=release, windowed=strict, **numbers)
+        values = values_of(arbitrary(), found)
         obeyed = np.broadcast_to(rule.mask(values), (len(arbitrary()),))
         accepts, rejects = accepts or bool(obeyed.any()), rejects or bool((~obeyed).any())
         applies = applies or not rule.when or bool(np.any(evaluate(rule.when, values) & obeyed))
@@ -173,7 +184,8 @@ def test_launch_rules_are_off_under_any() -> None:
         ("dualpipe_micro_batches", {"schedule": "dualpipe", "vpp": 2}),
         ("hierarchical_needs_nodes", {"moe_dispatcher": "hierarchical"}),
         ("pairing_needs_exchange", {"schedule": "adaptive_pipe", "vpp": 2, "ep": 1}),
-        ("pairing_needs_exchange", {"schedule": "dualpipev", "vpp": 2, "ep": 1}),
+        ("folding_needs_exchange", {"schedule": "dualpipev", "vpp": 2, "ep": 1}),
+        ("dualpipev_needs_stages", {"schedule": "dualpipev", "vpp": 2, "pp": 1, "dp": 96}),
         ("reuse_not_with_swap", {"reuse_fp32_param": True, "swap_optimizer": True}),
         ("one_optimizer_memory", {"virtual_optimizer": True, "swap_optimizer": True}),
     ],
@@ -212,8 +224,7 @@ def test_optimizer_formats_exclude_what_they_do_away_with() -> None:
             "fb_overlap_needs_alltoall",
             {"schedule": "adaptive_pipe", "vpp": 2, "moe_dispatcher": "allgather"},
         ),
-        ("mindspeed-llm", "hierarchical_not_on_master", {"moe_dispatcher": "hierarchical", "ep": 16}),
-        ("mindspeed-llm", "sequential_divides_data_parallel", {"moe_dispatcher": "alltoall_seq", "etp": 2, "ep": 16}),
+        ("mindspeed-llm", "dispatcher_is_launched", {"moe_dispatcher": "hierarchical", "ep": 16}),
         ("mindspeed-llm", "dualpipev_not_with_cp", {"schedule": "dualpipev", "vpp": 2, "cp": 2, "dp": 12}),
         ("mindspeed-llm", "fb_overlap_fills_chunks", {"schedule": "adaptive_pipe", "vpp": 31, "pp": 2}),
         ("mindspeed-llm", "dense_layers_leave_experts", {"schedule": "adaptive_pipe", "vpp": 2, "pp": 16}),
@@ -224,19 +235,19 @@ def test_optimizer_formats_exclude_what_they_do_away_with() -> None:
             "fb_overlap_needs_alltoall",
             {"schedule": "dualpipev", "vpp": 2, "moe_dispatcher": "allgather"},
         ),
-        ("mindspeed-llm", "interleaving_groups_micro_batches", {"schedule": "interleaved", "vpp": 2, "pp": 3}),
+        ("mindspeed-llm", "interleaving_fills_a_group", {"schedule": "interleaved", "vpp": 2, "pp": 6}),
         ("mindformers", "interleaving_groups_micro_batches", {"schedule": "interleaved", "vpp": 2, "pp": 3}),
         ("megatron", "interleaving_fills_a_group", {"schedule": "interleaved", "vpp": 2, "micro_batches": 3}),
-        ("mindspeed-llm", "no_public_dualpipe", {"schedule": "dualpipe", "vpp": 2}),
+        ("mindspeed-llm", "schedule_is_launched", {"schedule": "dualpipe", "vpp": 2}),
         ("mindspeed-llm", "tp_inside_node", {"tp": 16, "dp": 3}),
         ("mindformers", "tp_inside_node", {"tp": 16, "dp": 3}),
-        ("megatron", "megatron_schedules", {"schedule": "dualpipev", "vpp": 2}),
-        ("megatron", "megatron_dispatchers", {"moe_dispatcher": "alltoall_seq"}),
-        ("megatron", "megatron_no_ascend_memory", {"swap_optimizer": True}),
-        ("megatron", "megatron_no_ascend_memory", {"virtual_optimizer": True}),
+        ("megatron", "schedule_is_launched", {"schedule": "dualpipev", "vpp": 2}),
+        ("megatron", "dispatcher_is_launched", {"moe_dispatcher": "alltoall_seq"}),
+        ("megatron", "optimizer_memory_is_launched", {"swap_optimizer": True}),
+        ("megatron", "optimizer_memory_is_launched", {"virtual_optimizer": True}),
         ("mindformers", "mindformers_micro_batches", {"micro_batches": 2}),
-        ("mindformers", "mindformers_schedules", {"schedule": "adaptive_pipe", "vpp": 2}),
-        ("mindformers", "mindformers_memory", {"reuse_fp32_param": True}),
+        ("mindformers", "schedule_is_launched", {"schedule": "adaptive_pipe", "vpp": 2}),
+        ("mindformers", "optimizer_memory_is_launched", {"reuse_fp32_param": True}),
     ],
 )
 def test_launch_rule_binds_its_target_only(target: str, name: str, axes: dict[str, Any]) -> None:
@@ -284,7 +295,9 @@ def test_sharded_parameters_need_passes_alone_and_a_copy_of_their_own() -> None:
 def test_megatron_takes_micro_batches_in_any_number_from_a_group_on() -> None:
     # get_schedule_table: groups of N >= pp with a last one of at least pp; MindSpeed's fb-overlap raises instead.
     odd = one(schedule="interleaved", vpp=2, micro_batches=10, dp=24)
-    assert "interleaving_groups_micro_batches" in broken(odd, "mindspeed-llm", global_batch=240)
+    paired = one(schedule="adaptive_pipe", vpp=2, micro_batches=10, dp=24)
+    assert broken(odd, "mindspeed-llm", global_batch=240) == set()
+    assert "adaptive_pipe_whole_groups" in broken(paired, "mindspeed-llm", global_batch=240)
     assert broken(odd, "megatron", global_batch=240) == set()
     assert broken(odd, "any", global_batch=240) == set()
 
@@ -310,28 +323,30 @@ def test_key_value_heads_match_tp_either_way() -> None:
 
 def test_rejects_count_each_candidate_once_under_the_first_rule() -> None:
     for target in (*TARGETS, "any"):
-        verdict = judge(arbitrary(), facts(), target)
+        verdict = judge(arbitrary(), facts(release=released(target)), target)
         assert int(verdict.legal.sum()) + sum(verdict.rejected.values()) == len(arbitrary())
 
 
 def test_a_candidate_is_legal_exactly_when_it_breaks_no_rule() -> None:
     some = arbitrary().take(slice(0, 300))
     for target in TARGETS:
-        legal = judge(some, facts(), target).legal
-        assert legal.tolist() == [not rules for rules in broken_rules(some, facts(), target)]
+        here = facts(release=released(target))
+        legal = judge(some, here, target).legal
+        assert legal.tolist() == [not rules for rules in broken_rules(some, here, target)]
 
 
 def test_judging_one_candidate_is_judging_it_among_others() -> None:
-    legal = judge(arbitrary(), facts(), "mindspeed-llm").legal
+    here = facts(release=released("mindspeed-llm"))
+    legal = judge(arbitrary(), here, "mindspeed-llm").legal
     for index in range(0, 400, 13):
-        alone = judge(arbitrary().take(slice(index, index + 1)), facts(), "mindspeed-llm")
+        alone = judge(arbitrary().take(slice(index, index + 1)), here, "mindspeed-llm")
         assert bool(alone.legal[0]) == bool(legal[index])
 
 
 def test_a_target_only_removes_candidates() -> None:
     free = judge(arbitrary(), facts(), "any").legal
     for target in TARGETS:
-        assert not np.any(judge(arbitrary(), facts(), target).legal & ~free)
+        assert not np.any(judge(arbitrary(), facts(release=released(target)), target).legal & ~free)
 
 
 def test_an_empty_batch_is_judged() -> None:

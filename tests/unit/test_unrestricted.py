@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def planned(target: str, *, batch: int = 18, effort: float | str = 1.5, vpp: tuple[int, ...] = (1, 2)) -> PlanSet:
-    """18 micro batches on four stages: MindSpeed-LLM interleaves only whole groups of four."""
+    """18 micro batches on four stages: MindFormers interleaves only whole groups of four."""
     return plan(
         read_spec_document(
             {
@@ -35,7 +35,7 @@ def planned(target: str, *, batch: int = 18, effort: float | str = 1.5, vpp: tup
 
 
 def test_a_rule_that_forbids_the_best_schedule_has_a_price() -> None:
-    found = planned("mindspeed-llm")
+    found = planned("mindformers")
     own, free = found.plans[0], found.unrestricted
     assert own.strategy.schedule == "1f1b"
     assert free.best_step_time_s is not None
