@@ -39,8 +39,10 @@ from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+from autodeploy.strategies.launch_rules import LaunchRules
 from autodeploy.strategies.memory_rules import launchable
-from autodeploy.strategies.rules import broken_rules
+from autodeploy.strategies.rule_sentences import told
+from autodeploy.strategies.rules import broken_rules, values_of
 from autodeploy.strategies.unmodelled import refuse_unmodelled
 from autodeploy.training_run.run_estimate import Step, planned_run
 from cost_models.schedule import kinds
@@ -489,32 +491,25 @@ def fastest_s(spec: Spec) -> float | None:
     return fastest if fastest < HOPELESS_S else None
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRules:
-    """What the launch target says of a strategy: rules it breaks, memory choices and features it could have."""
-
-    broken: tuple[str, ...]
-    memory_choices: frozenset[str]
-    features: frozenset[str]
-
-
 def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
     """Rules of the spec's target that its strategy breaks, and what the target could launch instead.
+
+    A strategy whose degrees contradict the cluster is judged too.
 
     Raises
     ------
     SpecError
-        if the spec has no strategy, or its degrees contradict the cluster.
+        if the spec has no strategy, or asks for something that can't be planned with.
     """
     if spec.strategy is None:
         raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
     prepared, target = prepare(spec), spec.search.target
     context = _context_for(prepared, spec.strategy, features)
-    candidate = _candidate_for(context, spec.strategy)
-    broken = broken_rules(candidate, {**context.facts, **facts_of_placement(spec.strategy)}, target)[0]
-    broken = [rule for rule in broken if rule.is_illegal]
+    candidate = _as_candidate(context, spec.strategy, possible=False)
+    facts = {**context.facts, **facts_of_placement(spec.strategy)}
+    broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_illegal]
     return LaunchRules(
-        tuple(f"{rule.name}: {rule.text}" for rule in broken),
+        told(broken, values_of(candidate, facts)),
         launchable(candidate, context.facts, target),
         prepared.choice.on,
     )
@@ -556,12 +551,17 @@ def _candidate_for(context: Context, strategy: Strategy) -> Candidates:
             path="/strategy/fsdp",
             hint="1f1b or interleaved takes them",
         )
+    return _as_candidate(context, strategy, possible=True)
+
+
+def _as_candidate(context: Context, strategy: Strategy, *, possible: bool) -> Candidates:
     return candidate_of(
         strategy,
         world=context.world,
         global_batch=context.global_batch,
         moe=context.model.is_moe,
         vendor=context.machine.vendor,
+        possible=possible,
     )
 
 

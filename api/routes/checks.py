@@ -9,7 +9,7 @@ from api.dependencies import ServicesDep
 from api.openapi import document_request_body
 from api.problems import responses
 from api.threads import run_slowly
-from autodeploy.services.check_intake import CheckRequest, network_launch
+from autodeploy.services.check_intake import CheckRequest, check_of_request
 from autodeploy.services.comparisons import CompareRequest
 from autodeploy.services.intake import read_request
 from autodeploy.specs.check import CheckReport
@@ -28,13 +28,12 @@ router = APIRouter(prefix="/v1", tags=["plans"])
 async def create_check(
     request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
 ) -> CheckReport:
-    """Will it fit, how far is it from the best plan, is it slower than a baseline. `passed: false` is a result, too.
-    Launch scripts are read, never run. Nothing is stored."""
+    """Can it start, will it fit, how far is it from the best plan, is it slower than a baseline. `passed: false` is a
+    result, too, also where a broken rule leaves nothing to predict. Launch scripts are read, never run. Nothing is
+    stored."""
 
     def check() -> CheckReport:
-        wanted = read_request(CheckRequest, document)
-        launch = network_launch(wanted, services.planner)
-        return services.check(launch, wanted.limits, services.baseline(wanted.baseline))
+        return check_of_request(read_request(CheckRequest, document), services)
 
     return await run_slowly(request, check)
 

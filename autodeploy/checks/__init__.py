@@ -1,6 +1,8 @@
 """Whether a launch is a good one: limits held against a prediction. Pure functions of a spec and the planner."""
 
+from autodeploy.checks.baseline import Baseline
 from autodeploy.checks.check import check
 from autodeploy.checks.launch import Launch, launch_of
+from autodeploy.checks.unread import check_unread
 
-__all__ = ["Launch", "check", "launch_of"]
+__all__ = ["Baseline", "Launch", "check", "check_unread", "launch_of"]

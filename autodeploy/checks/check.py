@@ -1,18 +1,25 @@
-"""check(launch, limits) -> CheckReport: will it fit, how far is it from the best, is it slower than before."""
+"""check(launch, limits) -> CheckReport: can it start, will it fit, how far from the best, is it slower than before."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.checks.baseline import Baseline, changes_between, predicted
+from autodeploy.checks.legality import judge_script, refuse_unknown_rules, with_allowed
 from autodeploy.checks.planning import best_of_short_search
 from autodeploy.checks.remedies import remedies_of
+from autodeploy.checks.unread import legality_gate
 from autodeploy.engine import ENGINE_VERSION
+from autodeploy.errors import SpecError
 from autodeploy.specs.check import DEFAULT_REGRESSION, CheckLimits, CheckReport, Compared, Gate, Shortage
 from autodeploy.specs.spec import spec_hash
+from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
     from autodeploy.checks.launch import Launch
+    from autodeploy.checks.legality import FlagVerdict
     from autodeploy.checks.planning import CheckPlanner
+    from autodeploy.planner import LaunchRules
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
@@ -22,44 +29,94 @@ NO_LIMITS = CheckLimits()
 
 
 def check(
-    launch: Launch, limits: CheckLimits = NO_LIMITS, *, planner: CheckPlanner, baseline: Plan | None = None
+    launch: Launch,
+    limits: CheckLimits = NO_LIMITS,
+    *,
+    planner: CheckPlanner,
+    baseline: Baseline | Plan | None = None,
 ) -> CheckReport:
-    """Predict a launch, search for the best plan of the same model, cluster and batch, and hold limits against both.
+    """Hold a launch against the rules of its framework, predict it, and hold limits against the prediction.
+
+    A launch that breaks a rule so that nothing can be predicted has a report without a plan.
 
     Parameters
     ----------
     planner : `autodeploy.planner`, or what stands for it.
-    baseline : a plan that was good before; the launch may be slower than it by `limits.max_slowdown` (5 % if absent).
+    baseline : what was good before; the launch may be slower than it by `limits.max_slowdown` (5 % if absent).
 
     Raises
     ------
     SpecError
-        if the strategy's degrees contradict the cluster, or it can't be modelled.
+        if the strategy can't be modelled, or its degrees contradict the cluster in a way that no rule names.
     """
+    refuse_unknown_rules(limits.allow_rules)
+    before = baseline if isinstance(baseline, Baseline | None) else Baseline(plan=baseline)
+    verdict = _judged(launch, limits)
     spec = launch.spec
-    plan = planner.estimate(spec, features=launch.features)
     rules = planner.launch_rules(spec, features=launch.features)
-    best = _best(spec, plan, planner)
-    before = None if baseline is None else Compared(plan=baseline, slowdown=_slowdown(plan, baseline))
-    gates = _gates(plan, limits, best, before)
-    fits = gates[0].passed
-    return CheckReport(
-        passed=all(gate.passed for gate in gates),
+    broken = with_allowed([*(verdict.broken if verdict is not None else ()), *rules.broken], limits)
+    report = CheckReport(
+        passed=False,
         source=launch.source,
         engine_version=ENGINE_VERSION,
         spec=spec.model_dump(mode="json"),
         spec_hash=spec_hash(spec),
         limits=limits,
-        plan=plan,
-        gates=gates,
-        best=best,
-        baseline=before,
-        shortage=None if fits else _shortage(plan, limits),
-        remedies=() if fits else remedies_of(launch, plan, limits, rules, planner),
-        broken_rules=rules.broken,
+        release="" if verdict is None else verdict.release.title,
+        gates=(legality_gate(broken),),
+        broken_rules=broken,
+        unmodelled=launch.unmodelled,
+        assumptions=launch.assumptions,
         contradictions=launch.contradictions,
         unknown_flags=launch.unknown_flags,
+        flags=None if launch.flags is None else dict(launch.flags),
     )
+    then = None if before is None else predicted(before, planner)
+    try:
+        plan = planner.estimate(spec, features=launch.features)
+    except SpecError as error:
+        if report.gates[0].passed:
+            raise
+        changes = None if before is None else changes_between(before, then, launch, None)
+        return report.model_copy(update={"unpredicted": str(error), "changes": changes})
+    return _with_plan(report, launch, plan, rules, planner, before, then)
+
+
+def _with_plan(
+    report: CheckReport,
+    launch: Launch,
+    plan: Plan,
+    rules: LaunchRules,
+    planner: CheckPlanner,
+    baseline: Baseline | None,
+    then: Plan | None,
+) -> CheckReport:
+    """The report with a prediction, and every gate that needs one."""
+    limits = report.limits
+    best = _best(launch.spec, plan, planner)
+    before = None if then is None else Compared(plan=then, slowdown=_slowdown(plan, then))
+    gates = (*report.gates, *_gates(plan, limits, best, before))
+    fits = gates[1].passed
+    return report.model_copy(
+        update={
+            "passed": all(gate.passed for gate in gates),
+            "plan": plan,
+            "gates": gates,
+            "best": best,
+            "baseline": before,
+            "changes": None if baseline is None else changes_between(baseline, then, launch, plan),
+            "shortage": None if fits else _shortage(plan, limits),
+            "remedies": () if fits else remedies_of(launch, plan, limits, rules, planner),
+        }
+    )
+
+
+def _judged(launch: Launch, limits: CheckLimits) -> FlagVerdict | None:
+    """The command line against its release; None where there is none."""
+    if launch.script is None:
+        return None
+    search, profile = launch.spec.search, load_profile(launch.spec.cluster.profile)
+    return judge_script(launch.script, search.target, profile.vendor, launch.ranks, limits, search.target_release)
 
 
 def _best(spec: Spec, plan: Plan, planner: CheckPlanner) -> Compared | None:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.errors import SpecError
+from autodeploy.importers.diagnostics import UNMODELLED
+from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.importers.imported import Imported
+    from autodeploy.importers.launch_script import LaunchScript
     from autodeploy.specs.spec import Spec
 
 LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml"})
@@ -21,7 +24,9 @@ LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml"})
 class Launch:
     """A spec with a strategy. `features`: exactly those that are on; None: those of the spec.
 
-    `flags` are those of its script with their values; None where it has no script.
+    `flags` are those of its script with their values; None where it has no script. `ranks` are the processes that it
+    starts, where they are known; `unmodelled` says what changes the result and no prediction knows, `assumptions` what
+    had to be assumed.
     """
 
     spec: Spec
@@ -30,6 +35,10 @@ class Launch:
     contradictions: tuple[str, ...] = ()
     unknown_flags: tuple[str, ...] = ()
     flags: Mapping[str, str] | None = None
+    script: LaunchScript | None = None
+    ranks: int | None = None
+    unmodelled: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 def launch_of(
@@ -54,4 +63,31 @@ def launch_of(
         features = frozenset(spec.strategy.features) | unnamed_features(spec.cluster.profile)
     unknown = tuple(f"{flag.name} (line {flag.line})" if flag.line else flag.name for flag in imported.kept)
     flags = imported.flags if imported.kind == "launch-script" else None
-    return Launch(spec, features, imported.kind, imported.diagnostics.contradictions, unknown, flags)
+    return Launch(
+        spec,
+        features,
+        imported.kind,
+        imported.diagnostics.contradictions,
+        unknown,
+        flags,
+        imported.script,
+        ranks_of(imported.script, spec.cluster.profile, num_npus),
+        *_doubts(imported, spec),
+    )
+
+
+def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is not modelled and what is assumed: of the file itself, or what travelled with a spec."""
+    notes = imported.diagnostics
+    if imported.kind in LAUNCH_FILES:
+        return notes.doubts, tuple(text for text in notes.assumptions if text not in notes.contradictions)
+    mark = f"{UNMODELLED}: "
+    unmodelled = tuple(text.removeprefix(mark) for text in spec.doubts if text.startswith(mark))
+    return unmodelled, tuple(text for text in spec.doubts if not text.startswith(mark))
+
+
+def ranks_of(script: LaunchScript | None, profile: str, num_npus: int | None) -> int | None:
+    """Processes that a script starts: those of the cards asked for, else those that it says itself."""
+    if script is None:
+        return None
+    return script.ranks if num_npus is None else num_npus * load_profile(profile).devices_per_npu

@@ -116,7 +116,7 @@ class _Attempts:
 
     def __init__(self, launch: Launch, rules: LaunchRules, planner: CheckPlanner) -> None:
         self._launch, self._planner = launch, planner
-        self._broken = frozenset(rules.broken)
+        self._broken = rules.names
 
     def of(self, changes: tuple[Change, ...]) -> Tried | None:
         strategy = self._launch.spec.strategy
@@ -129,7 +129,7 @@ class _Attempts:
             strategy = strategy.model_copy(update={"features": tuple(sorted({*strategy.features, *added}))})
         spec = self._launch.spec.model_copy(update={"strategy": strategy})
         features = None if features is None else features | added
-        if not self._broken.issuperset(self._planner.launch_rules(spec, features=features).broken):
+        if not self._planner.launch_rules(spec, features=features).names <= self._broken:
             return None
         return Tried(changes, strategy, self._planner.estimate(spec, features=features))
 

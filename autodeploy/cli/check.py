@@ -14,7 +14,8 @@ from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
 from autodeploy.cli.options import Lang, Output, Server, Tongue, language
 
 if TYPE_CHECKING:
-    from autodeploy.checks import Launch
+    from autodeploy.checks import Baseline
+    from autodeploy.errors import SpecError
     from autodeploy.specs.check import CheckLimits, CheckReport
 
 app = typer.Typer()
@@ -41,12 +42,23 @@ def check(
     num_npus: NumNpus = None,
     settings: Settings = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="PLAN", help="plan id, or a file with a PlanSet, plan or check")
+        str | None,
+        typer.Option(
+            "--baseline", metavar="PLAN", help="plan id, or a file: PlanSet, plan, check, or the script before a change"
+        ),
     ] = None,
     min_mfu: Annotated[str | None, typer.Option("--min-mfu", metavar="X", help="such as 0.35 or 35%")] = None,
     max_memory: Annotated[str, typer.Option("--max-memory", metavar="X", help="of the card's usable memory")] = "100%",
     max_slowdown: Annotated[
         str | None, typer.Option("--max-slowdown", metavar="X", help="against the baseline, else against the best plan")
+    ] = None,
+    allow_rule: Annotated[
+        list[str] | None,
+        typer.Option("--allow-rule", metavar="NAME", help="a rule that the launch may break; may be repeated"),
+    ] = None,
+    allow_flag: Annotated[
+        list[str] | None,
+        typer.Option("--allow-flag", metavar="FLAG", help="a flag of your own fork; may be repeated"),
     ] = None,
     server: Server = None,
     output_format: Annotated[CheckFormat, typer.Option("-f", "--format", help="json prints the CheckReport")] = (
@@ -59,10 +71,11 @@ def check(
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="also write JUnit XML there")] = None,
     lang: Lang = Tongue.EN,
 ) -> None:
-    """Gate a launch: will it fit, how far is it from the best plan, is it slower than a baseline?
+    """Gate a launch: can it start, will it fit, how far is it from the best plan, is it slower than a baseline?
 
     Exit codes: 0 passed, 1 a gate failed, 2 the file or an option is wrong. Scripts are read, never run.
     """
+    from autodeploy.checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report
     from autodeploy.specs.check import CheckLimits
 
@@ -70,12 +83,15 @@ def check(
         max_memory=share(max_memory, "--max-memory", most=1.0),
         min_mfu=None if min_mfu is None else share(min_mfu, "--min-mfu", most=1.0),
         max_slowdown=None if max_slowdown is None else share(max_slowdown, "--max-slowdown", most=100.0),
+        allow_rules=tuple(allow_rule or ()),
+        allow_flags=tuple(allow_flag or ()),
     )
+    refuse_unknown_rules(limits.allow_rules, "--allow-rule")
     asked = LaunchOptions(file, settings, cluster, device, num_npus)
     if server is None:
-        report = _here(asked.read(), limits, baseline)
+        report = _here(asked, limits, baseline)
     else:
-        held = {"limits": limits.model_dump(), "baseline": baseline_document(baseline)}
+        held = {"limits": limits.model_dump(), "baseline": _sent(baseline)}
         report = asked.on_server(server, lambda client, request: client.check(request), **held)
     name = file.name
     write_report(_shown(report, output_format, lang, name), output)
@@ -119,24 +135,99 @@ def _shown(report: CheckReport, form: CheckFormat, lang: Tongue, name: str) -> s
     return check_report.render_check(report, language(lang))
 
 
-def _here(launch: Launch, limits: CheckLimits, baseline: str | None) -> CheckReport:
+def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> CheckReport:
     """In this process; the database is opened only where it has a say: an overlay, or a plan id."""
-    document = baseline_document(baseline)
-    stored = with_database(
+    from autodeploy.cli.why_not import PLAN_ID
+    from autodeploy.errors import SpecError
+
+    stored = baseline if baseline is not None and PLAN_ID.fullmatch(baseline) else None
+    before = None if baseline is None or stored is not None else _baseline(asked, Path(baseline))
+    try:
+        launch = asked.read()
+    except SpecError as error:
+        return _unread(asked, error, limits, before)
+    found = with_database(
         launch,
-        lambda services: services.check(launch, limits, services.baseline(document)),
-        always=isinstance(document, str),
+        lambda services: services.check(launch, limits, services.baseline(stored) if stored else before),
+        always=stored is not None,
     )
-    if stored is not None:
-        return stored
+    if found is not None:
+        return found
     from autodeploy import planner
     from autodeploy.checks import check as check_launch
 
-    if document is None:
-        return check_launch(launch, limits, planner=planner)
-    from autodeploy.services.check_intake import baseline_plan
+    return check_launch(launch, limits, planner=planner, baseline=before)
 
-    return check_launch(launch, limits, planner=planner, baseline=baseline_plan(document))
+
+def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, before: Baseline | None) -> CheckReport:
+    """The command line of a script alone, where no spec can be made of it."""
+    from autodeploy.checks import check_unread
+    from autodeploy.cli.import_file import variables_of
+    from autodeploy.importers.documents import read_text
+
+    return check_unread(
+        read_text(asked.file),
+        refusal,
+        limits,
+        variables=variables_of(asked.settings),
+        cluster=asked.cluster,
+        num_npus=asked.num_npus,
+        baseline=before,
+    )
+
+
+def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
+    """The baseline in a file: a document, or the launch before a change for the same cluster.
+
+    Raises
+    ------
+    SpecError
+        when it is neither.
+    """
+    from dataclasses import replace
+
+    from autodeploy.checks.baseline import Baseline, unread_baseline
+    from autodeploy.cli.import_file import variables_of
+    from autodeploy.errors import SpecError
+    from autodeploy.importers.documents import read_text
+    from autodeploy.services.check_intake import baseline_in
+
+    text = read_text(path)
+    if not is_launch(path, text):
+        return baseline_in(baseline_document(str(path)), path.name)
+    try:
+        launch = replace(asked, file=path).read()
+    except SpecError as error:
+        return unread_baseline(text, path.name, error, variables_of(asked.settings))
+    return Baseline(launch=launch, flags=launch.flags, name=path.name)
+
+
+def is_launch(path: Path, text: str) -> bool:
+    """Whether a file is a launch and no plan: a script, a framework's YAML or a spec."""
+    from autodeploy.errors import SpecError
+    from autodeploy.importers.documents import load_json, load_yaml
+    from autodeploy.importers.import_document import is_script
+
+    if is_script(text, path.suffix):
+        return True
+    try:
+        document = load_json(text) if text.lstrip().startswith("{") else load_yaml(text)
+    except SpecError:
+        return False
+    return isinstance(document, dict) and not {"gates", "plans", "plan_id"} & document.keys()
+
+
+def _sent(baseline: str | None) -> str | dict[str, Any] | None:
+    """A baseline as a server takes it: a plan id, a document, or the file of a launch."""
+    from autodeploy.cli.why_not import PLAN_ID
+    from autodeploy.importers.documents import read_text
+
+    if baseline is None or PLAN_ID.fullmatch(baseline):
+        return baseline
+    text = read_text(Path(baseline))
+    if is_launch(Path(baseline), text):
+        return {"file": text, "filename": Path(baseline).name}
+    return baseline_document(baseline)
 
 
 def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:

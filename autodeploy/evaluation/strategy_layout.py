@@ -17,16 +17,22 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 
-def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool, vendor: str) -> Candidates:
+def candidate_of(
+    strategy: Strategy, *, world: int, global_batch: int, moe: bool, vendor: str, possible: bool = True
+) -> Candidates:
     """The strategy as a batch of one candidate.
 
     dp and the number of micro batches follow. The rule that says so counts a fraction illegal; of dp it is rounded
     down (ranks are left over), of micro batches up (the fullest replica sets the time).
     Absent, `etp` is tp on Ascend and 1 elsewhere, as the frameworks' defaults are.
+
+    Parameters
+    ----------
+    possible : refuse what can't be simulated; False makes a candidate of anything, for rules to say what is wrong.
     """
     tp, pp, cp = strategy.tp, strategy.pp, strategy.cp
     dp = max(1, world // (tp * pp * cp))
-    if strategy.dp is not None and strategy.dp != dp:
+    if possible and strategy.dp is not None and strategy.dp != dp:
         raise SpecError(
             f"dp {strategy.dp} is not the {world} ranks over tp x pp x cp = {dp}",
             path="/strategy/dp",
@@ -35,12 +41,12 @@ def candidate_of(strategy: Strategy, *, world: int, global_batch: int, moe: bool
     etp = strategy.etp if strategy.etp is not None else (tp if vendor == "huawei" else 1)
     algo = strategy.cp_algo or "ring"
     ulysses = {"ring": 1, "ulysses": cp, "hybrid": strategy.ulysses_degree or min(8, max(2, cp // 2))}[algo]
-    schedule, vpp = strategy.schedule, chunks_of(strategy)
+    schedule, vpp = strategy.schedule, chunks_of(strategy, possible=possible)
     kind = kinds.schedule(schedule)
     if kind.other_chunks and not kind.has_chunks(vpp):
         schedule = kind.other_chunks
     micro_batches = -(-global_batch // (strategy.micro_batch_size * dp))
-    if problem := schedule_problem(schedule, pp, vpp, micro_batches):
+    if possible and (problem := schedule_problem(schedule, pp, vpp, micro_batches)):
         raise SpecError(problem, path="/strategy/schedule", hint="1f1b, interleaved or adaptive_pipe take any number")
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if "hierarchical_a2a" in strategy.features and strategy.moe_dispatcher is None:
@@ -81,12 +87,14 @@ def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
     return placed_facts([int(per_chunk[places[0]]) for places in model_parts(kind, strategy.pp, vpp)])
 
 
-def chunks_of(strategy: Strategy) -> int:
+def chunks_of(strategy: Strategy, *, possible: bool = True) -> int:
     """Chunks of a stage; a schedule that has one number of them, as two under DualPipe, needs no vpp to say so."""
     kind = kinds.schedule(strategy.schedule)
     if kind.chunks is None:
         return strategy.vpp
     if strategy.vpp not in (1, kind.chunks):
+        if not possible:
+            return strategy.vpp
         raise SpecError(
             f"{kind.name} has {chunks_in_words(kind)} a stage, not {strategy.vpp}",
             path="/strategy/vpp",

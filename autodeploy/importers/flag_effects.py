@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["read", "refused", "no_effect", "unmodelled"]
 KINDS: dict[str, Kind] = {"read": "read", "refused": "refused"}
+HARMLESS = "at this value it changes nothing"
 BELONGS = "no effect without what it belongs to"
 _STAR = "*"
 

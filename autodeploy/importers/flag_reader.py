@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog
-from autodeploy.importers.flag_effects import flag_effects
+from autodeploy.importers.flag_effects import HARMLESS, flag_effects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "not in the flag table: kept as it is"
 LARGEST = 10**12
-HARMLESS = "at this value it changes nothing"
 
 
 class FlagReader:

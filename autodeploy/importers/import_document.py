@@ -60,7 +60,7 @@ def import_document(
     if len(text) > MAX_BYTES:
         raise SpecError(f"the file is larger than {MAX_BYTES:,} characters")
     suffix = Path(filename or "").suffix.lower()
-    if suffix in SCRIPT_SUFFIXES or (suffix not in {".json", ".yaml", ".yml"} and _looks_like_script(text)):
+    if is_script(text, suffix):
         return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     if not isinstance(document, Mapping):
@@ -76,8 +76,11 @@ def _stem(filename: str | None) -> str:
     return Path(filename or "").stem[:200] or UNNAMED
 
 
-def _looks_like_script(text: str) -> bool:
-    return any(sign in text for sign in SCRIPT_SIGNS)
+def is_script(text: str, suffix: str) -> bool:
+    """Whether a text is a launch script, by the suffix of its file or by what stands in it."""
+    if suffix.lower() in SCRIPT_SUFFIXES:
+        return True
+    return suffix.lower() not in {".json", ".yaml", ".yml"} and any(sign in text for sign in SCRIPT_SIGNS)
 
 
 def _of_mapping(

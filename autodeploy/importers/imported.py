@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from autodeploy.importers.launch_script import LaunchScript
     from autodeploy.specs.spec import Spec
 
 UNNAMED = "imported model"
@@ -37,7 +38,7 @@ class Imported:
     `document` has the keys of a spec that the file says something of; a launch file names a number of ranks
     (processes, one a die) and seldom the chips, so that `cluster` is often missing. `target` is the framework whose
     file it is. `plan_id` is that of the plan the file was exported from, `flags` are those of a launch script with
-    their values.
+    their values, `script` is that script.
     """
 
     kind: Kind
@@ -50,6 +51,7 @@ class Imported:
     plan_id: str | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
     base_dir: Path | None = None
+    script: LaunchScript | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:

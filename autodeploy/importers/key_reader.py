@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog, shown
+from autodeploy.importers.flag_effects import HARMLESS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from autodeploy.importers.flag_effects import FlagEffect
 
 LARGEST = 10**9
 
@@ -21,6 +24,7 @@ class KeyReader:
         self.document = document
         self.log = DiagnosticsLog()
         self._read: set[str] = set()
+        self._whole: list[str] = []
 
     def raw(self, path: str) -> Any:
         """The value at the path, marked as read; None where there is none."""
@@ -70,13 +74,32 @@ class KeyReader:
         """Refuses the document at the path."""
         raise SpecError(message, path=pointer_of(path), hint=hint)
 
-    def note_rest(self, reasons: Mapping[str, str], otherwise: str) -> tuple[tuple[str, str], ...]:
-        """Says of every key not read why, by the first part of its path; returns those without a reason."""
+    def whole(self, path: str) -> None:
+        """Marks everything under the path as read."""
+        self._whole.append(path + ".")
+
+    def note_rest(
+        self, reasons: Mapping[str, str], effect_of: Callable[[str], FlagEffect | None], otherwise: str
+    ) -> tuple[tuple[str, str], ...]:
+        """Says of every key not read why; returns those of which nobody knows what they do.
+
+        Parameters
+        ----------
+        reasons : why keys are idle, by their path or the first part of it.
+        effect_of : the effect of the key at a path, where it is known.
+        otherwise : what is said of the others.
+        """
         kept = []
         for path, value in _leaves(self.document):
-            if path in self._read:
+            effect = effect_of(path)
+            without = effect.of_value(str(value)) if effect is not None else None
+            if without is not None:
+                self.log.unmodelled(pointer_of(path), value, without)
+            if without is not None or path in self._read or path.startswith(tuple(self._whole)):
                 continue
             reason = reasons.get(path) or reasons.get(path.partition(".")[0])
+            if reason is None and effect is not None:
+                reason = HARMLESS if effect.harmless else effect.reason
             if reason is None:
                 kept.append((path, shown(value)))
             self.log.ignore(pointer_of(path), value, reason or otherwise)

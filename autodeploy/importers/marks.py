@@ -22,13 +22,13 @@ def take_marks(text: str, spec: dict[str, Any], strategy: dict[str, Any], log: D
     if features := _marked_features(text):
         log.take("# autodeploy:", "/strategy/features", " ".join(features), "they have no flag")
         strategy["features"] = sorted({*strategy["features"], *features})
-    cluster = _marked_cluster(text)
+    cluster = marked_cluster(text)
     if cluster is not None:
         log.take("# autodeploy:", "/cluster", cluster["profile"])
         spec["cluster"] = cluster
 
 
-def _marked_cluster(text: str) -> dict[str, Any] | None:
+def marked_cluster(text: str) -> dict[str, Any] | None:
     """The `cluster` of a line `# autodeploy: cluster=PROFILE device=GRADE num_npus=N use=exactly`, if there is one."""
     marks = _marks(text)
     if "cluster" not in marks:

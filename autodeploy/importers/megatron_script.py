@@ -64,6 +64,7 @@ def import_launch_script(
         kept=kept,
         plan_id=plan_id_of(text),
         flags={flag.name: flag.text for flag in script.flags.values()},
+        script=script,
     )
 
 

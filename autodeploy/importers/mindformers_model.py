@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.importers.diagnostics import shown
 from autodeploy.importers.mindformers_recipe import read_recipe
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
     model["tie_word_embeddings"] = tied is True if tied is not None else untied is False
     if reader.switch("/model/norm_layout", f"{CONFIG}.sandwich_norm"):
         model["norm_layout"] = "sandwich"
-    model |= _experts(reader)
+    model |= _experts(reader, model["num_hidden_layers"])
     if "n_routed_experts" in model and not _has_dense(model):
         del model["intermediate_size"]
     if recipe := read_recipe(reader, has_experts="n_routed_experts" in model):
@@ -125,7 +126,7 @@ def _default_width(reader: KeyReader, model: dict[str, Any]) -> int:
     return width
 
 
-def _experts(reader: KeyReader) -> dict[str, Any]:
+def _experts(reader: KeyReader, layers: int) -> dict[str, Any]:
     count = reader.number("/model/n_routed_experts", *paths(EXPERT_COUNT, experts=True))
     if not count or count == 1:
         return {}
@@ -139,6 +140,7 @@ def _experts(reader: KeyReader) -> dict[str, Any]:
         if isinstance(width, int):
             found["moe_intermediate_size"] = width
             reader.log.default("/model/moe_intermediate_size", width, "as wide as the dense MLP")
+    found |= _dense_layers(reader, layers)
     if not ("n_group" in found and "topk_group" in found):
         found.pop("n_group", None)
         found.pop("topk_group", None)
@@ -149,5 +151,18 @@ def _experts(reader: KeyReader) -> dict[str, Any]:
     return found
 
 
+def _dense_layers(reader: KeyReader, layers: int) -> dict[str, Any]:
+    """Layers without experts as `moe_layer_freq` says them: every so many, or one flag a layer."""
+    path = f"{CONFIG}.moe_layer_freq"
+    given = reader.take("/model/mlp_only_layers", path)
+    if given is None or given == 1:
+        return {}
+    if isinstance(given, list) and len(given) == layers:
+        return {"mlp_only_layers": [layer for layer, flag in enumerate(given) if not flag]}
+    if type(given) is not int or not 1 <= given <= layers:
+        reader.fail(path, f"{shown(given)} is neither a number of layers nor one flag a layer")
+    return {"mlp_only_layers": [layer for layer in range(layers) if layer % given]}
+
+
 def _has_dense(model: dict[str, Any]) -> bool:
-    return bool(model.get("first_k_dense_replace"))
+    return bool(model.get("first_k_dense_replace") or model.get("mlp_only_layers"))

@@ -171,7 +171,8 @@ def _recompute(reader: KeyReader, chunks: list[list[int]]) -> dict[str, Any]:
     path = "recompute_config.select_recompute"
     selective = None
     if isinstance(reader.raw(path), dict):
-        reader.log.ignore("/" + path.replace(".", "/"), reader.raw(path), "patterns of operators are not modelled")
+        reader.log.unmodelled("/" + path.replace(".", "/"), reader.raw(path), "patterns of operators are not modelled")
+        reader.whole(path)
     else:
         selective = _per_stage(reader, path, chunks)
     counts = {name: found for name, found in (("full", full), ("activation", selective)) if found and any(found)}

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from autodeploy.errors import SpecError
-from autodeploy.exporters.settings_table import platform_keys
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
+from autodeploy.importers.key_effects import key_effect
 from autodeploy.importers.key_reader import KeyReader, pointer_of
 from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.mindformers_model import read_model
 from autodeploy.importers.mindformers_strategy import read_strategy
 from autodeploy.importers.other_trainings import DPO, refused
-from autodeploy.stack.releases import releases
 
 REASONS = {
     **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed"), "the recipe of the training"),
@@ -72,9 +71,7 @@ def import_mindformers(
     spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
     ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
     reader.log.take("/parallel_config", "/cluster/num_npus", ranks, "product of the degrees")
-    known = {key for release in releases() for key in release.keys} | platform_keys().keys()
-    understood = dict.fromkeys(known, "understood, not modelled")
-    kept = reader.note_rest(REASONS | understood, "not in the flag table: kept as it is")
+    kept = reader.note_rest(REASONS, key_effect, "not in the flag table: kept as it is")
     return Imported(
         "mindformers-yaml",
         spec,
@@ -121,5 +118,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
         reader.log.default("/training/precision", "bf16", "the file names no compute_dtype")
     elif dtype not in kinds:
         reader.fail("model.model_config.compute_dtype", f"{str(dtype)[:40]!r} is not modelled", ", ".join(kinds))
-    precision = kinds.get(str(dtype), "bf16")
-    return {"seq_length": sequence, "global_batch_size": batch, "precision": precision}
+    found = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}
+    if reader.switch("/training/routing_imbalance", "model.model_config.moe_router_force_expert_balance"):
+        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+    return found

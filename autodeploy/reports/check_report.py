@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from autodeploy.reports.best_plan import header
+from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
 from autodeploy.reports.texts import Language, say
@@ -22,41 +23,57 @@ MARK = "<!-- autodeploy-check -->"
 
 
 def render_check(report: CheckReport, lang: Language = "en") -> str:
-    """The report as text: the verdict first, then each gate, then what to do."""
-    spec = Spec.model_validate(report.spec)
-    lines = [
-        f"{_verdict(report.passed, lang)}  {line}" if not i else line
-        for i, line in enumerate(_title(spec, report, lang))
+    """The report as text: what is not modelled, the verdict, then each gate, what changed and what to do."""
+    lines: list[str] = []
+    for doubt in unmodelled(report, lang):
+        lines += wrap(doubt, hanging="  ")
+    lines += [
+        f"{_verdict(report.passed, lang)}  {line}" if not i else line for i, line in enumerate(_title(report, lang))
     ]
     for gate in report.gates:
         mark = tell(lang, "gate_passed" if gate.passed else "gate_failed")
         lines += wrap(
-            f"{mark} {gate_title(gate, lang)}{say(lang, 'colon')}{gate_words(gate, lang)}", indent="  ", hanging="     "
+            f"{mark} {gate_title(gate, lang)}{say(lang, 'colon')}{gate_words(gate, lang, report.release)}",
+            indent="  ",
+            hanging="     ",
         )
-    for fact in [*facts(report, lang), *advice(report, lang)]:
+    for fact in [*rules(report, lang), *facts(report, lang), *change_lines(report, lang), *advice(report, lang)]:
         lines += wrap(fact, indent="  ", hanging="  ")
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
 def render_check_markdown(report: CheckReport, lang: Language = "en") -> str:
     """The report as Markdown, begun by the mark that a pull request's comment is found by."""
-    spec = Spec.model_validate(report.spec)
-    title = " ".join(header(spec, report.plan, lang, columns=UNWRAPPED))
-    lines = [MARK, f"## {tell(lang, 'title')}: {_verdict(report.passed, lang)}", "", escape(title), ""]
+    lines = [MARK]
+    for doubt in unmodelled(report, lang):
+        lines += [f"> **{escape(doubt)}**", ">"]
+    if len(lines) > 1:
+        lines[-1] = ""
+    lines += [f"## {tell(lang, 'title')}: {_verdict(report.passed, lang)}", ""]
+    lines += [escape(" ".join(_title(report, lang, columns=UNWRAPPED))), ""]
     columns = ("gate", "value", "limit", "verdict")
     lines += ["| " + " | ".join(tell(lang, name) for name in columns) + " |", "|---|--:|--:|---|"]
-    for gate in report.gates:
-        limit = "–" if gate.limit is None else f"{percent(gate.limit)} %"
-        if gate.limit is not None and _is_faster(gate):
-            limit = tell(lang, "slower_allowed", pct=percent(gate.limit))
-        value = f"{percent(abs(gate.value))} %"
-        cells = [gate_title(gate, lang), value, limit, _verdict(gate.passed, lang)]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", *(f"- {escape(fact)}" for fact in facts(report, lang))]
+    lines += ["| " + " | ".join(_cells(gate, report, lang)) + " |" for gate in report.gates]
+    lines += change_tables(report, lang)
+    lines += ["", *(f"- **{escape(rule)}**" for rule in rules(report, lang))]
+    lines += [f"- {escape(fact)}" for fact in facts(report, lang)]
     lines += [f"- **{escape(line)}**" if not report.passed else f"- {escape(line)}" for line in advice(report, lang)]
-    identity = f"AutoDeploy {report.engine_version}, spec `{report.spec_hash[:12]}`, plan `{report.plan.plan_id}`"
+    identity = f"AutoDeploy {report.engine_version}"
+    if report.plan is not None:
+        identity += f", spec `{report.spec_hash[:12]}`, plan `{report.plan.plan_id}`"
     lines += ["", f"<sub>{identity}; {say(lang, 'generated')}</sub>"]
     return "\n".join(lines) + "\n"
+
+
+def _cells(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
+    """A gate as a row: name, value, limit, verdict."""
+    told = tell(lang, "told") if gate.limit is None and gate.passed else _verdict(gate.passed, lang)
+    if gate.name == "legality":
+        return [gate_title(gate, lang), gate_words(gate, lang, report.release), "–", told]
+    limit = "–" if gate.limit is None else f"{percent(gate.limit)} %"
+    if gate.limit is not None and _is_faster(gate):
+        limit = tell(lang, "slower_allowed", pct=percent(gate.limit))
+    return [gate_title(gate, lang), f"{percent(abs(gate.value))} %", limit, told]
 
 
 def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str = "launch") -> str:
@@ -73,14 +90,39 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
             {"classname": f"autodeploy.{_printable(name)}", "name": tell(lang, gate.name), "time": "0"},
         )
         if not gate.passed:
-            words = gate_words(gate, lang)
+            words = gate_words(gate, lang, report.release)
             failure = ElementTree.SubElement(case, "failure", {"message": words, "type": gate.name})
-            details = advice(report, lang) if gate.name == "memory" else facts(report, lang)
-            failure.text = _printable("\n".join([words, *details]))
+            failure.text = _printable("\n".join([words, *_details(gate, report, lang)]))
     output = ElementTree.SubElement(suite, "system-out")
-    output.text = _printable("\n".join([*facts(report, lang), *advice(report, lang)]))
+    said = [*unmodelled(report, lang), *rules(report, lang), *facts(report, lang)]
+    output.text = _printable("\n".join([*said, *change_lines(report, lang), *advice(report, lang)]))
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+def _details(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
+    """What a failed gate is explained with."""
+    if gate.name == "legality":
+        return rules(report, lang)
+    if gate.name == "memory":
+        return advice(report, lang)
+    return [*facts(report, lang), *change_lines(report, lang)]
+
+
+def unmodelled(report: CheckReport, lang: Language) -> list[str]:
+    """What changes the result and no prediction knows: it stands above the verdict."""
+    return [tell(lang, "unmodelled", text=translated(text, lang)) for text in report.unmodelled]
+
+
+def rules(report: CheckReport, lang: Language) -> list[str]:
+    """Broken rules with their numbers, those that fail the gate first, and why nothing is predicted."""
+    lines = [
+        tell(lang, "allowed_rule" if rule.allowed else "broken_rule", text=translated(rule.text, lang), rule=rule.rule)
+        for rule in sorted(report.broken_rules, key=lambda rule: rule.allowed)
+    ]
+    if report.plan is None and report.unpredicted:
+        lines.append(tell(lang, "not_predicted", reason=translated(report.unpredicted, lang)))
+    return lines
 
 
 def gate_title(gate: Gate, lang: Language) -> str:
@@ -92,8 +134,12 @@ def _is_faster(gate: Gate) -> bool:
     return gate.name in {"slowdown", "baseline"} and round(gate.value, 3) < 0.0
 
 
-def gate_words(gate: Gate, lang: Language) -> str:
-    """The value of a gate and its limit."""
+def gate_words(gate: Gate, lang: Language, release: str = "") -> str:
+    """The value of a gate and its limit; of legality what it was held against."""
+    if gate.name == "legality":
+        count = round(gate.value)
+        words = tell(lang, "rules_broken", count=count) if count else tell(lang, "no_rule_broken")
+        return words + (tell(lang, "for_release", release=release) if release else "")
     if gate.limit is None:
         return f"{percent(abs(gate.value))} %{say(lang, 'comma')}{tell(lang, 'told')}"
     if _is_faster(gate):
@@ -106,6 +152,8 @@ def gate_words(gate: Gate, lang: Language) -> str:
 def facts(report: CheckReport, lang: Language) -> list[str]:
     """Memory with the imbalance it survives, time with its interval, the best plan and the baseline."""
     plan = report.plan
+    if plan is None:
+        return []
     stage = max(range(len(plan.stages)), key=lambda index: plan.stages[index].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     survives = tell(lang, "survives_any") if report.spec["model"].get("n_routed_experts") else ""
@@ -121,12 +169,13 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     ]
     lines.append(tell(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
     if report.baseline is not None:
-        lines.append(_compared("baseline_line", report.baseline, lang))
+        name = (report.changes.name if report.changes is not None else "") or tell(lang, "baseline_name")
+        lines.append(_compared("baseline_line", report.baseline, lang, name=name))
     return lines
 
 
 def advice(report: CheckReport, lang: Language) -> list[str]:
-    """Where memory runs out and the cheapest fix, rules that a framework may hold against it, what was not read."""
+    """Where memory runs out and the cheapest fix, what contradicts itself and what was not read."""
     lines = []
     if report.shortage is not None:
         short = report.shortage
@@ -135,12 +184,12 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
                 lang,
                 "shortage",
                 stage=short.stage,
-                needed=f"{short.needed_bytes:,}",
-                limit=f"{short.limit_bytes:,}",
-                excess=f"{short.excess_bytes:,}",
-                gib=f"{short.excess_bytes / GIB:.1f}",
+                needed=f"{short.needed_bytes / GIB:.1f}",
+                bytes=f"{short.needed_bytes:,}",
+                limit=f"{short.limit_bytes / GIB:.1f}",
+                excess=f"{short.excess_bytes / GIB:.1f}",
                 part=tell(lang, f"part_{short.largest_part}"),
-                bytes=f"{short.largest_part_bytes:,}",
+                largest=f"{short.largest_part_bytes / GIB:.1f}",
             )
         )
         lines += [
@@ -148,9 +197,10 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
             for index, remedy in enumerate(report.remedies)
         ]
         if not report.remedies:
-            better = report.best is not None and report.best.plan.peak_memory_gib * GIB <= short.limit_bytes
+            best = report.best
+            better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes
             lines.append(tell(lang, "no_fix") + (f"; {tell(lang, 'take_best')}" if better else ""))
-    lines += [tell(lang, "broken_rule", rule=translated(rule, lang)) for rule in report.broken_rules]
+    lines += [tell(lang, "assumed", text=translated(text, lang)) for text in report.assumptions]
     lines += [tell(lang, "contradiction", text=translated(text, lang)) for text in report.contradictions]
     if report.unknown_flags:
         flags = say(lang, "comma").join(translated(flag, lang) for flag in report.unknown_flags)
@@ -158,20 +208,26 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
     return lines
 
 
-def _title(spec: Spec, report: CheckReport, lang: Language) -> list[str]:
-    return [*header(spec, report.plan, lang, columns=90), f"  {degrees(report.plan.strategy, with_dp=True)}"]
+def _title(report: CheckReport, lang: Language, columns: int = 90) -> list[str]:
+    """What was checked: model, cluster and layout, or what the file is where there is no prediction."""
+    if report.plan is not None:
+        lines = header(Spec.model_validate(report.spec), report.plan, lang, columns=columns)
+        return [*lines, f"  {degrees(report.plan.strategy, with_dp=True)}"]
+    if report.spec:
+        return header(Spec.model_validate(report.spec), None, lang, columns=columns)
+    return [report.release or report.source]
 
 
 def _verdict(passed: bool, lang: Language) -> str:
     return tell(lang, "passed" if passed else "failed")
 
 
-def _compared(key: str, compared: Compared, lang: Language) -> str:
+def _compared(key: str, compared: Compared, lang: Language, **more: str) -> str:
     plan = compared.plan
     return tell(
         lang,
         key,
-        plan=plan.plan_id,
+        **more,
         layout=degrees(plan.strategy, with_dp=True),
         step=seconds(plan.step_time_s),
         peak=f"{plan.peak_memory_gib:.1f}",

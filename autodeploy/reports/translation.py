@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 if TYPE_CHECKING:
     from autodeploy.reports.texts import Language
 
-CATALOGUES = ("sentences.yaml", "error_sentences.yaml")
+CATALOGUES = ("sentences.yaml", "error_sentences.yaml", "rule_sentences.yaml")
 _NUMBER = r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?"
 _LIST = re.compile(r"; |, | and | or ")
 

@@ -9,7 +9,7 @@ from autodeploy.jobs.planning import load_planner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.checks import Launch
+    from autodeploy.checks import Baseline, Launch
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
@@ -32,7 +32,7 @@ def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
     return load_planner(planner).timeline(spec, strategy)
 
 
-def check(planner: str, launch: Launch, limits: CheckLimits, baseline: Plan | None) -> CheckReport:
+def check(planner: str, launch: Launch, limits: CheckLimits, baseline: Baseline | None) -> CheckReport:
     """A launch held against limits, the best plan and perhaps a baseline."""
     from autodeploy.checks import check as check_with
 

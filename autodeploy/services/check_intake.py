@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from autodeploy.checks.baseline import Baseline, unread_baseline
 from autodeploy.checks.launch import Launch, launch_of
+from autodeploy.checks.legality import refuse_unknown_rules
+from autodeploy.checks.unread import check_unread
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document
 from autodeploy.services.intake import read_network_spec, refuse_profile
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.jobs.planning import Planner
+    from autodeploy.services.session import Services
 
 Text = Annotated[str, Field(max_length=200)]
 
@@ -46,7 +50,11 @@ class CheckRequest(LaunchRequest):
 
     limits: CheckLimits = CheckLimits()
     baseline: Annotated[
-        str | dict[str, Any] | None, Field(description="a plan id, a plan, a PlanSet (its best plan) or a CheckReport")
+        str | dict[str, Any] | None,
+        Field(
+            description="a plan id, a plan, a PlanSet (its best plan), a CheckReport, or the launch before a change: "
+            "{file, filename}"
+        ),
     ] = None
 
 
@@ -76,8 +84,56 @@ def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(document)
 
 
-def baseline_plan(document: Any) -> Plan:
-    """The plan in a document: a plan, the best one of a PlanSet, or the one that an earlier check predicted.
+def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
+    """The check that a request from the network asks for.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or with every bad field.
+    NotFoundError
+        when the baseline names no plan.
+    """
+    refuse_unknown_rules(request.limits.allow_rules)
+    baseline = _network_baseline(request, services)
+    try:
+        launch = network_launch(request, services.planner)
+    except SpecError as error:
+        if request.file is None:
+            raise
+        return check_unread(
+            request.file,
+            error,
+            request.limits,
+            variables=request.variables,
+            cluster=request.cluster,
+            num_npus=request.num_npus,
+            baseline=baseline,
+            own_profiles=False,
+        )
+    return services.check(launch, request.limits, baseline)
+
+
+def _network_baseline(request: CheckRequest, services: Services) -> Baseline | None:
+    """The baseline of a request: the file before a change is for the same cluster and with the same variables."""
+    given = request.baseline
+    if not isinstance(given, dict) or "file" not in given:
+        return services.baseline(given)
+    own = request.model_dump(include={"variables", "cluster", "device", "num_npus"}, exclude_none=True)
+    try:
+        asked = LaunchRequest.model_validate(own | given)
+        launch = network_launch(asked, services.planner)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
+    except SpecError as error:
+        if asked.file is None:
+            raise
+        return unread_baseline(asked.file, asked.filename or "", error, asked.variables)
+    return Baseline(launch=launch, flags=launch.flags, name=asked.filename or "")
+
+
+def baseline_in(document: Any, name: str = "") -> Baseline:
+    """The baseline in a document: a plan, the best one of a PlanSet, or what an earlier check found.
 
     Raises
     ------
@@ -86,14 +142,15 @@ def baseline_plan(document: Any) -> Plan:
     """
     try:
         if isinstance(document, dict) and "gates" in document:
-            return CheckReport.model_validate(document).plan
+            report = CheckReport.model_validate(document)
+            return Baseline(plan=report.plan, flags=report.flags, name=name)
         if isinstance(document, dict) and "plans" in document:
             plans = PlanSet.model_validate(document).plans
             if not plans:
                 raise SpecError("the PlanSet has no plan", path="/baseline", hint="a search that found one")
-            return plans[0]
+            return Baseline(plan=plans[0], name=name)
         known = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
-        return Plan.model_validate(known)
+        return Baseline(plan=Plan.model_validate(known), name=name)
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
 

@@ -14,7 +14,7 @@ from autodeploy.jobs.planning import PLANNER, Planner, load_planner
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
 from autodeploy.services.access import AccessService
-from autodeploy.services.check_intake import baseline_plan
+from autodeploy.services.check_intake import baseline_in
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.comparisons import best_of
 from autodeploy.services.runs import RunService
@@ -25,7 +25,7 @@ from autodeploy.store.migrate import is_current, ready_database
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autodeploy.checks import Launch
+    from autodeploy.checks import Baseline, Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
     from autodeploy.reports.texts import Language
@@ -94,7 +94,7 @@ class Services:
         """In a server another process computes, with a time limit; elsewhere this one."""
         return function(*args, **kwargs) if self.call_pool is None else self.call_pool.call(function, *args, **kwargs)
 
-    def check(self, launch: Launch, limits: CheckLimits, baseline: Plan | None = None) -> CheckReport:
+    def check(self, launch: Launch, limits: CheckLimits, baseline: Baseline | None = None) -> CheckReport:
         """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.
 
         Raises
@@ -102,11 +102,16 @@ class Services:
         SpecError
             when the strategy cannot be run on the cluster.
         """
-        known = replace(launch, spec=self._with_overlay(launch.spec))
-        return self._call(calls.check, self.planner_module, known, limits, baseline)
+        if baseline is not None and baseline.launch is not None:
+            baseline = replace(baseline, launch=self._known(baseline.launch))
+        return self._call(calls.check, self.planner_module, self._known(launch), limits, baseline)
 
-    def baseline(self, document: str | dict[str, Any] | None) -> Plan | None:
-        """The plan that a baseline names: the id of a stored plan, or a document.
+    def _known(self, launch: Launch) -> Launch:
+        """The launch with what the database knows of its cluster."""
+        return replace(launch, spec=self._with_overlay(launch.spec))
+
+    def baseline(self, document: str | dict[str, Any] | None) -> Baseline | None:
+        """What a baseline names: the id of a stored plan, or a document.
 
         Raises
         ------
@@ -117,7 +122,9 @@ class Services:
         """
         if document is None:
             return None
-        return self.searches.plan(document).plan if isinstance(document, str) else baseline_plan(document)
+        if isinstance(document, str):
+            return baseline_in(self.searches.plan(document).plan.model_dump(mode="json"), document)
+        return baseline_in(document)
 
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
         """Why a strategy is not the plan of the search that found this one.
@@ -150,8 +157,7 @@ class Services:
             when the strategy cannot be run on the cluster, or there would be too many to look at.
         """
         self.planner.check_space(launch.spec.model_copy(update={"strategy": None}))
-        known = replace(launch, spec=self._with_overlay(launch.spec))
-        return self._call(calls.improve, self.planner_module, known)
+        return self._call(calls.improve, self.planner_module, self._known(launch))
 
     def recommend(
         self, spec: Spec, *, days: float, tokens: float | None = None, max_npus: int | None = None

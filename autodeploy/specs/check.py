@@ -9,21 +9,41 @@ from pydantic import Field
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Plan
 
-GateName = Literal["memory", "slowdown", "baseline", "mfu"]
+GateName = Literal["legality", "memory", "slowdown", "baseline", "mfu"]
 
 DEFAULT_REGRESSION = 0.05  # against a baseline, where no limit is given
 
 
 class CheckLimits(Document):
-    """Limits as shares of 1. `max_slowdown` holds against the baseline where there is one, else against the best."""
+    """Limits as shares of 1. `max_slowdown` holds against the baseline where there is one, else against the best.
+
+    `allow_rules` are rules that a launch may break, `allow_flags` flags of a fork that its release does not register.
+    """
 
     max_memory: Annotated[float, Field(gt=0, le=1, description="of the card's usable memory")] = 1.0
     min_mfu: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=0, le=100)] | None = None
+    allow_rules: tuple[Annotated[str, Field(max_length=100)], ...] = ()
+    allow_flags: tuple[Annotated[str, Field(max_length=200)], ...] = ()
+
+
+class BrokenRule(Document):
+    """A rule that a launch breaks: its name, what is wrong with the numbers filled in, and the numbers.
+
+    `allowed`: it was named in `limits.allow_rules`, and fails nothing.
+    """
+
+    rule: str
+    text: str
+    values: dict[str, bool | int | float | str] = {}
+    allowed: bool = False
 
 
 class Gate(Document):
-    """One limit and the value held against it. Without a limit the value is only told."""
+    """One limit and the value held against it. Without a limit the value is only told.
+
+    The value of `legality` is the number of broken rules.
+    """
 
     name: GateName
     passed: bool
@@ -37,6 +57,34 @@ class Compared(Document):
     plan: Plan
     slowdown: float
     status: str = ""
+
+
+class FieldChange(Document):
+    """A flag of a script, or a field of the strategy, before and after; None where it is not there."""
+
+    name: str
+    before: str | None = None
+    after: str | None = None
+
+
+class MovedPart(Document):
+    """A part of a step before and after, s."""
+
+    part: str
+    before_s: float
+    after_s: float
+
+
+class Changes(Document):
+    """What differs from the baseline, and why the step takes longer or shorter.
+
+    `moved`: parts of a step, those that moved most first. `cause` is empty where one of the two has no prediction.
+    """
+
+    name: str = ""
+    fields: tuple[FieldChange, ...] = ()
+    moved: tuple[MovedPart, ...] = ()
+    cause: str = ""
 
 
 class Shortage(Document):
@@ -66,20 +114,31 @@ class Remedy(Document):
 
 
 class CheckReport(Document):
-    """Whether a launch passes, and why. Remedies are the cheapest first; there are none where it fits."""
+    """Whether a launch passes, and why. Remedies are the cheapest first; there are none where it fits.
+
+    A launch whose degrees contradict each other has no `plan`, and one whose file can't be read as a spec no `spec`:
+    `unpredicted` says why. `release` is what its flags were held against, `flags` are those of its script,
+    `unmodelled` those that change the result and that no prediction knows, `assumptions` what the file leaves open.
+    """
 
     passed: bool
     source: str = "spec"
     engine_version: str
-    spec: dict[str, Any]
-    spec_hash: str
+    spec: dict[str, Any] = {}
+    spec_hash: str = ""
     limits: CheckLimits
-    plan: Plan
+    release: str = ""
+    plan: Plan | None = None
+    unpredicted: str = ""
     gates: tuple[Gate, ...]
     best: Compared | None = None
     baseline: Compared | None = None
+    changes: Changes | None = None
     shortage: Shortage | None = None
     remedies: tuple[Remedy, ...] = ()
-    broken_rules: tuple[str, ...] = ()
+    broken_rules: tuple[BrokenRule, ...] = ()
+    unmodelled: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
     unknown_flags: tuple[str, ...] = ()
+    flags: dict[str, str] | None = None

@@ -73,7 +73,7 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
         keeping_layout=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(keeping)[:KEPT]),
         tried=count,
         best_gain_pct=_best_gain_pct(spec, plan, planner),
-        broken_rules=rules.broken,
+        broken_rules=tuple(f"{rule.rule}: {rule.text}" for rule in rules.broken),
         spec=spec.model_dump(mode="json"),
         spec_hash=spec_hash(spec),
         engine_version=ENGINE_VERSION,
@@ -91,7 +91,7 @@ def _predicted(
     )
     spec = launch.spec.model_copy(update={"strategy": strategy})
     try:
-        if not frozenset(rules.broken).issuperset(planner.launch_rules(spec, features=features).broken):
+        if not planner.launch_rules(spec, features=features).names <= rules.names:
             return None
         if neighbour.places:
             return planner.place(spec, features=features)

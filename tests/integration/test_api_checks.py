@@ -81,3 +81,37 @@ async def test_plans_are_compared(sqlite_url):
     assert "cluster.num_npus" in {row["field"] for row in mixed.json()["differences"]}
     assert (one.status_code, unknown.status_code) == (422, 404)
     assert check.json()["baseline"]["plan"]["plan_id"] == ids[0]
+
+
+async def test_a_launch_that_cannot_start_has_a_report_with_its_rule(sqlite_url):
+    script = (Path(__file__).parents[1] / "launch_files" / "mindspeed_sound.sh").read_text()
+    broken = script.replace("--expert-model-parallel-size 8", "--expert-model-parallel-size 7")
+    chunked = script.replace("--mock-data", "--num-layers-per-virtual-pipeline-stage 3")
+    request = {"filename": "pretrain.sh", "cluster": "ascend-800t-a2"}
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        answer = await client.post(
+            "/v1/checks", json=request | {"file": broken, "baseline": {"file": script, "filename": "before.sh"}}
+        )
+        unread = await client.post(
+            "/v1/checks", json=request | {"file": chunked, "baseline": {"file": chunked, "filename": "before.sh"}}
+        )
+        allowed = await client.post(
+            "/v1/checks", json=request | {"file": broken, "limits": {"allow_rules": ["experts_divide_by_ep"]}}
+        )
+        unknown = await client.post(
+            "/v1/checks", json=request | {"file": script, "limits": {"allow_rules": ["experts_divide"]}}
+        )
+        a_file = await client.post(
+            "/v1/checks", json={"file": "# autodeploy: cluster=/etc/passwd\n" + chunked, "filename": "a.sh"}
+        )
+    report = CheckReport.model_validate(answer.json())
+    assert {"experts": 96, "ep": 7} in [rule.values for rule in report.broken_rules]
+    assert report.changes is not None
+    assert report.changes.name == "before.sh"
+    assert {each.name for each in report.changes.fields} == {"--expert-model-parallel-size"}
+    found = CheckReport.model_validate(unread.json())
+    assert found.plan is None
+    assert {rule.rule for rule in found.broken_rules} == {"layers_divide_by_chunks"}
+    assert "experts_divide_by_ep" in {r["rule"] for r in allowed.json()["broken_rules"] if r["allowed"]}
+    assert (unknown.status_code, a_file.status_code) == (422, 422)
+    assert "experts_divide_by_ep" in unknown.json()["errors"][0]["hint"]

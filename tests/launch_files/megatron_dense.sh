@@ -50,7 +50,7 @@ PARALLEL_ARGS=(
     --use-distributed-optimizer
     --recompute-activations
 )
-LOGGING_ARGS=(--save "$CHECKPOINT_PATH" --log-interval 10)
+LOGGING_ARGS=(--save "$CHECKPOINT_PATH" --save-interval 1000 --log-interval 10)
 TRAINING_ARGS+=("${LOGGING_ARGS[@]}")
 
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \

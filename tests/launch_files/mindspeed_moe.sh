@@ -93,5 +93,5 @@ python -m torch.distributed.launch $DISTRIBUTED_ARGS pretrain_gpt.py \
     $MOE_ARGS \
     $MEM_ARGS \
     --data-path $DATA_PATH \
-    --save $SAVE_DIR \
+    --save $SAVE_DIR --save-interval 1000 \
     --distributed-backend nccl | tee logs/train.log

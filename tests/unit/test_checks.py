@@ -30,7 +30,7 @@ from autodeploy.reports.check_report import (
     render_check_markdown,
 )
 from autodeploy.reports.wording import width
-from autodeploy.services.check_intake import baseline_plan
+from autodeploy.services.check_intake import baseline_in
 from autodeploy.specs.check import CheckLimits, CheckReport, Gate
 from autodeploy.specs.search import SHORT_SEARCH, SearchSpec
 from autodeploy.specs.spec import Spec
@@ -262,11 +262,11 @@ def test_junit_holds_any_file_name(good: CheckReport) -> None:
 
 def test_baselines_are_plans_plan_sets_and_checks(good: CheckReport) -> None:
     plan_set = factories.plan_set()
-    assert baseline_plan(plan_set.model_dump(mode="json")) == plan_set.plans[0]
-    assert baseline_plan(good.plan.model_dump(mode="json") | {"search_id": "srch_1"}) == good.plan
-    assert baseline_plan(good.model_dump(mode="json")) == good.plan
+    assert baseline_in(plan_set.model_dump(mode="json")).plan == plan_set.plans[0]
+    assert baseline_in(good.plan.model_dump(mode="json") | {"search_id": "srch_1"}).plan == good.plan
+    assert baseline_in(good.model_dump(mode="json")).plan == good.plan
     with pytest.raises(SpecError):
-        baseline_plan({"plans": []})
+        baseline_in({"plans": []})
 
 
 @pytest.mark.parametrize(("text", "value"), [("95%", 0.95), ("0.95", 0.95), (" 5 %", 0.05), ("0%", 0.0)])

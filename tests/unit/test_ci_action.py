@@ -150,7 +150,8 @@ def test_a_token_that_may_not_write_does_not_decide_the_gate(runner: Runner) -> 
 
 
 def test_a_push_writes_no_comment_and_inputs_reach_the_command(runner: Runner) -> None:
-    (runner.folder / "own.sh").write_text(SCRIPT.read_text().replace("--seq-length 4096", "--seq-length $MY_SEQ"))
+    text = SCRIPT.read_text().replace("--seq-length 4096", "--seq-length $MY_SEQ")
+    (runner.folder / "own.sh").write_text(text.replace("embeddings 4096", "embeddings $MY_SEQ"))
     code, outputs, said = runner.run("push", file="own.sh", cluster="nvidia-h100", set="MY_SEQ=8192\nOTHER=a b")
     assert "seq 8192" in said
     assert (code, outputs["code"]) == (0, "0")

@@ -14,6 +14,8 @@ from ruamel.yaml import YAML
 from autodeploy.importers import megatron_model, other_trainings
 from autodeploy.importers.flag_effects import FlagEffect, flag_effects
 from autodeploy.importers.import_document import import_document
+from autodeploy.importers.key_effects import key_effect
+from autodeploy.importers.mindformers_yaml import REASONS
 from autodeploy.importers.unmodelled_flags import unmodelled_reason
 from autodeploy.reports.translation import translated
 from autodeploy.stack.flag_tables import flag_table
@@ -100,3 +102,39 @@ def test_older_names_are_read() -> None:
     model = document["model"]
     assert (model["kv_lora_rank"], model["n_group"], model["topk_group"]) == (64, 4, 2)
     assert document["search"]["deterministic_training"] is True
+
+
+def test_every_registered_key_of_mindformers_is_classified() -> None:
+    """And those of the older models that its configurations hold."""
+    keys = [key for key in flag_table("mindformers-master") if key.partition(".")[0] not in REASONS]
+    assert [key for key in keys if key_effect(key) is None] == []
+    assert key_effect("model.model_config.a_key_of_ours") is None
+    assert key_effect("their_section.type") is None
+
+
+MINDFORMERS = """
+run_mode: train
+parallel_config: {data_parallel: 1, vocab_emb_dp: False}
+optimizer: {type: AdamW}
+model:
+  model_config: {hidden_size: 64, num_layers: 4, num_heads: 4, vocab_size: 100, seq_length: 64, compute_dtype: bfloat16}
+"""
+
+
+def test_keys_that_change_the_result_are_told_and_others_are_not() -> None:
+    assert "doubts" not in import_document(MINDFORMERS, "a.yaml").document
+    muon = import_document(MINDFORMERS.replace("AdamW", "Muon").replace("False", "True"), "a.yaml").document["doubts"]
+    assert len(muon) == 2
+    assert all("会改变结果且未建模" in translated(text, "zh") for text in muon)
+    patterns = MINDFORMERS + "recompute_config: {select_recompute: {'feed_forward.mul': True}}\n"
+    (doubt,) = import_document(patterns, "a.yaml").document["doubts"]
+    assert "patterns of operators are not modelled" in doubt
+
+
+@pytest.mark.parametrize(("given", "dense"), [("2", [1, 3]), ("[0, 1, 1, 0]", [0, 3]), ("1", None)])
+def test_layers_with_experts_of_mindformers(given: str, dense: list[int] | None) -> None:
+    more = f", num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 32, moe_layer_freq: {given}}}"
+    balanced = "bfloat16, moe_router_force_expert_balance: True" + more
+    document = import_document(MINDFORMERS.replace("bfloat16}", balanced), "a.yaml").document
+    assert document["model"].get("mlp_only_layers") == dense
+    assert document["training"]["routing_imbalance"] == 1.0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autodeploy import planner
+from autodeploy.checks.flag_rules import flag_rules
 from autodeploy.cli.exits import asked_language, report_error
 from autodeploy.cli.why_not import answer_text
 from autodeploy.errors import SpecError
@@ -17,6 +18,7 @@ from autodeploy.reports import check_texts, command_texts, texts
 from autodeploy.reports.translation import blanks, sentences, translated
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.strategies.rule_sentences import sentences as rule_sentences
 from autodeploy.strategies.rules import load_rules
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -135,3 +137,11 @@ def test_complaints_and_hints_come_in_the_language_of_the_command(capsys: pytest
         assert part in told
     assert asked_language(["plan", "x", "--lang", "zh"]) == asked_language(["--lang=zh"]) == "zh"
     assert asked_language(["plan", "x"]) == "en"
+
+
+def test_every_sentence_of_a_broken_rule_has_its_chinese() -> None:
+    said = {rule.text for rule in flag_rules()} | set(rule_sentences().values())
+    filled = {re.sub(r"\{\w+\}", "12", text) for text in said}
+    assert [text for text in sorted(filled) if not CHINESE.search(translated(text, "zh"))] == []
+    told = translated("attention heads divide by tp (heads 30, tp 4)", "zh")
+    assert told.endswith("（heads 30, tp 4）")

@@ -1,0 +1,189 @@
+"""Rules that the frameworks' validators hold against a command line, read from flag_rules.yaml."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
+
+from autodeploy.specs.check import BrokenRule
+from autodeploy.stack.expression import evaluate, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.importers.launch_script import GivenFlag
+
+
+# The blank of a sentence for the flags of `require` that are given.
+GIVEN = "given"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagRule:
+    """One condition over flags: what must hold where `when` does, and the sentence that says that it does not."""
+
+    name: str
+    component: str
+    require: str
+    text: str
+    source: str
+    when: str = "True"
+
+    def names(self) -> frozenset[str]:
+        """What the rule reads."""
+        return names(self.require) | names(self.when)
+
+    def blanks(self) -> tuple[str, ...]:
+        """Values that the sentence tells, in its order."""
+        return tuple(name for _, name, *_ in string.Formatter().parse(self.text) if name and name != GIVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class FlagValue:
+    """How a name of the rules is read from flags: the first of them that is given, or an expression."""
+
+    flags: tuple[str, ...] = ()
+    default: Any = None
+    word: bool = False
+    count: bool = False
+    expression: str = ""
+
+
+class NotKnown(KeyError):
+    """A value that the file does not say."""
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = files("autodeploy.checks").joinpath("flag_rules.yaml").read_text(encoding="utf-8")
+    return dict(YAML(typ="safe").load(text))
+
+
+@cache
+def flag_rules() -> tuple[FlagRule, ...]:
+    """Every rule, in file order."""
+    return tuple(
+        FlagRule(**{("component" if key == "from" else key): value for key, value in row.items()})
+        for row in _document()["rules"]
+    )
+
+
+@cache
+def flag_values() -> dict[str, FlagValue]:
+    """Names that stand for more than whether a flag is given."""
+    found = {}
+    for name, row in _document()["values"].items():
+        flags = tuple(row.get("flags", [row["flag"]] if "flag" in row else []))
+        rest = {key: value for key, value in row.items() if key not in {"flag", "flags"}}
+        found[name] = FlagValue(flags, **rest)
+    return found
+
+
+@cache
+def words() -> frozenset[str]:
+    """Choices by name, as rules write them."""
+    return frozenset(_document()["words"])
+
+
+class FlagValues(Mapping[str, Any]):
+    """What a launch's flags say of the names that rules use; a name without a known value raises `NotKnown`.
+
+    Parameters
+    ----------
+    ranks : processes of the launch; None where nothing says how many.
+    """
+
+    def __init__(self, flags: Mapping[str, GivenFlag], ranks: int | None) -> None:
+        self._flags, self._ranks = flags, ranks
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "world":
+            if self._ranks is None:
+                raise NotKnown(name)
+            return self._ranks
+        if name in words():
+            return name
+        if name.startswith("given_"):
+            return self._is_given(name.removeprefix("given_"))
+        value = flag_values().get(name)
+        return self._is_given(name) if value is None else self._value(name, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(flag_values())
+
+    def __len__(self) -> int:
+        return len(flag_values())
+
+    def _is_given(self, name: str) -> bool:
+        return _flag(name) in self._flags
+
+    def _value(self, name: str, value: FlagValue) -> Any:
+        if value.expression:
+            if name == "dp" and self["world"] % max(self["tp"] * self["pp"] * self["cp"], 1):
+                raise NotKnown(name)
+            return evaluate(value.expression, self)
+        given = next((self._flags[flag] for flag in value.flags if flag in self._flags), None)
+        if given is None:
+            return self._default(name, value)
+        if given.unknown or not given.values:
+            raise NotKnown(name)
+        text = given.text.strip("\"' ")
+        if value.word:
+            return text
+        if value.count:
+            return len(text.split(","))
+        try:
+            return int(text)
+        except ValueError:
+            pass
+        try:
+            return float(text)
+        except ValueError:
+            raise NotKnown(name) from None
+
+    def _default(self, name: str, value: FlagValue) -> Any:
+        if value.default is None:
+            raise NotKnown(name)
+        if isinstance(value.default, str) and not value.word:
+            return evaluate(value.default, self)
+        return value.default
+
+
+def broken_flag_rules(
+    flags: Mapping[str, GivenFlag], ranks: int | None, components: frozenset[str]
+) -> tuple[BrokenRule, ...]:
+    """The rules of these components of a release that a command line breaks, with the numbers filled in."""
+    values = FlagValues(flags, ranks)
+    found = []
+    for rule in flag_rules():
+        if rule.component not in components:
+            continue
+        try:
+            broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
+            told = {name: plain(values[name]) for name in rule.blanks()} if broken else {}
+        except NotKnown:
+            continue
+        if broken:
+            on = [name for name in sorted(rule.names()) if values.get(name) is True]
+            given = ", ".join(_flag(name) for name in on if name in names(rule.require))
+            text = rule.text.format_map(told | {GIVEN: given})
+            if not told and not on:
+                told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
+            found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))
+    return tuple(found)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def plain(value: Any) -> bool | int | float | str:
+    """A value as a document holds it: whole numbers whole."""
+    value = value.item() if hasattr(value, "item") else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,122 @@
+"""Can it start at all: flags against what the release registers, and against the rules of its validators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from autodeploy.checks.flag_rules import broken_flag_rules, flag_rules
+from autodeploy.errors import SpecError
+from autodeploy.specs.check import BrokenRule
+from autodeploy.stack.releases import release_of, releases
+from autodeploy.strategies.rules import load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autodeploy.importers.launch_script import LaunchScript
+    from autodeploy.specs.check import CheckLimits
+    from autodeploy.stack.releases import Release
+
+UNREGISTERED = "flag_is_registered"
+VALUE = "flag_takes_value"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagVerdict:
+    """The release that a script was held against, and what it breaks."""
+
+    release: Release
+    broken: tuple[BrokenRule, ...]
+
+
+def known_rules() -> tuple[str, ...]:
+    """Names of every rule that a launch can break."""
+    names = {UNREGISTERED, VALUE, *(rule.name for rule in flag_rules()), *(rule.name for rule in load_rules())}
+    return tuple(sorted(names))
+
+
+def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rules") -> None:
+    """Raises where a rule is allowed that does not exist.
+
+    Raises
+    ------
+    SpecError
+        with the closest names.
+    """
+    known = known_rules()
+    for name in allowed:
+        if name not in known:
+            close = get_close_matches(name, known, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(close)}?" if close else "a report names the rules that a launch breaks"
+            raise SpecError(f"there is no rule {name[:100]!r}", path=path, hint=hint)
+
+
+def judge_script(
+    script: LaunchScript,
+    framework: str,
+    vendor: str,
+    ranks: int | None,
+    limits: CheckLimits,
+    release: str | None = None,
+) -> FlagVerdict:
+    """The command line of a script against the release that it is for.
+
+    Parameters
+    ----------
+    ranks : processes of the launch, where they are known.
+    release : its name; None: the framework's default on these chips.
+    """
+    allowed = frozenset(f"--{flag.lstrip('-')}" for flag in limits.allow_flags)
+    target = release_of(framework, vendor, release)
+    broken = [*_unregistered(script, target, allowed), *_values(script, target, allowed)]
+    broken += broken_flag_rules(script.flags, ranks, frozenset(target.components))
+    return FlagVerdict(target, tuple(broken))
+
+
+def with_allowed(broken: Iterable[BrokenRule], limits: CheckLimits) -> tuple[BrokenRule, ...]:
+    """Each rule once, those that may be broken marked."""
+    kept: dict[tuple[str, str], BrokenRule] = {}
+    seen: set[str] = set()
+    for rule in broken:
+        if rule.rule in seen and rule.rule not in {UNREGISTERED, VALUE}:
+            continue
+        seen.add(rule.rule)
+        kept.setdefault((rule.rule, rule.text), rule.model_copy(update={"allowed": rule.rule in limits.allow_rules}))
+    return tuple(kept.values())
+
+
+def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str]) -> list[BrokenRule]:
+    found = []
+    for name, given in script.flags.items():
+        if name in release.flags or name in allowed:
+            continue
+        close = get_close_matches(name, release.flags, n=1, cutoff=0.8)
+        elsewhere = next((other for other in releases() if name in other.flags), None)
+        text = f"{release.title} registers no flag {name} (line {given.line})"
+        values: dict[str, bool | int | float | str] = {"flag": name, "line": given.line}
+        if elsewhere is not None:
+            text += f": {elsewhere.title} does"
+            values["registered_by"] = elsewhere.name
+        elif close:
+            text += f": did you mean {close[0]}?"
+            values["did_you_mean"] = close[0]
+        found.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))
+    return found
+
+
+def _values(script: LaunchScript, release: Release, allowed: frozenset[str]) -> list[BrokenRule]:
+    """Flags whose number of values, type or choice the parser refuses."""
+    found = []
+    for name, given in script.flags.items():
+        if name in allowed or name not in release.flags or given.unknown:
+            continue
+        words, known = [value.text.strip() for value in given.values], release.flags[name]
+        if known.type == "str" and not known.choices and not known.nargs:
+            words = words[:1]  # a place to be filled in, as `--load your checkpoint path` of the published scripts
+        fault = known.fault(words)
+        if fault is not None:
+            values: dict[str, bool | int | float | str] = {"flag": name, "value": given.text, "line": given.line}
+            found.append(BrokenRule(rule=VALUE, text=f"{fault} (line {given.line})", values=values))
+    return found

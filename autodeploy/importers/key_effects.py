@@ -1,0 +1,49 @@
+"""What every key of a MindFormers configuration does to a prediction: read, without effect, or not modelled."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ruamel.yaml import YAML
+
+from autodeploy.importers.flag_effects import BELONGS, FlagEffect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SECTIONS = frozenset(
+    {
+        *("model", "moe_config", "parallel", "parallel_config", "recompute_config", "swap_config"),
+        *("runner_config", "monitor_config", "stable_rank_config"),
+    }
+)
+
+
+@cache
+def key_effects() -> Mapping[str, FlagEffect]:
+    """Every key whose effect is known, by its last part, or by its path where that alone is meant."""
+    text = files("autodeploy.importers").joinpath("key_effects.yaml").read_text(encoding="utf-8")
+    document = YAML(typ="safe", pure=True).load(text)
+    found: dict[str, FlagEffect] = {}
+    for group in document["no_effect"].values():
+        found |= {key: FlagEffect("no_effect", group["reason"]) for key in group["keys"].split()}
+    found |= {key: FlagEffect("read", BELONGS) for key in document["read"]["all"]["keys"].split()}
+    for group in document["unmodelled"].values():
+        for word in group["keys"].split():
+            key, _, harmless = word.partition("=")
+            found[key] = FlagEffect("unmodelled", group["reason"], tuple(harmless.split(",")) if harmless else ())
+    return found
+
+
+def key_effect(path: str) -> FlagEffect | None:
+    """The effect of the key at a dotted path; None where nobody knows it."""
+    section, dot, _ = path.partition(".")
+    known = key_effects()
+    if path in known:
+        return known[path]
+    found = known.get(path.rpartition(".")[2])
+    if found is not None and found.kind == "unmodelled":
+        return found
+    return found if not dot or section in SECTIONS else None

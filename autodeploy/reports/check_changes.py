@@ -1,0 +1,107 @@
+"""What a check says of the baseline: changed flags, step time, memory and the parts of a step that moved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.check_texts import tell
+from autodeploy.reports.markdown import escape
+from autodeploy.reports.texts import Language, part_name
+from autodeploy.reports.translation import translated
+from autodeploy.reports.wording import percent, seconds
+
+if TYPE_CHECKING:
+    from autodeploy.specs.check import Changes, CheckReport
+    from autodeploy.specs.planset import Plan
+
+SHOWN_PARTS = 6
+ABSENT = "–"
+
+
+def change_lines(report: CheckReport, lang: Language) -> list[str]:
+    """The differences as sentences: fields, parts of a step, the cause."""
+    changes = report.changes
+    if changes is None:
+        return []
+    name = changes.name or tell(lang, "baseline_name")
+    lines = [tell(lang, "changed", name=name)]
+    lines += [
+        tell(lang, "change_line", name=field.name, before=field.before or ABSENT, after=field.after or ABSENT)
+        for field in changes.fields
+    ]
+    if not changes.fields:
+        lines = [f"{lines[0]}: {tell(lang, 'nothing_changed')}"]
+    lines += [
+        tell(
+            lang,
+            "moved_line",
+            part=part_name(lang, moved.part),
+            before=seconds(moved.before_s),
+            after=seconds(moved.after_s),
+            moved=f"{moved.after_s - moved.before_s:+.3g}",
+        )
+        for moved in changes.moved[:SHOWN_PARTS]
+    ]
+    return lines + _cause(changes, lang)
+
+
+def change_tables(report: CheckReport, lang: Language) -> list[str]:
+    """The same as Markdown: a table of flags, one of step time, memory and MFU with the parts that moved, the cause."""
+    changes = report.changes
+    if changes is None:
+        return []
+    name = changes.name or tell(lang, "baseline_name")
+    lines = ["", f"### {escape(tell(lang, 'changed', name=name))}", ""]
+    if changes.fields:
+        title = "flag" if changes.fields[0].name.startswith("-") else "strategy_field"
+        lines += [_row([tell(lang, key) for key in (title, "before", "after")]), "|---|---|---|"]
+        for field in changes.fields:
+            values = [ABSENT if value is None else f"`{_cell(value)}`" for value in (field.before, field.after)]
+            lines.append(_row([f"`{field.name}`", *values]))
+    else:
+        lines.append(tell(lang, "nothing_changed"))
+    before = report.baseline.plan if report.baseline is not None else None
+    if before is not None and report.plan is not None:
+        lines += ["", *_numbers(before, report.plan, changes, lang)]
+    for cause in _cause(changes, lang):
+        lines += ["", escape(cause)]
+    return lines
+
+
+def _numbers(before: Plan, after: Plan, changes: Changes, lang: Language) -> list[str]:
+    slower = after.step_time_s / before.step_time_s - 1.0
+    more = after.peak_memory_gib - before.peak_memory_gib
+    rows = [
+        [
+            tell(lang, "step_time"),
+            seconds(before.step_time_s),
+            seconds(after.step_time_s),
+            f"{100 * slower:+.1f} %",
+        ],
+        [
+            tell(lang, "peak_memory"),
+            f"{before.peak_memory_gib:.1f}",
+            f"{after.peak_memory_gib:.1f}",
+            f"{more:+.1f}",
+        ],
+        ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+.1f}"],
+    ]
+    for moved in changes.moved[:SHOWN_PARTS]:
+        name = f"{part_name(lang, moved.part)} (s)"
+        difference = f"{moved.after_s - moved.before_s:+.3g}"
+        rows.append([name, seconds(moved.before_s), seconds(moved.after_s), difference])
+    head = ["", *(tell(lang, key) for key in ("before", "after", "difference"))]
+    return [_row(head), "|---|--:|--:|--:|", *(_row(row) for row in rows)]
+
+
+def _cause(changes: Changes, lang: Language) -> list[str]:
+    return [tell(lang, "why", cause=translated(changes.cause, lang))] if changes.cause else []
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """Text that stands in a table's cell between backticks."""
+    return text.replace("`", "'").replace("|", "\\|").replace("\n", " ")[:200]

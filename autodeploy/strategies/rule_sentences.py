@@ -1,0 +1,58 @@
+"""A broken rule in words, with the numbers of the strategy that breaks it."""
+
+from __future__ import annotations
+
+import string
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autodeploy.specs.check import BrokenRule
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES
+from autodeploy.strategies.rules import WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.strategies.rules import Rule
+
+OF_REPLICAS = frozenset({"dp", "micro_batches"})
+CHOICES = {"schedule": SCHEDULES, "moe_dispatcher": DISPATCHERS, "cp_algo": CP_ALGOS}
+
+
+@cache
+def sentences() -> dict[str, str]:
+    """Rule -> the sentence that says what is wrong."""
+    text = files("autodeploy.strategies").joinpath("rule_sentences.yaml").read_text(encoding="utf-8")
+    return dict(YAML(typ="safe").load(text))
+
+
+def told(broken: Sequence[Rule], values: Mapping[str, Any]) -> tuple[BrokenRule, ...]:
+    """Broken rules in words.
+
+    Where the ranks do not divide there is no number of replicas, and rules that read it say nothing.
+    """
+    if any(rule.name == "world_divides" for rule in broken):
+        broken = [rule for rule in broken if rule.name == "world_divides" or not rule.names() & OF_REPLICAS]
+    return tuple(sentence_of(rule, values) for rule in broken)
+
+
+def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
+    """The rule as the one candidate of `values` breaks it."""
+    read = {name: _plain(name, values[name]) for name in sorted(rule.names() - WORDS.keys())}
+    numbers = {name: value for name, value in read.items() if value is not False}
+    template = sentences().get(rule.name)
+    if template is not None:
+        blanks = {name: _plain(name, values[name]) for _, name, *_ in string.Formatter().parse(template) if name}
+        return BrokenRule(rule=rule.name, text=template.format_map(blanks), values=blanks | numbers)
+    told = ", ".join(f"{name} {value}" for name, value in numbers.items() if value is not True)
+    return BrokenRule(rule=rule.name, text=f"{rule.text} ({told})" if told else rule.text, values=numbers)
+
+
+def _plain(name: str, value: Any) -> bool | int | float | str:
+    """The value of one candidate as a document holds it; choices by name."""
+    number = np.asarray(value).reshape(-1)[0].item()
+    return str(CHOICES[name][number]) if name in CHOICES else number
