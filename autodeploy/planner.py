@@ -123,7 +123,7 @@ def prepare(spec: Spec) -> Prepared:
     """
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
-    choice = choose_features(spec.search, spec.model, profile)
+    choice = choose_features(spec.search, spec.model, profile.name)
     context = choice_context(spec, profile, choice)
     return Prepared(spec, profile, choice, context, Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION))
 
@@ -507,7 +507,7 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
     context = _context_for(prepared, spec.strategy, features)
     candidate = _as_candidate(context, spec.strategy, possible=False)
     facts = {**context.facts, **facts_of_placement(spec.strategy)}
-    broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_illegal]
+    broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_told]
     return LaunchRules(
         told(broken, values_of(candidate, facts)),
         launchable(candidate, context.facts, target),

@@ -36,18 +36,22 @@ The same documents as JSON Schema: `GET /v1/schemas`.
 
 
 def strategy_page() -> str:
+    from autodeploy.specs.features import FEATURES, GROUPS
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.stack.features import FEATURES, GROUPS
-    from autodeploy.stack.frameworks import UNRESTRICTED
-    from autodeploy.stack.releases import releases
+    from autodeploy.strategies.feature_choice import LAUNCHABLE, MODELLED
 
-    defaults = [release for release in releases() if release.is_default]
-    rows = []
-    for name, feature in FEATURES.items():
-        by = [code(release.name) for release in defaults if feature.variant(release) is not None]
-        rows.append(
-            (code(name), feature.title, feature.area, feature.numerics, ", ".join(by) or f"{UNRESTRICTED} alone")
+    targets = list(LAUNCHABLE)
+    rows = [
+        (
+            code(name),
+            feature.title,
+            feature.area,
+            feature.numerics,
+            "yes" if name in MODELLED else "no: refused when switched on",
+            ", ".join(target for target in targets if name in LAUNCHABLE[target]),
         )
+        for name, feature in FEATURES.items()
+    ]
     groups = [(code(name), ", ".join(code(member) for member in members)) for name, members in GROUPS.items()]
     return (
         "# Strategy and features\n\n"
@@ -55,10 +59,9 @@ def strategy_page() -> str:
         "the routed experts of one layer are spread.\n\n"
         + model_tables([Strategy])
         + "\n## Features\n\nEach is one mechanism, switched in `search.features` with `on`, `off` or `auto`. `auto` is "
-        "on where the target's release can launch the feature, the chip's software has it, the model has a use for it "
-        "and `search.numerics` allows it. A release launches a feature whose flags its parser registers; target `any` "
-        "plans with everything. The records are data: `autodeploy/stack/features/`.\n\n"
-        + table(("feature", "what it does", "area", "numerics", "launched by"), rows)
+        "on where the feature is modelled, the target can launch it, the model has a use for it and `search.numerics` "
+        "allows it.\n\n"
+        + table(("feature", "what it does", "area", "numerics", "modelled", "launched by"), rows)
         + "\n## Groups\n\n"
         + table(("group", "members"), groups)
     )
@@ -105,8 +108,9 @@ all follows from the flags that its parser registers.
 
 `kind` says who holds a rule: *refused*, the framework's parser or validators; *later*, the launch dies after them;
 *unsound*, it starts and is not what was planned; *planned*, the planner, which models no other, or the spec, which
-asks for it; *advice*, it runs at a loss. `autodeploy check` calls the first two illegal. What a framework holds is
-tried from both sides, a launch that obeys and one that breaks it, in `tests/launch_check/rule_pairs.yaml`.
+asks for it; *costly*, it runs at a loss that nobody means; *advice*, at a small one. `autodeploy check` fails on
+refused, later and costly ones. What a framework holds is tried from both sides, a launch that obeys and one that
+breaks it, in `tests/launch_check/rule_pairs.yaml`.
 
 Source keys: MG Megatron-LM core_v0.12.1 and @d98e8a64, MS MindSpeed @028de58c, LLM MindSpeed-LLM @c77308a1, MF
 mindformers @f52743ca.

@@ -46,12 +46,16 @@ class FlagRule:
 
 @dataclass(frozen=True, slots=True)
 class FlagValue:
-    """How a name of the rules is read from flags: the first of them that is given, or an expression."""
+    """How a name of the rules is read from flags: the first of them that is given, or an expression.
+
+    count, least : of comma-separated entries how many there are, or the smallest.
+    """
 
     flags: tuple[str, ...] = ()
     default: Any = None
     word: bool = False
     count: bool = False
+    least: bool = False
     expression: str = ""
 
 
@@ -138,6 +142,8 @@ class FlagValues(Mapping[str, Any]):
             return text
         if value.count:
             return len(text.split(","))
+        if value.least:
+            text = min(text.split(","), key=_as_number)
         try:
             return int(text)
         except ValueError:
@@ -177,6 +183,13 @@ def broken_flag_rules(
                 told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
             found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))
     return tuple(found)
+
+
+def _as_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise NotKnown(text) from None
 
 
 def _flag(name: str) -> str:

@@ -1,0 +1,42 @@
+"""Pairs of launches for each legality rule: one that obeys it, one that breaks only it (rule_pairs.yaml)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+DEVICES = 8  # of a node
+RANKS = 32  # of a pair that names no other number
+EVERY = ("mindspeed-llm-master", "megatron-mindspeed-master", "megatron-main")
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The file: `bases`, `pairs` and `untried` rules."""
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return dict(YAML(typ="safe").load(text))
+
+
+def releases_of(pair: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the releases whose validators judged the pair."""
+    return EVERY if pair["releases"] == "all" else tuple(pair["releases"])
+
+
+def ranks_of(pair: dict[str, Any]) -> int:
+    """Processes of both launches."""
+    return int(pair.get("ranks", RANKS))
+
+
+def words_of(pair: dict[str, Any], *changes: str) -> list[str]:
+    """The arguments of a launch: those of the pair's base with the flags of each change on top."""
+    flags: dict[str, Any] = dict(document()["bases"][pair["base"]])
+    for change in changes:
+        flags |= pair[change]
+    words = []
+    for name, value in flags.items():
+        if value is not None:
+            words += [name] if value is True else [name, str(value)]
+    return words

@@ -1,0 +1,100 @@
+"""Our rules judge launches as the frameworks' own validators do: the pairs of tests/launch_check/rule_pairs.yaml."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from autodeploy import planner
+from autodeploy.checks.flag_rules import flag_rules
+from autodeploy.checks.launch import launch_of
+from autodeploy.checks.legality import UNREGISTERED, VALUE, judge_script
+from autodeploy.errors import SpecError
+from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.importers.megatron_script import import_launch_script
+from autodeploy.specs.check import CheckLimits
+from autodeploy.stack.releases import release_named, releases
+from autodeploy.strategies.memory_rules import memory_variants
+from autodeploy.strategies.rules import HELD, load_rules
+from tests.launch_check.rule_pairs import DEVICES, document, ranks_of, releases_of, words_of
+
+RULES = {rule.name: rule for rule in load_rules()}
+FLAG_RULES = {rule.name for rule in flag_rules()}
+MEMORY = "memory: "
+NEVER_PREDICTED = {"world_divides"}  # the ranks of no cluster: such a launch has no spec
+
+
+def cases(*, memory: bool) -> list[Any]:
+    """Every pair under every release that it was tried under."""
+    return [
+        pytest.param(pair, release, id=f"{place}-{pair['rule']}-{release}")
+        for place, pair in enumerate(document()["pairs"])
+        for release in releases_of(pair)
+        if pair["rule"].startswith(MEMORY) == memory
+    ]
+
+
+def script(pair: dict[str, Any], *changes: str) -> str:
+    """The launch of a pair as a script."""
+    words = [word if word.startswith("--") else f"'{word}'" for word in words_of(pair, *changes)]
+    start = f"torchrun --nproc_per_node {DEVICES} --nnodes {ranks_of(pair) // DEVICES} pretrain_gpt.py"
+    return " ".join([start, *words])
+
+
+@cache
+def judged(text: str, ranks: int, release: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Rules over strategies and rules over flags that a launch breaks, and the memory choices that it could have."""
+    named = release_named(release)
+    vendor = "huawei" if named.has("mindspeed") else "nvidia"
+    by_flags = judge_script(read_launch_script(text), named.framework, vendor, ranks, CheckLimits(), release)
+    cluster = "ascend-800t-a2" if vendor == "huawei" else "nvidia-h100"
+    launch = launch_of(import_launch_script(text), cluster)
+    search = launch.spec.search.model_copy(update={"target": named.framework, "target_release": release})
+    found = planner.launch_rules(launch.spec.model_copy(update={"search": search}), features=launch.features)
+    return found.names, frozenset(rule.rule for rule in by_flags.broken), found.memory_choices
+
+
+@pytest.mark.parametrize(("pair", "release"), cases(memory=False))
+def test_a_launch_that_obeys_is_legal_and_one_that_breaks_the_rule_is_not(pair: dict[str, Any], release: str) -> None:
+    ranks, rule = ranks_of(pair), pair["rule"]
+    strategy, flags, _ = judged(script(pair, "obey"), ranks, release)
+    assert not strategy | flags
+    if rule in NEVER_PREDICTED:
+        with pytest.raises(SpecError):
+            judged(script(pair, "obey", "break"), ranks, release)
+        return
+    strategy, flags, _ = judged(script(pair, "obey", "break"), ranks, release)
+    assert rule in (strategy if rule in RULES else flags)
+    assert strategy - {rule} <= set(pair.get("also", ()))
+    # The gate names the rule, or the flag that the parser does not know.
+    assert rule in strategy | flags
+    assert pair["at"] != "the parser" or flags & {UNREGISTERED, VALUE}
+
+
+@pytest.mark.parametrize(("pair", "release"), cases(memory=True))
+def test_a_memory_choice_is_open_where_the_validators_take_it(pair: dict[str, Any], release: str) -> None:
+    ranks, choice = ranks_of(pair), pair["rule"].removeprefix(MEMORY)
+    strategy, flags, choices = judged(script(pair, "obey"), ranks, release)
+    assert not strategy | flags
+    assert choice in choices
+    _, flags, choices = judged(script(pair, "obey", "break"), ranks, release)
+    assert choice not in choices
+    assert flags
+
+
+def test_every_rule_is_tried_or_says_why_not() -> None:
+    tried = {pair["rule"] for pair in document()["pairs"]}
+    untried = document()["untried"]
+    held = {name for name, rule in RULES.items() if rule.kind in HELD}
+    memory = {f"{MEMORY}{name}" for name, variants in memory_variants().items() if variants}
+    assert (held | memory) - tried == set(untried)
+    assert tried <= held | memory | FLAG_RULES
+    assert all(str(reason).strip() for reason in untried.values())
+
+
+def test_pairs_name_releases_that_exist() -> None:
+    known = {release.name for release in releases()}
+    assert {release for pair in document()["pairs"] for release in releases_of(pair)} <= known
+    assert all(pair["says"] and pair["at"] for pair in document()["pairs"])
