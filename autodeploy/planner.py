@@ -123,7 +123,7 @@ def prepare(spec: Spec) -> Prepared:
     """
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
-    choice = choose_features(spec.search, spec.model, profile.name)
+    choice = choose_features(spec.search, spec.model, profile)
     context = choice_context(spec, profile, choice)
     return Prepared(spec, profile, choice, context, Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION))
 

@@ -30,8 +30,6 @@ from cost_models.load_balance import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-INTERVAL_STEPS = 50  # --expert-placement-freq
-LEAST_DROP = 0.08  # --fine-grained-expert-placement-thre
 EMA_WEIGHT = 0.9  # of the old prediction, per step
 WEIGHT_BYTES, STATE_BYTES = 2.0, 12.0  # of a parameter: BF16; FP32 copy and two moments
 
@@ -101,19 +99,19 @@ def migrate(
     *,
     nodes: int,
     ranks: int,
-    interval: int = INTERVAL_STEPS,
-    least_drop: float = LEAST_DROP,
+    interval: int,
+    least_drop: float,
 ) -> Migration:
     """Follow a load series: predict, place, move where it pays, and measure on the loads that then came.
+
+    interval : steps between placements. least_drop : of the coefficient of variation, for which a layer's experts move.
 
     The first row only teaches the prediction. A series of one row is taken to stay as it is.
     """
     return migrate_all([(series, nodes, ranks)], interval=interval, least_drop=least_drop)[0]
 
 
-def migrate_all(
-    cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int = INTERVAL_STEPS, least_drop: float = LEAST_DROP
-) -> list[Migration]:
+def migrate_all(cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int, least_drop: float) -> list[Migration]:
     """`migrate` for several (series, nodes, ranks) with equally many experts."""
     known = {id(series): _predicted(series, interval) for series in {id(s): s for s, _, _ in cases}.values()}
     return [_followed(known[id(series)], nodes, ranks, least_drop) for series, nodes, ranks in cases]
@@ -230,7 +228,7 @@ def migration_s(
     fixed_s: Number,
     *,
     distributed_optimizer: bool,
-    interval: int = INTERVAL_STEPS,
+    interval: int,
 ) -> Floats:
     """Seconds a step to move experts, spread over the steps of an interval.
 
@@ -239,6 +237,7 @@ def migration_s(
     moved_params : parameters that arrive at the busiest rank in each interval.
     state_group : ranks that share the optimizer states of an expert: under a distributed optimizer they are gathered
         there first.
+    interval : steps from one placement to the next.
 
     Notes
     -----

@@ -36,22 +36,18 @@ The same documents as JSON Schema: `GET /v1/schemas`.
 
 
 def strategy_page() -> str:
-    from autodeploy.specs.features import FEATURES, GROUPS
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.strategies.feature_choice import LAUNCHABLE, MODELLED
+    from autodeploy.stack.features import FEATURES, GROUPS
+    from autodeploy.stack.frameworks import UNRESTRICTED
+    from autodeploy.stack.releases import releases
 
-    targets = list(LAUNCHABLE)
-    rows = [
-        (
-            code(name),
-            feature.title,
-            feature.area,
-            feature.numerics,
-            "yes" if name in MODELLED else "no: refused when switched on",
-            ", ".join(target for target in targets if name in LAUNCHABLE[target]),
+    defaults = [release for release in releases() if release.is_default]
+    rows = []
+    for name, feature in FEATURES.items():
+        by = [code(release.name) for release in defaults if feature.variant(release) is not None]
+        rows.append(
+            (code(name), feature.title, feature.area, feature.numerics, ", ".join(by) or f"{UNRESTRICTED} alone")
         )
-        for name, feature in FEATURES.items()
-    ]
     groups = [(code(name), ", ".join(code(member) for member in members)) for name, members in GROUPS.items()]
     return (
         "# Strategy and features\n\n"
@@ -59,9 +55,10 @@ def strategy_page() -> str:
         "the routed experts of one layer are spread.\n\n"
         + model_tables([Strategy])
         + "\n## Features\n\nEach is one mechanism, switched in `search.features` with `on`, `off` or `auto`. `auto` is "
-        "on where the feature is modelled, the target can launch it, the model has a use for it and `search.numerics` "
-        "allows it.\n\n"
-        + table(("feature", "what it does", "area", "numerics", "modelled", "launched by"), rows)
+        "on where the target's release can launch the feature, the chip's software has it, the model has a use for it "
+        "and `search.numerics` allows it. A release launches a feature whose flags its parser registers; target `any` "
+        "plans with everything. The records are data: `autodeploy/stack/features/`.\n\n"
+        + table(("feature", "what it does", "area", "numerics", "launched by"), rows)
         + "\n## Groups\n\n"
         + table(("group", "members"), groups)
     )

@@ -26,8 +26,9 @@ PAGE = Path(__file__).resolve().parent / "reference" / "public_scripts.md"
 HEAD = """# Public scripts and how they are read
 
 Training scripts and configurations of public repositories, read by `autodeploy import` without edits. *Understood* are
-the flags or keys that are in the flag table; of those, *taken* became part of the spec and the others change neither
-time nor memory. *Kept* are not in the table: they are listed by `autodeploy import FILE --show` and left as they are.
+the flags or keys whose effect is known; of those, *taken* became part of the spec, *told* change the result and are not
+modelled, which every plan of the spec says, and the others change neither time nor memory. Of what is *kept* nobody
+knows what it does: it is told, too. What is no pre-training of all parameters is refused by name.
 Made from local checkouts by `python -m docs.public_scripts PATH --repo owner/name --commit SHA --files PATTERN`; a
 section is replaced by the next run over its repository.
 """
@@ -36,11 +37,12 @@ SECTION = re.compile(r"^## .*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One file: flags or keys understood, taken and kept, or why it is refused."""
+    """One file: flags or keys understood, taken, told and kept, or why it is refused."""
 
     path: str
     understood: int
     taken: int
+    told: int
     kept: tuple[str, ...]
     refused: str = ""
 
@@ -51,12 +53,13 @@ def read_script(path: Path, root: Path) -> Read:
     try:
         imported = import_document(path.read_text(encoding="utf-8", errors="replace"), path.name)
     except SpecError as error:
-        return Read(name, 0, 0, (), str(error.errors[0].message))
+        return Read(name, 0, 0, 0, (), str(error.errors[0].message))
     notes = imported.diagnostics
     taken = {note.source for note in notes.taken}
-    ignored = {note.source for note in notes.ignored}
+    told = {note.source for note in notes.unmodelled}
+    ignored = {note.source for note in notes.ignored} | told
     kept = tuple(sorted(flag.name for flag in imported.kept))
-    return Read(name, len(taken | ignored) - len(kept), len(taken), kept)
+    return Read(name, len(taken | ignored) - len(kept), len(taken), len(told), kept)
 
 
 def section(repo: str, commit: str, reads: Iterable[Read]) -> str:
@@ -68,10 +71,10 @@ def section(repo: str, commit: str, reads: Iterable[Read]) -> str:
     def named(read: Read) -> str:
         return f"[{read.path}]({address}/{read.path})"
 
-    rows = [(named(read), str(read.understood), str(read.taken), str(len(read.kept))) for read in good]
+    rows = [(named(read), str(read.understood), str(read.taken), str(read.told), str(len(read.kept))) for read in good]
     kept = Counter(name for read in good for name in read.kept)
     text = f"## {repo}\n\nCommit `{commit}`: {len(good)} of {len(reads)} files are read.\n\n"
-    text += table(("file", "understood", "taken", "kept"), rows)
+    text += table(("file", "understood", "taken", "told", "kept"), rows)
     if kept:
         most = ", ".join(f"{code(name)} ({count})" for name, count in sorted(kept.items(), key=lambda n: (-n[1], n[0])))
         text += f"\nKept, with the number of files: {most}\n"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from autodeploy.specs.what_if import WhyNot
+from autodeploy.stack.features import FEATURES
 from tests import factories
 
 if TYPE_CHECKING:

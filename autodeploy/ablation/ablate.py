@@ -9,8 +9,8 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.planner import estimate, plan, prepare
 from autodeploy.specs.ablation import AblationReport, AblationRow, Mode
-from autodeploy.specs.features import FEATURES, expand
 from autodeploy.specs.planset import PARTS
+from autodeploy.stack.features import FEATURES, expand
 from cost_models.schedule import SCHEDULES, schedule
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from autodeploy.ablation.placement import with_balanced_layers
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, predict, prepare
-from autodeploy.specs.features import FEATURES
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 
 if TYPE_CHECKING:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.stack.features import FEATURES
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SWAP_FEATURES = ("selective_swap", "swap_attention")
 
 
 def _plain_schedule(strategy: Strategy) -> Strategy:
@@ -49,52 +47,54 @@ def _ring(strategy: Strategy) -> Strategy:
     return strategy.model_copy(update={"cp_algo": "ring", "ulysses_degree": None})
 
 
-def _field_off(field: str) -> Callable[[Strategy], Strategy]:
-    return lambda strategy: strategy.model_copy(update={field: False})
+def _switched_on(strategy: Strategy, name: str, on: frozenset[str]) -> dict[str, bool]:
+    """For each part of a strategy's document, whether it says that the feature of this name is on."""
+    return {
+        "schedule": strategy.schedule == name,
+        "dispatcher": strategy.moe_dispatcher == "hierarchical",
+        "recompute": strategy.recompute.granularity == "selective",
+        "swap": any(each != "attention" for each in strategy.swap),
+        "attention_swap": "attention" in strategy.swap,
+        "placement": name in on and strategy.layers_per_stage is not None,
+        "field": getattr(strategy, name, False) is True,
+        "sequence": strategy.cp > 1 and strategy.cp_algo == name.removesuffix("_cp"),
+        "experts": strategy.etp == 1 and strategy.tp > 1 and strategy.ep > 1,
+        "base": False,
+    }
 
 
-# Features that a field of the strategy states. All others are told by `features` alone.
-STATED: dict[str, Callable[[Strategy], Strategy]] = {
-    **dict.fromkeys((name for name in kinds.SCHEDULES if name in FEATURES), _plain_schedule),
-    "hierarchical_a2a": _flat_dispatch,
-    "tp_extend_ep": _sliced_experts,
-    "selective_recompute": _recompute_all,
-    **dict.fromkeys(SWAP_FEATURES, _keep_on_device),
-    "virtual_pipeline_balance": _even_layers,
-    "swap_optimizer": _field_off("swap_optimizer"),
-    "fsdp": _field_off("fsdp"),
-    "reuse_fp32_param": _field_off("reuse_fp32_param"),
-    "ulysses": _ring,
-    "hybrid_cp": _ring,
+# What a part of the document says where the feature that it switches is off.
+_OFF: dict[str, Callable[[Strategy], Strategy]] = {
+    "schedule": _plain_schedule,
+    "dispatcher": _flat_dispatch,
+    "recompute": _recompute_all,
+    "swap": _keep_on_device,
+    "attention_swap": _keep_on_device,
+    "placement": _even_layers,
+    "sequence": _ring,
+    "experts": _sliced_experts,
 }
 
 
 def active_features(strategy: Strategy, on: frozenset[str]) -> tuple[str, ...]:
     """Features that this strategy uses, of those that are on; a sequence cut by the ring alone uses none for it."""
-    recompute = strategy.recompute
-    stated = {
-        **{name: strategy.schedule == name for name in kinds.SCHEDULES if name in FEATURES},
-        "hierarchical_a2a": strategy.moe_dispatcher == "hierarchical",
-        "selective_recompute": recompute.granularity == "selective",
-        "selective_swap": any(name != "attention" for name in strategy.swap),
-        "swap_attention": "attention" in strategy.swap,
-        "virtual_pipeline_balance": "virtual_pipeline_balance" in on and strategy.layers_per_stage is not None,
-        "swap_optimizer": strategy.swap_optimizer,
-        "fsdp": strategy.fsdp,
-        "reuse_fp32_param": strategy.reuse_fp32_param,
-        "ulysses": strategy.cp > 1 and strategy.cp_algo == "ulysses",
-        "hybrid_cp": strategy.cp > 1 and strategy.cp_algo == "hybrid",
-        "tp_extend_ep": strategy.etp == 1 and strategy.tp > 1 and strategy.ep > 1,
-    }
+    stated = {name: feature.switch for name, feature in FEATURES.items() if feature.switch}
     listed = set(strategy.features) or set(on)
-    used = {name for name in listed if name not in stated} | {name for name, used in stated.items() if used}
-    return tuple(sorted(used - {"ring"}))
+    used = {name for name, switch in stated.items() if _switched_on(strategy, name, on)[switch]}
+    return tuple(sorted(used | (listed - stated.keys())))
 
 
 def without(strategy: Strategy, features: frozenset[str]) -> Strategy:
     """The strategy with these of its features switched off."""
     for name in sorted(features):
-        if name in STATED:
-            strategy = STATED[name](strategy)
+        strategy = _off(strategy, name)
     left = tuple(name for name in strategy.features if name not in features)
     return strategy.model_copy(update={"features": left})
+
+
+def _off(strategy: Strategy, name: str) -> Strategy:
+    """The strategy with what its document says of a feature switched off; its list of features is another matter."""
+    switch = FEATURES[name].switch if name in FEATURES else ""
+    if switch == "field":
+        return strategy.model_copy(update={name: False})
+    return _OFF[switch](strategy) if switch in _OFF else strategy

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, ProfileError, SpecError
 from autodeploy.evaluation.context import Context
-from autodeploy.evaluation.expert_balance import CAPACITY_FACTOR, Loads
+from autodeploy.evaluation.expert_balance import Levelling, Loads
 from autodeploy.evaluation.machine import machine_of
 from autodeploy.evaluation.sample_balance import packs_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
-from autodeploy.specs.features import FEATURES, expand
+from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
@@ -99,7 +99,7 @@ def operator_features(
     model: ModelSpec, training: TrainingSpec, features: frozenset[str], vendor: str
 ) -> OperatorFeatures:
     """The switches of the operator table."""
-    ascend = vendor == "huawei"
+    ascend, features = vendor == "huawei", mechanisms(features)
     return OperatorFeatures(
         flash_attention="flash_attention" in features,
         fused_swiglu="fused_swiglu" in features,
@@ -137,11 +137,14 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     """
     experts = model.n_routed_experts or 1
     if model.capacity_factor is not None:
-        return Loads(experts, 1.0, 1.0)
-    capacity = CAPACITY_FACTOR if "capacity_drop" in features else None
+        return Loads(experts, 1.0, 1.0, levelling=Levelling.of(features))
+    capacity = None
+    if "capacity_drop" in mechanisms(features):
+        capacity = float(launch_values(features, "capacity_drop")["capacity_factor"])
+    levelling = Levelling.of(features)
     factors = training.routing_imbalance, training.routing_imbalance_peak
     if training.expert_load_file is None or not model.is_moe:
-        return Loads(experts, *factors, capacity=capacity)
+        return Loads(experts, *factors, capacity=capacity, levelling=levelling)
     found = read_expert_loads(training.expert_load_file, training.expert_load_sha256)
     columns = found.series.experts
     if experts % columns if found.of_ranks else experts != columns:
@@ -149,7 +152,7 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
         raise SpecError(
             f"the loads are of {columns} {what}, the model has {experts} routed experts", path=LOAD_FILE_FIELD
         )
-    return Loads(experts, *factors, found.series, found.of_ranks, capacity)
+    return Loads(experts, *factors, found.series, found.of_ranks, capacity, levelling)
 
 
 def _logit_bytes(features: frozenset[str]) -> float:
@@ -209,11 +212,18 @@ def spec_context(
     return Context(
         model=model,
         machine=machine_of(
-            profile, device, topology, training.precision, release=release, efficiency=efficiency, features=features
+            profile,
+            device,
+            topology,
+            training.precision,
+            release=release,
+            efficiency=efficiency,
+            features=mechanisms(features),
         ),
         operators=replace(operators, mean_keys=packs.keys if packs is not None else None),
         features=features,
         target=spec.search.target,
+        stack=spec.search.release(profile.vendor),
         world=world,
         num_npus=cards,
         seq_length=training.seq_length,
@@ -222,7 +232,7 @@ def spec_context(
         slowest_device_factor=cluster.slowest_device_factor,
         limit_bytes=_limit_bytes(device, spec.search),
         host_bytes_per_device=_host_bytes_per_device(profile, spec.search),
-        gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(features).gradient,
+        gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(mechanisms(features)).gradient,
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
         packs=packs,
@@ -253,7 +263,7 @@ def with_alternatives(context: Context, choice: FeatureChoice, training: Trainin
     What is on in the context without being a choice stays on; copies of hot experts are none where experts are even.
     """
     even = context.loads.series is None and context.loads.factor <= 1.0
-    others = [on for on in choice.alternatives if not (even and "mutual_routing" in on - choice.on)]
+    others = [on for on in choice.alternatives if not (even and "mutual_routing" in mechanisms(on - choice.on))]
     beside = context.features - choice.on
     return replace(context, alternatives=tuple(_under(on | beside, context, training) for on in others))
 
@@ -261,11 +271,13 @@ def with_alternatives(context: Context, choice: FeatureChoice, training: Trainin
 def _under(features: frozenset[str], context: Context, training: TrainingSpec) -> Context:
     """The same context with other operators, exchanges and ways to level experts on; its machine stays as it is."""
     operators = operator_features(context.model, training, features, context.machine.vendor)
-    switches = {f"on_{name}": name in features for name in FEATURES}
+    known = mechanisms(features)
+    switches = {f"on_{name}": name in features or name in known for name in FEATURES}
     return replace(
         context,
         features=features,
         operators=replace(operators, mean_keys=context.operators.mean_keys),
+        loads=replace(context.loads, levelling=Levelling.of(features)),
         facts={**context.facts, **switches},
     )
 

@@ -112,7 +112,7 @@ def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:
     if context.model.num_hidden_layers < pp * vpp:
         return 0
     heavy_end = vpp > 1 and context.model.num_nextn_predict_layers > 0 and not filled
-    return 0 if heavy_end and "virtual_pipeline_balance" in context.features else 1
+    return 0 if heavy_end and "virtual_pipeline_balance" in context.mechanisms else 1
 
 
 def _pairs(classes: StepClasses, index: int) -> LayerPairs:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autodeploy.evaluation.expert_balance import Loads, placed_balance
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.sample_balance import Packs, attention_factor
+from autodeploy.stack.expression import evaluate
+from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.strategies.rules import values_of
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -19,11 +23,13 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.frameworks import Framework
+    from autodeploy.stack.releases import Release
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
     from hardware_profiles.profile import Profile
 
-COC_CHUNKS = 4.0  # --coc-parallel-num
+# Mechanisms that change nothing but which rank holds which experts.
+LEVELLING = frozenset({"expert_migration", "mutual_routing"})
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Context:
     operators: OperatorFeatures
     features: frozenset[str]
     target: str
+    stack: Release | None  # of the target; None where no framework is meant
     world: int
     num_npus: int
     seq_length: int
@@ -63,6 +70,11 @@ class Context:
         """Ranks of one node."""
         return int(str(self.facts["node_ranks"]))
 
+    @cached_property
+    def mechanisms(self) -> frozenset[str]:
+        """What the formulas know the features by."""
+        return mechanisms(self.features)
+
     @property
     def framework(self) -> Framework:
         """What the target framework can do."""
@@ -76,7 +88,7 @@ class Context:
     @property
     def fsdp(self) -> bool:
         """Whether data-parallel ranks hold weights and gradients in shards, beside optimizer states."""
-        return "fsdp" in self.features
+        return "fsdp" in self.mechanisms
 
     @property
     def splits_states(self) -> bool:
@@ -93,7 +105,7 @@ class Context:
     @property
     def optimizer(self) -> OptimizerFormat:
         """Bytes of the optimizer's states."""
-        return OptimizerFormat.of(self.features, self.precision)
+        return OptimizerFormat.of(self.mechanisms, self.precision)
 
     @property
     def cuts_sends(self) -> bool:
@@ -102,7 +114,7 @@ class Context:
 
     def exchange_features(self, candidates: Candidates) -> ExchangeFeatures:
         """Communication switches of each candidate, where they are legal together."""
-        on, n = self.features, len(candidates)
+        on, n = self.mechanisms, len(candidates)
         paired = candidates.paired
         flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL])
         fused = (candidates.tp > 1) & (not self.model.is_moe)
@@ -110,7 +122,7 @@ class Context:
         if "mc2" in on:
             chunks = np.where(fused & candidates.sequence_parallel, MOST_PIECES, chunks)
         elif "coc" in on:
-            chunks = np.where(fused, COC_CHUNKS, chunks)
+            chunks = np.where(fused, launch_values(self.features, "coc")["chunks"], chunks)
         overlap = flat & ~paired & (candidates.ep > 1)
         return ExchangeFeatures(
             dispatcher=candidates.moe_dispatcher,
@@ -137,22 +149,33 @@ class Context:
         """The groups over which parameters are sharded: dp x cp ranks, and the expert data parallel ranks."""
         tp, replicas = candidates.tp.astype(np.float64), (candidates.cp * candidates.dp).astype(np.float64)
         holders = (candidates.etp * candidates.ep).astype(np.float64)
-        reduce = "overlap_grad_reduce" in self.features
+        reduce = "overlap_grad_reduce" in self.mechanisms
         return Sharded(
             self.machine.group(tp, replicas),
             self.machine.group(holders, np.maximum(1.0, self.world / (holders * candidates.pp))),
             self.gradient_bytes,
-            reduce and "overlap_param_gather" in self.features,
+            reduce and "overlap_param_gather" in self.mechanisms,
             reduce,
         )
 
     def levels_experts(self, candidates: Candidates) -> Bools:
-        """Where experts can be moved or copied [n]: MindSpeed wires both through its overlapped layer."""
+        """Where experts can be moved or copied [n], as the release launches it."""
         found = candidates.ep > 1
-        if self.target == "mindspeed-llm":
-            found = found & candidates.paired & (candidates.moe_dispatcher == FLAT)
-            found = found & self.distributed_optimizer
+        for name in sorted(self.features & FEATURES.keys()):
+            feature = FEATURES[name]
+            when = feature.condition(self.stack) if feature.mechanism in LEVELLING else ""
+            if when:
+                found = found & np.asarray(evaluate(when, self.condition_values(candidates)), dtype=bool)
         return np.asarray(found)
+
+    def condition_values(self, candidates: Candidates) -> dict[str, Any]:
+        """What the conditions of features' records may name: axes, facts of the spec, and what follows from both."""
+        return {
+            **values_of(candidates, self.facts),
+            "paired": candidates.paired,
+            "packed": self.packs is not None,
+            "distributed_optimizer": self.distributed_optimizer,
+        }
 
     def expert_nodes(self, candidates: Candidates) -> Floats:
         """Instances of the outermost tier that each candidate's expert group spans [n]."""

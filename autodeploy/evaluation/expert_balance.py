@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.stack.features import launch_values
 from autodeploy.strategies.tree import distinct
-from cost_models.expert_migration import INTERVAL_STEPS, migrate, migrate_all
+from cost_models.expert_migration import migrate, migrate_all
 from cost_models.load_balance import (
     LoadSeries,
     capped,
@@ -31,8 +32,6 @@ Floats = npt.NDArray[np.float64]
 
 # Without a file: by how much the load of an expert differs from its prediction, relative, one standard deviation.
 PREDICTION_CHANGE = 0.1
-HOT_EXPERTS = 3.0  # --balanced-moe-hot-expert-num
-CAPACITY_FACTOR = 1.5  # of the mean expert's tokens, where tokens are dropped and the model states no capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,25 @@ class ExpertBalance:
 
 
 @dataclass(frozen=True, slots=True)
+class Levelling:
+    """How experts are moved or copied, as the launch says it.
+
+    interval_steps : between placements. least_drop : of a layer's coefficient of variation for which its experts move.
+    hot_experts : that every rank receives the weights of, where a rank holds so many.
+    """
+
+    interval_steps: int
+    least_drop: float
+    hot_experts: float
+
+    @classmethod
+    def of(cls, features: frozenset[str] = frozenset()) -> Levelling:
+        """The values of the features that are on, else those of their records."""
+        moved, copied = (launch_values(features, name) for name in ("expert_migration", "mutual_routing"))
+        return cls(int(moved["interval_steps"]), float(moved["least_drop"]), float(copied["hot_experts"]))
+
+
+@dataclass(frozen=True, slots=True)
 class Loads:
     """What is known about the router: two factors, or a series of loads (of experts, or of a log's ranks)."""
 
@@ -70,6 +88,7 @@ class Loads:
     series: LoadSeries | None = None
     of_ranks: bool = False
     capacity: float | None = None  # an expert drops its tokens above this times the mean
+    levelling: Levelling = field(default_factory=Levelling.of)
 
 
 def even_balance(n: int) -> ExpertBalance:
@@ -104,8 +123,10 @@ def migrated_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalan
 def routed_balance(context: Context, ep: Floats, nodes: Floats, allowed: npt.NDArray[np.bool_]) -> ExpertBalance:
     """Every rank computes its own tokens for the hottest experts, whose weights it receives instead."""
     placed = placed_balance(context, ep, nodes)
-    hot = np.where(allowed & (ep > 1), np.minimum(HOT_EXPERTS, np.floor(context.loads.experts / ep)), 0.0)
-    share, coldest = _each(ep, hot, lambda *pairs: [_routed(context.loads, ranks, number) for ranks, number in pairs])
+    loads = context.loads
+    most = np.minimum(loads.levelling.hot_experts, np.floor(loads.experts / ep))
+    hot = np.where(allowed & (ep > 1), most, 0.0)
+    share, coldest = _each(ep, hot, lambda *pairs: [_routed(loads, ranks, number) for ranks, number in pairs])
     share, busiest = np.where(hot > 0, share, 0.0), np.where(hot > 0, coldest, placed.compute)
     zero = np.zeros_like(ep)
     # Activations are sized as if the hot experts' tokens came: the peak is a moment when others are hot.
@@ -115,7 +136,11 @@ def routed_balance(context: Context, ep: Floats, nodes: Floats, allowed: npt.NDA
 def prediction_error(context: Context, ep: int) -> float:
     """Error of the predicted loads that expert migration places by, on the file or the family behind the factor."""
     series = _series(context.loads, ep)
-    return migrate(series, nodes=1, ranks=ep).prediction_error if series is not None and _divides(series, ep) else 0.0
+    if series is None or not _divides(series, ep):
+        return 0.0
+    how = context.loads.levelling
+    found = migrate(series, nodes=1, ranks=ep, interval=how.interval_steps, least_drop=how.least_drop)
+    return found.prediction_error
 
 
 def _each(first: Floats, second: Floats, values: Callable[..., Sequence[tuple[float, ...]]]) -> tuple[Floats, ...]:
@@ -137,8 +162,9 @@ def _placed(loads: Loads, ranks: int) -> tuple[float, float, float]:
         factor, peak_factor = (float(rank_imbalance(f, ranks)) for f in (loads.factor, loads.peak_factor))
         if loads.capacity is None:
             return factor, factor, peak_factor
-        sustained = _capped_factor(loads.experts, factor, ranks, loads.capacity)
-        peak = _capped_factor(loads.experts, peak_factor, ranks, loads.capacity)
+        interval = loads.levelling.interval_steps
+        sustained = _capped_factor(loads.experts, factor, ranks, loads.capacity, interval)
+        peak = _capped_factor(loads.experts, peak_factor, ranks, loads.capacity, interval)
         return sustained, sustained, max(sustained, peak)
     # A log of fewer ranks says nothing about how its ranks' experts share their load: they are at least as uneven.
     groups = ranks if loads.series.experts % ranks == 0 or not loads.of_ranks else loads.series.experts
@@ -152,11 +178,11 @@ def _placed(loads: Loads, ranks: int) -> tuple[float, float, float]:
     return sustained, sustained, float(uneven.max(axis=0).mean())
 
 
-def _capped_factor(experts: int, factor: float, ranks: int, capacity: float) -> float:
+def _capped_factor(experts: int, factor: float, ranks: int, capacity: float, interval: int) -> float:
     """What capacity leaves of a factor: busiest rank after dropping against the mean rank before."""
     if factor <= 1.0:
         return 1.0
-    series = series_of_factor(factor, experts, ranks, PREDICTION_CHANGE, INTERVAL_STEPS)
+    series = series_of_factor(factor, experts, ranks, PREDICTION_CHANGE, interval)
     kept = loads_of_ranks(capped(series.loads[1:], capacity), contiguous(series.loads.shape[1], experts, ranks), ranks)
     mean = series.loads[1:].sum(axis=-1) / ranks
     return max(1.0, min(factor, float((kept.max(axis=-1) / mean).mean())))
@@ -170,7 +196,7 @@ def _series(loads: Loads, ranks: int) -> LoadSeries | None:
     factor = _placed(loads, ranks)[0]
     if factor <= 1.0:
         return None
-    return series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, INTERVAL_STEPS)
+    return series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, loads.levelling.interval_steps)
 
 
 def _divides(series: LoadSeries, ranks: int) -> bool:
@@ -187,7 +213,9 @@ def _migrated(loads: Loads, pairs: Sequence[tuple[int, int]]) -> list[tuple[floa
             known[ranks, nodes] = (*_placed(loads, ranks), 0.0)
         else:
             cases[ranks, nodes] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
-    for (ranks, nodes), found in zip(cases, migrate_all(list(cases.values())), strict=True):
+    how = loads.levelling
+    moved = migrate_all(list(cases.values()), interval=how.interval_steps, least_drop=how.least_drop)
+    for (ranks, nodes), found in zip(cases, moved, strict=True):
         # Without a file the peak is a moment that migration has not seen coming.
         peak = found.peak_imbalance if loads.series is not None and not loads.of_ranks else _placed(loads, ranks)[2]
         known[ranks, nodes] = found.imbalance, found.node_imbalance, peak, found.moved_experts

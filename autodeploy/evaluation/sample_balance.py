@@ -53,7 +53,7 @@ def attention_factor(context: Context, candidates: Candidates) -> Floats:
     ranks = np.gcd(np.clip(spread, 1, np.maximum(c.dp, 1)), c.dp)
     keys = np.stack([c.dp // ranks, ranks, c.micro_batch_size, c.micro_batches], axis=1)
     distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-    rearranged = "sample_rearrangement" in context.features
+    rearranged = "sample_rearrangement" in context.mechanisms
     found = [_factor(context.packs, *(int(value) for value in row), rearranged) for row in distinct]
     return np.asarray(found)[inverse.ravel()]
 

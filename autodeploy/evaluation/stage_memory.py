@@ -96,7 +96,7 @@ def communication_bytes(candidates: Candidates, context: Context) -> Floats:
     default = context.machine.communicator_bytes
     groups = communicators(candidates, context)
     plain = np.asarray(sum(exists * default for exists, _ in groups), dtype=np.float64)
-    if ADAPTIVE_BUFFERS not in context.features:
+    if ADAPTIVE_BUFFERS not in context.mechanisms:
         return plain
     sized = sum(exists * (default if message is None else communicator_bytes(message)) for exists, message in groups)
     return np.asarray(np.minimum(plain, sized))

@@ -127,7 +127,7 @@ def _rates(candidates: Candidates, context: Context, shards: Floats) -> StateRat
         machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction),
         optimizer=form,
         virtual_optimizer=virtual,
-        fused="unfused_optimizer" not in context.features,
+        fused="unfused_optimizer" not in context.mechanisms,
     )
     return StateRates(
         weights=each.weights,
@@ -195,6 +195,7 @@ def migration_of(moved_params: Floats, candidates: Candidates, context: Context,
         machine.tiers,
         machine.comm_op_s,
         distributed_optimizer=context.splits_states,
+        interval=context.loads.levelling.interval_steps,
     )
 
 
@@ -243,7 +244,7 @@ def synchronised_of(
     the backward passes below: the window of a stage is one micro batch's backward pass, of which each layer brings
     its own. Gathering runs beside the forward pass of the next step's first micro batch in the same way.
     """
-    machine, on = context.machine, context.features
+    machine, on = context.machine, context.mechanisms
     overlap_reduce = "overlap_grad_reduce" in on
     # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
     overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer

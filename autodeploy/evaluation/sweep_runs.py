@@ -119,7 +119,7 @@ def runs_of(
     first_ends, last_ends = costs["layers", FIRST_PIECE], costs["layers", LAST_PIECES]
     if way.folded:
         first_ends, last_ends = first_ends + last_ends, np.zeros_like(last_ends)
-    balanced = "virtual_pipeline_balance" in context.features
+    balanced = "virtual_pipeline_balance" in context.mechanisms
     template = template_of(counts, first_ends, last_ends, shapes.pp, way.vpp, balanced=balanced)
     blocks = way.how.blocking_sends
     blocking, edge = (shapes.send_s, np.zeros_like(shapes.send_s)) if blocks else (shapes.send_s * 0.0, shapes.send_s)

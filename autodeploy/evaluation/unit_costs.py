@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.evaluation.context import LEVELLING
 from autodeploy.evaluation.exchanges import Groups
 from autodeploy.evaluation.expert_balance import even_balance, migrated_balance, routed_balance
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
@@ -30,10 +31,6 @@ T = TypeVar("T")
 Array = npt.NDArray[Any]
 _NAMES: dict[type, tuple[str, ...]] = {}  # of the types that were asked for
 MODULE = -1  # place of the prediction module among the layers
-LEVELLERS = frozenset({"expert_migration", "mutual_routing"})
-"""Features that change nothing but which rank holds which experts."""
-
-
 Pairs = tuple[tuple[PairCost, ...], ...]
 
 
@@ -157,12 +154,12 @@ def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = 
 def costs_under(
     contexts: Sequence[Context], candidates: Candidates, *, one_machine: bool = False
 ) -> Iterator[UnitCosts]:
-    """`unit_costs` in each of some contexts; what they share with the first, where they differ in LEVELLERS, once."""
+    """`unit_costs` in each of some contexts; what they share with the first, where they differ in LEVELLING, once."""
     first, *others = contexts
     shared = _unlevelled(first, candidates, one_machine)
     yield _levelled(shared, first)
     for other in others:
-        if other.features ^ first.features <= LEVELLERS and other.operators == first.operators:
+        if other.mechanisms ^ first.mechanisms <= LEVELLING and other.operators == first.operators:
             yield _levelled(shared, other)
         else:
             yield unit_costs(other, candidates, one_machine=one_machine)
@@ -227,7 +224,7 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
     """Costs of what routes tokens to copies of experts by its place in the model, and of what migrates experts."""
     batch, candidates = plain.whole, plain.whole.candidates
     shard, exchange = batch.shard, batch.exchange
-    if "mutual_routing" in context.features and plain.tables:
+    if "mutual_routing" in context.mechanisms and plain.tables:
         may_copy = context.levels_experts(candidates) & _may_copy(candidates)
         if not plain.one_machine:
             return _with_copies(batch, plain.layers, may_copy, context), {}
@@ -237,7 +234,7 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
         before = {n: _at_rows(plain.layers[n], rows) for n in plain.tables}
         copied = _with_copies(some, before, may_copy[rows], context)
         return {n: _put(cost, plain.layers[n], rows, len(candidates)) for n, cost in copied.items()}, {}
-    if "expert_migration" in context.features and plain.tables:
+    if "expert_migration" in context.mechanisms and plain.tables:
         balance = migrated_balance(context, shard.ep, context.expert_nodes(candidates))
         features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
         return {}, {n: batch.cost(table, features) for n, table in plain.tables.items()}

@@ -1,128 +1,96 @@
-"""Features of a plan in launch flags, as a table: flags, or why there are none."""
+"""Features of a plan in launch flags, as their records say it: flags with values, or why there are none."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autodeploy.specs.features import LACKING
+from autodeploy.stack.expression import evaluate
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.exporters.arguments import LaunchArguments, Value
+    from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.stack.features import Feature, LaunchFlag, Variant
     from autodeploy.stack.releases import Release
 
-Lines = tuple[tuple[str, str, tuple["Value", ...]], ...]
-
-OPTIMIZE, MOE, OPERATORS = "OPTIMIZE_ARGS", "MOE_ARGS", "OPERATOR_ARGS"
-
-BOTH: dict[str, Lines] = {
-    "flash_attention": ((OPERATORS, "--use-flash-attn", ()),),
-    "grouped_gemm": ((MOE, "--moe-grouped-gemm", ()),),
-    "capacity_drop": ((MOE, "--moe-expert-capacity-factor", (1.5,)),),
-    "shared_expert_overlap": ((MOE, "--moe-shared-expert-overlap", ()),),
-    "overlap_grad_reduce": ((OPTIMIZE, "--overlap-grad-reduce", ()),),
-    "overlap_param_gather": ((OPTIMIZE, "--overlap-param-gather", ()),),
-    "fused_operators": ((MOE, "--moe-permute-fusion", ()),),
-}
-MINDSPEED: dict[str, Lines] = {
-    "rect_fa": (("MLA_ARGS", "--mla-fa-without-pad", ()),),
-    "fused_swiglu": ((OPERATORS, "--use-fused-swiglu", ()),),
-    "fused_rmsnorm": ((OPERATORS, "--use-fused-rmsnorm", ()),),
-    "grouped_gemm": ((MOE, "--moe-grouped-gemm", ()), (OPERATORS, "--gemm-gradient-accumulation-fusion", ())),
-    "moe_alltoall_overlap": ((MOE, "--moe-alltoall-overlap-comm", ()),),
-    "expert_migration": (
-        (MOE, "--enable-expert-placement", ()),
-        (MOE, "--expert-placement-freq", (50,)),
-        (MOE, "--enable-fine-grained-expert-placement", ()),
-        (MOE, "--fine-grained-expert-placement-thre", (0.08,)),
-        (MOE, "--print-expert-load", ()),
-    ),
-    "mutual_routing": (
-        (MOE, "--balanced-moe-experts", ()),
-        (MOE, "--balanced-moe-hot-expert-num", (3,)),
-        (MOE, "--trans-hot-expert-group-num", (3,)),
-    ),
-    "virtual_optimizer": ((OPTIMIZE, "--virtual-optimizer", ("all",)),),
-    "adaptive_comm_buffers": ((OPTIMIZE, "--hccl-group-buffer-adaptive", ()),),
-    "o2_optimizer": ((OPTIMIZE, "--o2-optimizer", ()),),
-    "quantized_optimizer": (
-        (OPTIMIZE, "--quant-states", ("fp8",)),
-        (OPTIMIZE, "--quant-grads", ()),
-        (OPTIMIZE, "--no-gradient-accumulation-fusion", ()),
-    ),
-    "coc": ((OPTIMIZE, "--use-ascend-coc", ()), (OPTIMIZE, "--coc-parallel-num", (4,))),
-    "mc2": ((OPTIMIZE, "--use-ascend-mc2", ()),),
-}
-# Said by another part of the launch: schedule, placement, dispatcher, recompute and swap flags.
-SAID_ELSEWHERE = frozenset(
-    {
-        "adaptive_pipe",
-        "dualpipev",
-        "hierarchical_a2a",
-        "virtual_pipeline_balance",
-        "selective_recompute",
-        "selective_swap",
-        "swap_attention",
-        "reuse_fp32_param",
-        "swap_optimizer",
-        "tp_extend_ep",
-        "ulysses",
-        "ring",
-        "hybrid_cp",
-        "host_core_binding",  # CPU_AFFINITY_CONF of the environment block
-    }
-)
-# What mindformers_model.py says by a key of the model's configuration.
-MINDFORMERS_KEYS = frozenset(
-    {
-        *("flash_attention", "fused_swiglu", "fused_rmsnorm"),
-        *("grouped_gemm", "fused_operators", "shared_expert_overlap"),
-    }
-)
-NO_FLAG: dict[str, str] = {
-    "ascendp_mm": "comes with the CANN release",
-    "vector_sort": "comes with the CANN release",
-    "cube_vector_parallel": "comes with the CANN release",
-    "host_sync_free": "comes with the torch_npu and MindSpeed release",
-    "host_reorder": "comes with the torch_npu and MindSpeed release",
-    "sample_rearrangement": "is done by the data pipeline",
-}
-NO_FLAG_IN_MEGATRON: dict[str, str] = {
-    "fused_swiglu": "is Megatron-LM's default",
-    "fused_rmsnorm": "comes with Transformer Engine or Apex",
-}
+OPTIMIZE, MOE = "OPTIMIZE_ARGS", "MOE_ARGS"
 
 
 def features_without_flags(strategy: Strategy, release: Release) -> list[str]:
-    """Features of the plan that no flag of the release says: they come with a release, the data or the layout.
+    """Features of the plan that no flag or key of the release says: they come with it, the data or the layout.
 
-    What the target does not have at all is not among them: whoever reads the file back must not count on it.
+    What the release does not have at all is not among them: whoever reads the file back must not count on it.
     """
-    said = {*SAID_ELSEWHERE} - {"virtual_pipeline_balance"}
-    if not release.flags:
-        said |= MINDFORMERS_KEYS
-    for name, lines in (BOTH | (MINDSPEED if release.has("mindspeed") else {})).items():
-        said |= {name} if all(release.registers(flag) for _, flag, _ in lines) else set()
-    return sorted({*strategy.features} - said - LACKING.get(release.framework, frozenset()))
+    known = (FEATURES[name] for name in strategy.features if name in FEATURES)
+    return sorted({feature.name for feature in known if _is_unsaid(feature, release)})
 
 
-def add_features(arguments: LaunchArguments, strategy: Strategy, *, is_moe: bool) -> None:
+def _is_unsaid(feature: Feature, release: Release) -> bool:
+    variant = feature.variant(release)
+    if variant is None:
+        return bool(feature.unreleased)
+    return variant.marked or not (variant.flags or variant.keys or variant.by)
+
+
+def flags_of_features() -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Feature -> the flags of each way to launch it, the one that says it first."""
+    return {
+        name: tuple(tuple(each.flag for each in variant.flags) for variant in feature.launch if _is_own(variant))
+        for name, feature in FEATURES.items()
+    }
+
+
+def _is_own(variant: Variant) -> bool:
+    """Whether a feature is said by flags of its own."""
+    return bool(variant.flags) and not variant.by
+
+
+def add_features(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:
     """Flags of every feature of the plan; a feature without one becomes a note, never silence."""
-    mindspeed = arguments.release.has("mindspeed")
-    table = BOTH | (MINDSPEED if mindspeed else {})
-    reasons = NO_FLAG | ({} if mindspeed else NO_FLAG_IN_MEGATRON)
     for name in strategy.features:
-        if name in table and not all(arguments.knows(flag) for _, flag, _ in table[name]):
-            arguments.note(f"{name} has no flag in this framework")
-        elif name in table:
-            for block, flag, values in table[name]:
-                if is_moe or block != MOE:
-                    arguments.add(block, flag, *values)
-        elif name in reasons:
-            arguments.note(f"{name} has no flag: it {reasons[name]}")
-        elif name not in SAID_ELSEWHERE:
-            arguments.note(f"{name} has no flag in this framework")
+        add_feature(arguments, spec, strategy, name)
     _resolve_conflicts(arguments, strategy)
+
+
+def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name: str) -> None:
+    """Flags of one feature, or a note."""
+    feature = FEATURES.get(name)
+    variant = None if feature is None else feature.variant(arguments.release)
+    if feature is None or (variant is None and not feature.unreleased):
+        arguments.note(f"{name} has no flag in this framework")
+    elif variant is None:
+        arguments.note(f"{name} has no flag: it {feature.unreleased}")
+    elif _is_own(variant):
+        values = launch_names(spec, strategy) | dict(feature.values)
+        for flag in variant.flags:
+            if spec.model.is_moe or flag.block != MOE:
+                arguments.add(flag.block, flag.flag, *values_of(flag, values))
+    elif variant.reason:
+        arguments.note(f"{name} has no flag: it {variant.reason}")
+    elif not variant.by:
+        arguments.note(f"{name} has no flag in this framework")
+
+
+def launch_names(spec: Spec, strategy: Strategy) -> dict[str, Any]:
+    """What expressions in launch values may name: degrees of the strategy, and sizes of the model."""
+    axes = {axis: getattr(strategy, axis) for axis in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")}
+    sizes = {"experts": spec.model.n_routed_experts or 1, "layers": spec.model.num_hidden_layers}
+    return {**axes, "etp": strategy.etp or 1, "dp": strategy.dp or 1, **sizes}
+
+
+def values_of(flag: LaunchFlag, names: Mapping[str, Any]) -> list[Value]:
+    """The values of a flag; an expression is computed."""
+    found: list[Value] = []
+    for value in flag.values:
+        if isinstance(value, str) and value.startswith("="):
+            number = float(evaluate(value[1:], names))
+            found.append(int(number) if number.is_integer() else number)
+        else:
+            found.append(value)
+    return found
 
 
 def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:

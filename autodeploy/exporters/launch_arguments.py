@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
-from autodeploy.exporters.feature_arguments import add_features
+from autodeploy.exporters.feature_arguments import add_feature, add_features
 from autodeploy.exporters.layer_placement import placement
 from autodeploy.exporters.memory_arguments import add_recompute, add_swap
 from autodeploy.exporters.model_arguments import add_experts, add_model, add_training
@@ -67,10 +67,11 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     add_training(arguments, spec)
     if strategy.distributed_optimizer:
         arguments.add("OPTIMIZE_ARGS", "--use-distributed-optimizer")
-    _add_fsdp(arguments, strategy)
+    if strategy.fsdp:
+        add_feature(arguments, spec, strategy, "fsdp")
     add_recompute(arguments, strategy, placed, spec.model)
     add_swap(arguments, strategy, placed, spec.model)
-    add_features(arguments, strategy, is_moe=spec.model.is_moe)
+    add_features(arguments, spec, strategy)
     variables = {"TP": strategy.tp, "PP": strategy.pp, "CP": strategy.cp}
     variables |= {"EP": flag_ep} if spec.model.is_moe else {}
     batch = spec.training.global_batch_size.value
@@ -94,15 +95,6 @@ def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     note_doubts(arguments, spec)
     note_other_target(arguments, spec)
     return Launch(spec, plan, arguments, {}, _ranks(plan.strategy, plan))
-
-
-def _add_fsdp(arguments: LaunchArguments, strategy: Strategy) -> None:
-    if not strategy.fsdp:
-        return
-    newer = arguments.knows("--use-megatron-fsdp")
-    arguments.add("OPTIMIZE_ARGS", "--use-megatron-fsdp" if newer else "--use-custom-fsdp")
-    arguments.add("OPTIMIZE_ARGS", "--data-parallel-sharding-strategy", "optim_grads_params")
-    arguments.add("OPTIMIZE_ARGS", "--no-gradient-accumulation-fusion")
 
 
 def _ranks(strategy: Strategy, plan: Plan) -> int:

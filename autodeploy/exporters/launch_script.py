@@ -13,6 +13,7 @@ from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
 from autodeploy.exporters.feature_arguments import features_without_flags
 from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
+from autodeploy.exporters.release_check import release_check, release_lines
 from autodeploy.exporters.settings_table import environment_variables
 from autodeploy.exporters.target_release import profile_of
 from autodeploy.stack.expression import evaluate
@@ -76,6 +77,7 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
         _head(plan_set, launch, directory),
         environment_block(launch),
         _required(launch),
+        release_check(launch.arguments.release),
         _variables(launch),
         _cluster(launch),
         *(shell_array(name, lines) for name, lines in blocks.items()),
@@ -89,6 +91,7 @@ def flags_text(plan_set: PlanSet, launch: Launch) -> str:
     """The argument blocks alone, for one's own script."""
     blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
     head = [f"# {provenance_line(plan_set, launch.plan)}", f"# For {launch.ranks} ranks.", *mark(launch)]
+    head += [f"# {line}" for line in release_lines(launch.arguments.release)]
     head += [f"# Note: {note}" for note in launch.arguments.notes]
     variables = [f"{name}={value}" for name, value in launch.variables.items()]
     return (
@@ -137,12 +140,13 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
     notes = "".join(f"# Note: {note}\n" for note in launch.arguments.notes)
     name = " ".join(spec.model.name.split())
     marked = "".join(f"{line}\n" for line in mark(launch))
+    released = "".join(f"# {line}\n" for line in release_lines(launch.arguments.release))
     return (
         "#!/usr/bin/env bash\n"
         f"# {provenance_line(plan_set, plan)}\n"
         f"# {name} on {plan.num_npus_used} cards ({launch.ranks} ranks), predicted step {plan.step_time_s:.4g} s, "
         f"peak memory {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB\n"
-        f"{marked}# Start it in the {directory} directory on every node.\n"
+        f"{released}{marked}# Start it in the {directory} directory on every node.\n"
         f"{notes}set -euo pipefail\n"
     )
 

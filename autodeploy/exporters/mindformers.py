@@ -15,6 +15,7 @@ from autodeploy.exporters.launch_script import mark
 from autodeploy.exporters.layer_placement import Placement, placement
 from autodeploy.exporters.memory_arguments import by_stage
 from autodeploy.exporters.mindformers_model import model_config
+from autodeploy.exporters.release_check import release_lines
 from autodeploy.exporters.settings_table import platform_keys
 from autodeploy.exporters.yaml_text import yaml_text
 
@@ -37,6 +38,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     if unknown:
         raise UnsupportedError(f"{launch.arguments.release.title} has no key {unknown[0]}", path="/to")
     comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
+    comments += release_lines(launch.arguments.release)
     comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks."]
     comments += [f"Note: {note}" for note in launch.arguments.notes]
     text = yaml_text(document, comments)

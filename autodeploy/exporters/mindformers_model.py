@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.mindformers_recipe import recipe_keys
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from autodeploy.exporters.launch_arguments import Launch
@@ -13,29 +14,12 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "bfloat16"}
 DISPATCHERS = {"hierarchical": "alltoall_deredundency"}
 ACTIVATIONS = {"silu": "swiglu", "geglu": "geglu", "gelu": "gelu"}
-# Features that have a key of their own; the rest is in NO_KEY or said by another part of the configuration.
-SWITCHES = {
-    "flash_attention": "use_flash_attention",
-    "fused_swiglu": "bias_swiglu_fusion",
-    "fused_rmsnorm": "fused_norm",
-}
-EXPERT_SWITCHES = {
-    "grouped_gemm": "moe_grouped_gemm",
-    "fused_operators": "moe_permute_fusion",
-    "shared_expert_overlap": "moe_shared_expert_overlap",
-}
-SAID_ELSEWHERE = frozenset(
-    {
-        *("selective_recompute", "selective_swap", "swap_attention", "virtual_pipeline_balance", "capacity_drop"),
-        *("hierarchical_a2a", "ulysses", "ring", "hybrid_cp", "tp_extend_ep"),
-        *("reuse_fp32_param", "swap_optimizer", "adaptive_pipe", "dualpipev"),
-    }
-)
+MODEL_CONFIG = "model.model_config."
 
 
 def model_config(launch: Launch) -> dict[str, Any]:
     """Shape, number formats and features; the layers' placement is the caller's."""
-    model, strategy = launch.spec.model, launch.plan.strategy
+    model = launch.spec.model
     found: dict[str, Any] = {
         "seq_length": launch.spec.training.seq_length,
         "vocab_size": model.vocab_size,
@@ -54,16 +38,25 @@ def model_config(launch: Launch) -> dict[str, Any]:
         found["sandwich_norm"] = True
     if model.is_moe:
         found |= _experts(launch)
-    found |= recipe_keys(launch)
-    switches = SWITCHES | (EXPERT_SWITCHES if model.is_moe else {})
-    found |= {key: name in strategy.features for name, key in switches.items()}
-    for name in strategy.features:
-        if name not in switches and name not in SAID_ELSEWHERE:
-            launch.arguments.note(f"{name} has no key of its own in MindFormers")
+    found |= recipe_keys(launch) | _switches(launch)
     if launch.spec.training.precision == "fp8":
         launch.arguments.note("MindFormers computes in bfloat16 here: fp8 has no key")
     if model.sliding_window is not None or model.learned_position_embeddings or model.mlp_only_layers:
         launch.arguments.note("sliding windows, learned positions and single dense layers are the model code's")
+    return found
+
+
+def _switches(launch: Launch) -> dict[str, bool]:
+    """Features that have a key of their own; a note on each of the plan that nothing in the file says."""
+    features, release = launch.plan.strategy.features, launch.arguments.release
+    found: dict[str, bool] = {}
+    for name, feature in FEATURES.items():
+        variant = feature.variant(release)
+        key = variant.keys[0].removeprefix(MODEL_CONFIG) if variant is not None and variant.keys else ""
+        if key and (launch.spec.model.is_moe or not key.startswith("moe_")):
+            found[key] = name in features
+        elif name in features and (variant is None or not variant.by):
+            launch.arguments.note(f"{name} has no key of its own in MindFormers")
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.specs.validation import did_you_mean
+from autodeploy.stack.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,13 @@ FORMATS: dict[str, Format] = {
 
 def formats_of(schedule: str) -> tuple[str, ...]:
     """Formats that a plan with this schedule can be offered in."""
-    return tuple(name for name, known in FORMATS.items() if schedule not in known.lacks)
+    offered = [name for name, known in FORMATS.items() if schedule not in known.lacks]
+    return (*offered, *own_exporters())
+
+
+def own_exporters() -> dict[str, Callable[[PlanSet, Plan], Artefact]]:
+    """Exporters that registered frameworks bring, by the framework's name."""
+    return {name: framework.export for name, framework in FRAMEWORKS.items() if framework.export is not None}
 
 
 def export(
@@ -77,8 +84,11 @@ def export(
     UnsupportedError
         when the framework can't launch the plan, or the format needs a timeline and there is none.
     """
+    own = own_exporters()
+    if to in own:
+        return own[to](plan_set, plan)
     if to not in FORMATS:
-        raise SpecError(f"unknown format {to[:100]!r}", path="/to", hint=did_you_mean(to, FORMATS))
+        raise SpecError(f"unknown format {to[:100]!r}", path="/to", hint=did_you_mean(to, (*FORMATS, *own)))
     chosen = FORMATS[to]
     function = getattr(import_module(f"autodeploy.exporters.{chosen.module}"), chosen.function)
     if chosen.for_people:

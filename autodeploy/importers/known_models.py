@@ -90,8 +90,8 @@ def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str
     if len(same) == 1:
         return same[0].model.name
     named = _names(reader, otherwise)
-    if same and (named_ones := [preset for preset in same if _plain(preset.title.split()[0]) in _plain(named)]):
-        return max(named_ones, key=lambda preset: len(preset.title)).model.name
+    if told := [preset for preset in same if _is_named(preset, named)]:
+        return max(told, key=lambda preset: len(preset.title)).model.name
     written = _written_name(reader) or otherwise
     total = _total(model)
     claimed = [preset for preset in near if _family(preset) in named]
@@ -141,6 +141,11 @@ def _names(reader: FlagReader, otherwise: str) -> str:
     """Everything in the script that may name its model, in lower case."""
     given = [reader.script.flags[flag] for flag in NAMING if flag in reader.script.flags]
     return " ".join([otherwise, *(flag.text for flag in given)]).lower()
+
+
+def _is_named(preset: Preset, named: str) -> bool:
+    """Whether the first word of its title stands in the names, and no longer number: `llama3` is not in llama33."""
+    return re.search(re.escape(_plain(preset.title.split()[0])) + r"(?!\d)", _plain(named)) is not None
 
 
 def _plain(text: str) -> str:

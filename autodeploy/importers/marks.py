@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.specs.features import FEATURES
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
-from autodeploy.exporters.feature_arguments import BOTH, MINDSPEED
+from autodeploy.exporters.feature_arguments import flags_of_features
 from autodeploy.exporters.parallel_arguments import CP_ALGORITHMS, CP_COMM_TYPES
 from autodeploy.importers.megatron_layers import read_chunks, rows_of_stages
 from autodeploy.importers.megatron_memory import read_memory
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
 MAX_DEGREE = 131_072
 # The flags of these features turn on other features, too; they are read where that is known.
-READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm"})
+READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm", "fsdp"})
 
 
 def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
@@ -176,11 +176,9 @@ def _virtual_stages(reader: FlagReader, pp: int, layers: int) -> int:
 def _read_features(reader: FlagReader) -> set[str]:
     """Features whose first flag is given: the table that the exporters write from, the other way round."""
     features = set()
-    for name, lines in (BOTH | MINDSPEED).items():
-        if name in READ_ELSEWHERE:
-            continue
-        first, *others = (flag for _, flag, _ in lines)
-        if reader.switch(first, "/strategy/features"):
+    ways = [(name, flags) for name, each in flags_of_features().items() for flags in each]
+    for name, (first, *others) in ways:
+        if name not in READ_ELSEWHERE and reader.switch(first, "/strategy/features"):
             features.add(name)
             for flag in others:
                 reader.has(flag)

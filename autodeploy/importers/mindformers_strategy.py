@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.specs.model import MAX_LAYERS
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from autodeploy.importers.key_reader import KeyReader
@@ -16,20 +17,6 @@ DISPATCHERS = {
     "alltoall": "alltoall",
     "alltoall_deredundency": "hierarchical",
     "alltoall_zero_redundancy": "hierarchical",
-}
-FEATURES: dict[str, tuple[str, ...]] = {
-    "flash_attention": (f"{CONFIG}.use_flash_attention",),
-    "fused_swiglu": (f"{CONFIG}.bias_swiglu_fusion", f"{CONFIG}.use_fused_swiglu"),
-    "fused_rmsnorm": (f"{CONFIG}.fused_norm",),
-}
-EXPERT_FEATURES: dict[str, tuple[str, ...]] = {
-    "grouped_gemm": (f"{CONFIG}.moe_grouped_gemm", f"{CONFIG}.use_gmm", "moe_config.use_gmm"),
-    "fused_operators": (
-        f"{CONFIG}.moe_permute_fusion",
-        f"{CONFIG}.use_fused_ops_permute",
-        "moe_config.use_fused_ops_permute",
-    ),
-    "shared_expert_overlap": (f"{CONFIG}.moe_shared_expert_overlap",),
 }
 DEGREES = {
     "tp": "parallel_config.model_parallel",
@@ -54,13 +41,23 @@ def read_strategy(reader: KeyReader, model: dict[str, Any]) -> tuple[dict[str, A
     features: set[str] = set()
     if "n_routed_experts" in model:
         strategy |= _experts(reader, strategy["tp"])
-        features |= {name for name, places in EXPERT_FEATURES.items() if reader.switch("/strategy/features", *places)}
         features |= {"hierarchical_a2a"} if strategy["moe_dispatcher"] == "hierarchical" else set()
-    features |= {name for name, places in FEATURES.items() if reader.switch("/strategy/features", *places)}
+    features |= _features(reader, with_experts="n_routed_experts" in model)
     chunks = _schedule(reader, strategy, model["num_hidden_layers"])
     strategy["recompute"] = _recompute(reader, chunks)
     strategy["swap"] = _swap(reader)
     return strategy | {"features": sorted(features)}, {"dp": dp}
+
+
+def _features(reader: KeyReader, *, with_experts: bool) -> set[str]:
+    """Features whose key is on; keys of experts (`moe_...` first) mean nothing without them."""
+    found = set()
+    for name, feature in FEATURES.items():
+        for keys in (variant.keys for variant in feature.launch if variant.keys):
+            of_experts = keys[0].removeprefix(f"{CONFIG}.").startswith("moe_")
+            if (with_experts or not of_experts) and reader.switch("/strategy/features", *keys):
+                found.add(name)
+    return found
 
 
 def _context(reader: KeyReader) -> dict[str, Any]:

@@ -38,6 +38,7 @@ FLAGS: dict[str, str] = {
     "--use-torch-fsdp2": FSDP2,
     "--fsdp2-config-path": FSDP2,
     "--skip-train": "evaluation alone",
+    "--prompt-file": INFERENCE,
     "--retro-add-retriever": "retrieval (RETRO)",
     "--vision-pretraining": "training of a vision model",
     "--layerzero": "LayerZeRO",

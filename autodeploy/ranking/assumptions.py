@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.expert_balance import CAPACITY_FACTOR, migrated_balance, prediction_error, routed_balance
-from cost_models.expert_migration import INTERVAL_STEPS
+from autodeploy.evaluation.expert_balance import migrated_balance, prediction_error, routed_balance
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -24,7 +23,7 @@ def assumptions_of(candidate: Candidates, context: Context) -> tuple[str, ...]:
         without = replace(context, features=context.features - {"sample_rearrangement"})
         plain, used = (float(c.exchange_features(candidate).attention_imbalance[0]) for c in (without, context))
         text = f"attention takes {plain:.2f} times the mean on the ranks with the longest documents"
-        if "sample_rearrangement" in context.features:
+        if "sample_rearrangement" in context.mechanisms:
             text += f", {used:.2f} after samples are rearranged"
         notes.append(text)
     return tuple(notes)
@@ -39,20 +38,23 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
         of = "ranks of a log" if context.loads.of_ranks else "experts"
         notes.append(f"loads of {of} from a file: imbalance {placed:.2f} over EP {int(ep[0])} in the mean over time")
     if context.loads.capacity is not None:
-        notes.append(f"tokens above {CAPACITY_FACTOR} times the mean expert's are dropped: imbalance {placed:.2f}")
-    if levels and "mutual_routing" in context.features:
+        notes.append(
+            f"tokens above {context.loads.capacity} times the mean expert's are dropped: imbalance {placed:.2f}"
+        )
+    if levels and "mutual_routing" in context.mechanisms:
         copied = routed_balance(context, ep, nodes, np.ones(1, dtype=np.bool_))
         notes.append(
             f"where it is faster, copies of hot experts ({int(copied.hot_experts[0])} a layer) compute "
             f"{100.0 * (1.0 - float(copied.mean_exchange[0])):.0f} % of all tokens where they are"
         )
-    elif levels and "expert_migration" in context.features:
+    elif levels and "expert_migration" in context.mechanisms:
         moved = migrated_balance(context, ep, nodes)
         family = (
             "" if context.loads.series is not None and not context.loads.of_ranks else " (lognormal loads of experts)"
         )
+        interval = context.loads.levelling.interval_steps
         notes.append(
-            f"where it pays, experts move every {INTERVAL_STEPS} steps: imbalance {placed:.2f} -> "
+            f"where it pays, experts move every {interval} steps: imbalance {placed:.2f} -> "
             f"{float(moved.compute[0]):.2f}{family}, loads predicted within "
             f"{100.0 * prediction_error(context, int(ep[0])):.0f} %"
         )

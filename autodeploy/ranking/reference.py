@@ -47,7 +47,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
         features=FEATURES,
     )
-    choice = choose_features(search, spec.model, profile.name)
+    choice = choose_features(search, spec.model, profile)
     first, *others = (
         replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
     )

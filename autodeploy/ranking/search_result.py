@@ -120,7 +120,7 @@ def finish(
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
         robust=robust,
-        features_off={} if beside is None else choose_features(spec.search, spec.model, profile.name).off_everywhere,
+        features_off={} if beside is None else choose_features(spec.search, spec.model, profile).off_everywhere,
         warnings=(
             *spec.doubts,
             *_batch_note(spec, context),

@@ -11,7 +11,9 @@ from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import Spread, coverage, spread_of
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.evaluation.sensitivity import sensitivities
+from autodeploy.ranking.features_in_use import holds
 from autodeploy.specs.planset import Plan, Uncertainty
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,18 +26,14 @@ if TYPE_CHECKING:
 
 Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 DECIMALS = 6  # of a sensitivity, which finite differences know to about as many; + 0.0 makes -0.0 plain
-# Features whose effect on time rests on records; the others are on in every record or change no time.
-_MEASURED_KINDS = ("adaptive_pipe", "hierarchical_a2a", "moe_alltoall_overlap", "shared_expert_overlap")
 
 
 def run_of(candidate: Candidates, context: Context) -> dict[str, object]:
     """A candidate as the coverage table describes runs."""
     axes = candidate.axes_at(0)
-    features = [name for name in _MEASURED_KINDS if name in context.features and context.model.is_moe]
-    paired = bool(candidate.paired[0])  # the same windows hide the exchange
-    used = [f for f in features if (f == "adaptive_pipe") == paired and f != "hierarchical_a2a"]
-    if axes["moe_dispatcher"] == "hierarchical":
-        used.append("hierarchical_a2a")
+    # Features whose effect on time rests on records; the others are on in every record or change no time.
+    known = [feature for feature in FEATURES.values() if feature.measured]
+    used = sorted({each.mechanism for each in known if holds(each.measured, candidate, context)})
     return {
         "moe": context.model.is_moe,
         "ranks": context.world,

@@ -54,7 +54,7 @@ def price_of_target(
         return Unrestricted()
     if spec.search.target == UNRESTRICTED:
         return Unrestricted(best_step_time_s=best, price_pct=0.0)
-    context = replace(frontier.best[0].context, target=UNRESTRICTED)
+    context = replace(frontier.best[0].context, target=UNRESTRICTED, stack=None)
     known = frontier.best[0]
     best = min(best, _freed(known, context, budget, should_cancel))
     found = _forbidden(spec, profile, choice, context)

@@ -28,10 +28,10 @@ def menus(choices: frozenset[str]) -> tuple[frozenset[str], ...]:
 def possible_choices(context: Context) -> frozenset[str]:
     """Memory choices that are not switched off, whatever the candidate."""
     allowed = frozenset(CHOICES)
-    if "selective_recompute" not in context.features:
+    if "selective_recompute" not in context.mechanisms:
         allowed &= frozenset({WHOLE, "swap_attention", "swap_unpermute", "swap_moe"})
-    if "selective_swap" not in context.features:
+    if "selective_swap" not in context.mechanisms:
         allowed -= {"swap_unpermute", "swap_moe"}
-    if "swap_attention" not in context.features:
+    if "swap_attention" not in context.mechanisms:
         allowed -= {"swap_attention"}
     return allowed

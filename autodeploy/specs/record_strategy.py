@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.specs import record_words as words
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.stack.features import FEATURES
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from autodeploy.errors import FieldError, SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.doubts import Doubts
-from autodeploy.specs.features import FEATURES, GROUPS
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.run import RunSpec, ramp_error
@@ -21,6 +20,7 @@ from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.validation import did_you_mean, field_errors
+from autodeploy.stack.features import FEATURES, GROUPS
 
 ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 

@@ -60,10 +60,10 @@ class Variant:
     """How one component launches a feature.
 
     by : the part of the launch that says it where it is not the feature's own flags: schedule, placement, dispatcher,
-        sequence, memory, environment. flags : all of them have to be registered. keys : of MindFormers' model
-        configuration, the first is written. unless : components that the release must not have. needs : features that
-        this component asks for beside it. when : strategies that the component can launch it with. reason : why there
-        is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
+        sequence, memory, environment. flags : all of them have to be registered. keys : of a configuration file, by
+        dotted path: the first is written, all are read. unless : components that the release must not have. needs :
+        features that this component asks for beside it. when : strategies that the component can launch it with.
+        reason : why there is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
     """
 
     component: str
@@ -77,10 +77,11 @@ class Variant:
     marked: bool = False
 
     def fits(self, stack: Stack) -> bool:
-        """Whether a release has the component and registers every flag with the values written."""
+        """Whether a release has the component and registers every flag with the values written, and the key."""
         if not stack.has(self.component) or any(map(stack.has, self.unless)):
             return False
-        return all(stack.registers(flag.flag, flag.fixed_value) for flag in self.flags)
+        keys = self.keys[:1]
+        return all(map(stack.registers, keys)) and all(stack.registers(f.flag, f.fixed_value) for f in self.flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +99,18 @@ class Feature:
     """One switchable mechanism.
 
     mechanism : what the formulas know it by; its own name unless it is another feature's in other flags.
-    vendors : whose chips it runs on; empty: all. model : kinds of model that it has a use for (moe, dense, mla,
-    dropless), each with the reason where the model is not of this kind. deterministic : equal sums in every run.
+    vendors : whose chips it runs on; empty: all.
+    model : kinds of model that it has a use for (moe, dense, mla, dropless), with the reason where a model is another.
+    deterministic : equal sums in every run.
     needs : features that it rests on everywhere. gives_way_to : features that exclude it where both could be on.
     decided_by_time_against : of these two, both of which `auto` may have, each strategy uses the faster.
-    only_asked : why `auto` never chooses it. axis : axis of the strategy that says it, whatever is on.
-    in_use : which strategies use it. switch : what of a strategy's document switches it: "" its place in `features`,
-    "field" a field of its name, else a part of the document. measured : strategies whose time records know.
-    asked_for : the rule where the spec asks for it. values : numbers that the prediction and the launch share.
-    unreleased : why no public release has it. launch : how components launch it, the first that fits.
+    only_asked : why `auto` never chooses it.
+    axis : axis of the strategy that says it, whatever is on. in_use : which strategies use it.
+    switch : what of a strategy's document switches it: "" its place in `features`, "field" a field of its name, "base"
+        nothing, since it is what the others replace, else a part of the document.
+    measured : strategies whose time records know. asked_for : the rule where the spec asks for it.
+    values : numbers that the prediction and the launch share.
+    unreleased : why no public release has it. launch : how components launch it; the first that fits counts.
     """
 
     name: str
@@ -134,6 +138,12 @@ class Feature:
         """How a release launches it; None where it can't."""
         return next((each for each in self.launch if each.fits(stack)), None)
 
+    def condition(self, stack: Stack | None) -> str:
+        """Which strategies the release's components can run it with; empty: all."""
+        if stack is None:
+            return ""
+        return next((each.when for each in self.launch if stack.has(each.component)), "")
+
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "edpb": ("expert_migration", "sample_rearrangement", "virtual_pipeline_balance"),
@@ -151,9 +161,11 @@ def mechanisms(features: Iterable[str]) -> frozenset[str]:
     return frozenset(FEATURES[name].mechanism if name in FEATURES else name for name in features)
 
 
-def launch_value(feature: str, name: str) -> float:
-    """A number that the prediction of a feature and its launch share."""
-    return FEATURES[feature].values[name]
+def launch_values(features: Iterable[str], mechanism: str) -> Mapping[str, float]:
+    """Numbers that the prediction of a mechanism and its launch share, as the feature that is on says them."""
+    own = FEATURES[mechanism].values
+    on = (FEATURES[name] for name in sorted(features) if name in FEATURES)
+    return next(({**own, **each.values} for each in on if each.mechanism == mechanism), own)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.stack.features import FEATURES
+from autodeploy.stack.features import FEATURES, mechanisms
 from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.memory_rules import FACT, launched_choices
 
@@ -47,6 +47,7 @@ def facts_of(
     precision : number format of the run. shards_states : replicas share optimizer states.
     release : what the plan is launched with; None launches everything.
     """
+    known = mechanisms(features)
     return {
         "world": world,
         "node_ranks": node_ranks,
@@ -74,7 +75,7 @@ def facts_of(
         "released": frozenset({release.name, *release.components}) if release is not None else frozenset[str](),
         **launched_facts(release),
         FACT: launched_choices(release),
-        **{f"on_{name}": name in features for name in FEATURES},
+        **{f"on_{name}": name in features or name in known for name in FEATURES},
         **{f"asked_{name}": name in asked for name in FEATURES},
     }
 

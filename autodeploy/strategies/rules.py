@@ -11,12 +11,15 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.stack.expression import conjuncts, evaluate, names
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, Bools, Candidates
 from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, with_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from autodeploy.stack.features import AskedFor
 
 # Names of choices as rules write them.
 WORDS: Mapping[str, int] = Words(
@@ -28,7 +31,8 @@ WORDS: Mapping[str, int] = Words(
 
 
 ARITHMETIC, RELEASED = "arithmetic", "released"
-KINDS = ("refused", "later", "unsound", "planned", "costly", "advice")
+PLANNED = "planned"
+KINDS = ("refused", "later", "unsound", PLANNED, "costly", "advice")
 HELD = frozenset({"refused", "later"})  # by the framework
 TOLD = HELD | {"costly"}
 
@@ -86,10 +90,22 @@ def scope_of(facts: Mapping[str, Any], target: str) -> frozenset[str]:
     return frozenset({ARITHMETIC, RELEASED, *facts["released"]})
 
 
-@lru_cache(maxsize=1)
 def load_rules() -> tuple[Rule, ...]:
-    """All rules in file order: the first rule that rejects a candidate gives the reason."""
-    return tuple(Rule(**{**row, "targets": tuple(row["targets"])}) for row in read_rules()["rules"])
+    """All rules in file order, then those of features that a spec asks for: the first that rejects is the reason."""
+    return _all_rules(tuple((name, feature.asked_for) for name, feature in FEATURES.items() if feature.asked_for))
+
+
+@lru_cache(maxsize=8)
+def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
+    rows = read_rules()["rules"]
+    return (*(Rule(**{**row, "targets": tuple(row["targets"])}) for row in rows), *_asked_rules(asked))
+
+
+def _asked_rules(asked: tuple[tuple[str, AskedFor], ...]) -> Iterator[Rule]:
+    """What a strategy has to have where the spec switches a feature on; features with one condition share a rule."""
+    for rule in dict.fromkeys(rule for _, rule in asked):
+        when = " or ".join(f"asked_{name}" for name, other in asked if other == rule)
+        yield Rule(rule.name, (ARITHMETIC,), rule.require, rule.text, rule.source, when, PLANNED)
 
 
 @lru_cache(maxsize=1)

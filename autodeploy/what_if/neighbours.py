@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.ablation.switches import active_features
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.strategy import Recompute
+from autodeploy.stack.features import FEATURES
+from autodeploy.strategies.space import OPTIMIZER_MEMORY
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
@@ -19,15 +20,10 @@ if TYPE_CHECKING:
 
 # Modules worth recomputing alone; the others are parts of these or free little.
 MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
-# Features that a field of the strategy states, or that are no switch but an alternative.
-NO_SWITCH = frozenset(
-    {
-        *("adaptive_pipe", "dualpipev", "hierarchical_a2a", "tp_extend_ep", "ulysses", "ring", "hybrid_cp"),
-        *("selective_recompute", "selective_swap", "swap_attention", "virtual_pipeline_balance"),
-    }
-)
-OPTIMIZER_MEMORY = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
-MEMORY_FEATURES = frozenset({"selective_recompute", "selective_swap", "swap_attention"})
+OWN_SWITCH = frozenset({"", "field"})  # of features that are on or off, whatever else the document says
+# Parts of the document by which memory features are switched.
+MEMORY_SWITCHES = frozenset({"recompute", "swap", "attention_swap"})
+MEMORY_FEATURES = frozenset(name for name, feature in FEATURES.items() if feature.switch in MEMORY_SWITCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +80,8 @@ def _memory(plan: Plan, launched: Strategy, rules: LaunchRules) -> Iterator[Neig
 def _switches(launched: Strategy, on: frozenset[str], rules: LaunchRules) -> Iterator[Neighbour]:
     """Features that the target has and the launch leaves off."""
     active = {*active_features(launched, on), *on}
-    for name in FEATURES:
-        if name in NO_SWITCH or name in active or name not in rules.features:
+    for name, feature in FEATURES.items():
+        if feature.switch not in OWN_SWITCH or name in active or name not in rules.features:
             continue
         if name in OPTIMIZER_MEMORY:
             fields = {name: True} if name in type(launched).model_fields else {}

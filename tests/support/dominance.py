@@ -16,9 +16,9 @@ from autodeploy.solver.best_first import best_first
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.frontier import Budget
 from autodeploy.solver.search_space import legal_candidates, search_space
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
+from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.rules import broken_rules
 
@@ -95,7 +95,7 @@ def dominance_under_auto(record: Record, *, whole: bool = False) -> Dominance:
         features={"grouped_gemm": "off"} if apart else {},
     )
     why = incomparable(prediction, search.target)
-    choice = choose_features(search, record.model, prediction.profile.name)
+    choice = choose_features(search, record.model, prediction.profile)
     spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
     context = spec_context(
         spec,

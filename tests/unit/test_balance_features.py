@@ -8,8 +8,8 @@ import pytest
 
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, plan
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.presets import load_preset
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.errors import SpecError
-from autodeploy.exporters.feature_arguments import NO_FLAG, NO_FLAG_IN_MEGATRON
 from autodeploy.exporters.registry import FORMATS, export
 from autodeploy.importers.documents import load_yaml
 from autodeploy.reports.translation import translated
-from autodeploy.specs.features import FEATURES
+from autodeploy.stack.features import FEATURES
+from hardware_profiles import list_profiles, load_profile
 from hardware_profiles.yaml_faults import _FAULTS
 from tests import factories
 
@@ -146,5 +146,14 @@ def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
     assert len(said) > 15
     assert any("has no flag: it" in text for text in said)
     assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
-    reasons = {*NO_FLAG.values(), *NO_FLAG_IN_MEGATRON.values()}
-    assert [text for text in sorted(reasons) if not CHINESE.search(translated(text, "zh"))] == []
+    reasons = {feature.unreleased for feature in FEATURES.values()}
+    reasons |= {variant.reason for feature in FEATURES.values() for variant in feature.launch}
+    assert [text for text in sorted(reasons - {""}) if not CHINESE.search(translated(text, "zh"))] == []
+
+
+def test_what_records_of_features_say_has_its_chinese() -> None:
+    said = {reason for feature in FEATURES.values() for reason in (*feature.model.values(), feature.only_asked)}
+    said |= {feature.asked_for.text for feature in FEATURES.values() if feature.asked_for is not None}
+    said |= {reason for name in list_profiles() for reason in load_profile(name).lacks.values()}
+    assert len(said) > 20
+    assert [text for text in sorted(said - {""}) if not CHINESE.search(translated(text, "zh"))] == []

@@ -280,7 +280,7 @@ def test_another_recompute_on_each_stage_is_noted():
 
 
 def test_no_feature_is_dropped_in_silence():
-    from autodeploy.specs.features import FEATURES
+    from autodeploy.stack.features import FEATURES
 
     for target in ("mindspeed-llm", "megatron"):
         for name in FEATURES:

@@ -56,7 +56,7 @@ def test_auto_is_the_faster_of_two_that_exclude_each_other(strategy: dict[str, A
     assert steps["auto"] in {steps["migration"], steps["copies"]}
 
 
-@pytest.mark.parametrize("target", ["any", "mindspeed-llm"])
+@pytest.mark.parametrize("target", ["any", "megatron"])
 def test_the_best_plan_is_no_slower_than_with_either_forced(target: str) -> None:
     found = {}
     for name, features in FORCED.items():
@@ -70,7 +70,7 @@ def test_the_best_plan_is_no_slower_than_with_either_forced(target: str) -> None
     assert found["auto"] <= min(found["migration"], found["copies"]) * 1.02
 
 
-@pytest.mark.parametrize("target", ["any", "mindspeed-llm"])
+@pytest.mark.parametrize("target", ["any", "megatron"])
 def test_no_alternative_of_a_candidate_is_faster(target: str) -> None:
     """The sweep of each set of features alone against the sweep that chooses, over all legal candidates."""
     spec = spec_of(target=target, imbalance=2.0)

@@ -8,6 +8,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document
+from autodeploy.reports.translation import translated
 
 if TYPE_CHECKING:
     from autodeploy.importers.imported import Imported
@@ -80,3 +81,8 @@ def test_gated_activations_have_three_matrices_of_the_width_that_stands_there(fl
     assert (model["hidden_act"], model["intermediate_size"]) == ("geglu", 11_008)
     plain = LLAMA.replace("--swiglu", flag).replace("--ffn-hidden-size 11008", "")
     assert read(f"{plain} --vocab-size 256000", "a.sh").document["model"]["intermediate_size"] == 4 * 4096
+
+
+def test_what_is_lent_is_told_in_chinese() -> None:
+    (doubt,) = read(LLAMA, "pretrain_llama2_7b.sh").document["doubts"]
+    assert translated(doubt, "zh") == "/model/vocab_size = 32000：脚本中没有：取形状相同的 Llama-2 7B 的值"

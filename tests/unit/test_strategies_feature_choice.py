@@ -7,23 +7,17 @@ from typing import Any
 import pytest
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
-from autodeploy.strategies.feature_choice import LAUNCHABLE, MODELLED, FeatureChoice, choose_features
+from autodeploy.stack.features import FEATURES
+from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+from hardware_profiles import load_profile
 
 TARGETS = ("mindspeed-llm", "megatron", "mindformers", "any")
 
 
 def choose(model: str = "deepseek-v3", profile: str = "ascend-800t-a2", **search: Any) -> FeatureChoice:
-    return choose_features(SearchSpec(**search), load_preset(model), profile)
-
-
-def test_tables_name_only_known_features() -> None:
-    assert set(FEATURES) >= MODELLED
-    for target in TARGETS:
-        assert LAUNCHABLE[target] <= MODELLED
-    assert LAUNCHABLE["any"] == MODELLED
+    return choose_features(SearchSpec(**search), load_preset(model), load_profile(profile))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -36,22 +30,18 @@ def test_every_feature_is_on_or_has_a_reason(target: str, model: str) -> None:
     assert {n for n, s in choice.switches.items() if s == "off"} == set(FEATURES) - choice.on
 
 
-@pytest.mark.parametrize("name", sorted(MODELLED))
+@pytest.mark.parametrize("name", sorted(FEATURES))
 def test_off_is_off(name: str) -> None:
     choice = choose("deepseek-v3", target="any", features={name: "off"})
     assert name not in choice.on
     assert choice.off_reasons[name] == "switched off"
 
 
-def test_every_feature_of_the_vocabulary_is_modelled() -> None:
-    assert set(FEATURES) == MODELLED
-
-
 def test_every_refusal_is_told_at_once() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        choose(target="megatron", features={"reuse_fp32_param": "on", "hierarchical_a2a": "on"})
+        choose(target="mindspeed-llm", features={"expert_migration": "on", "hierarchical_a2a": "on"})
     assert {p.path for p in caught.value.errors} == {
-        "/search/features/reuse_fp32_param",
+        "/search/features/expert_migration",
         "/search/features/hierarchical_a2a",
     }
 
@@ -125,14 +115,14 @@ def test_migration_and_mutual_routing_exclude_each_other() -> None:
     assert "expert_migration" in choice.on
     assert choice.off_reasons["mutual_routing"] == "excluded by expert_migration"
     assert "mutual_routing" not in choice.off_everywhere, "the faster of the two is chosen for each strategy"
-    assert choose("llama2-7b").off_everywhere["mutual_routing"] == "the model has no experts"
+    assert choose("llama2-7b", target="megatron").off_everywhere["mutual_routing"] == "the model has no experts"
     asked = choose(target="any", features={"mutual_routing": "on"})
     assert asked.on & {"expert_migration", "mutual_routing"} == {"mutual_routing"}
 
 
 def test_a_feature_without_what_it_rests_on_is_off_or_refused() -> None:
     # MindSpeed checks --moe-grouped-gemm for both; Megatron-LM gathers parameters only where it overlaps the reduction.
-    apart = choose(target="mindspeed-llm", features={"grouped_gemm": "off"})
+    apart = choose(target="megatron", features={"grouped_gemm": "off"})
     assert not {"moe_alltoall_overlap", "tp_extend_ep", "mutual_routing"} & apart.on
     assert apart.off_reasons["moe_alltoall_overlap"] == "it needs grouped_gemm"
     assert "shared_expert_overlap" in apart.on
@@ -142,7 +132,7 @@ def test_a_feature_without_what_it_rests_on_is_off_or_refused() -> None:
     assert "overlap_param_gather" not in choose("llama2-70b", features={"overlap_grad_reduce": "off"}).on
 
 
-@pytest.mark.parametrize("target", ["any", "mindspeed-llm"])
+@pytest.mark.parametrize("target", ["any", "megatron"])
 def test_alternatives_are_left_to_time_only_where_auto_may_have_either(target: str) -> None:
     choice = choose(target=target)
     (copies,) = choice.alternatives
@@ -165,11 +155,24 @@ def test_dropped_tokens_are_lossy() -> None:
     assert "capacity_drop" in choose(target="any", numerics="lossy").on
 
 
-def test_levelling_is_launched_where_a_framework_has_it() -> None:
-    assert "expert_migration" in choose(target="mindspeed-llm").on
-    for target in ("megatron", "mindformers"):
-        assert not {"expert_migration", "mutual_routing", "sample_rearrangement"} & choose(target=target).on
-    assert not {"expert_migration", "mutual_routing"} & choose("llama2-70b", target="any").on
+def test_levelling_is_launched_where_a_release_registers_its_flags() -> None:
+    # MindSpeed registers both; MindSpeed-LLM builds its own list of MindSpeed's features, without them.
+    levelling = {"expert_migration", "mutual_routing"}
+    for target in ("mindspeed-llm", "mindformers"):
+        assert not {*levelling, "sample_rearrangement"} & choose(target=target).on
+        assert not choose(target=target).alternatives
+    assert "expert_migration" in choose(target="megatron").on
+    assert "mutual_routing" in choose(target="megatron", features={"mutual_routing": "on"}).on
+    assert not levelling & choose(profile="nvidia-h100", target="megatron").on
+    assert not levelling & choose("llama2-70b", target="any").on
+
+
+def test_what_ascends_framework_has_without_mindspeed_llm() -> None:
+    # Megatron-LM with MindSpeed: what MindSpeed registers is there, on Ascend only.
+    there = choose("llama2-70b", target="megatron").on
+    assert {"swap_attention", "reuse_fp32_param", "virtual_optimizer"} <= there
+    assert there & {"mc2", "coc"}
+    assert not {"swap_attention", "reuse_fp32_param", "mc2"} & choose("llama2-70b", "nvidia-h100", target="megatron").on
 
 
 def test_mindformers_has_a_two_step_exchange() -> None:

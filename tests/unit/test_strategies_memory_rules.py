@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.presets import load_preset
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import release_of
 from autodeploy.strategies.candidates import SCHEDULES, Candidates
 from autodeploy.strategies.facts import facts_of

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.specs.features import FEATURES
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.expression import evaluate, names
+from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import Release, release_of, releases
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import facts_of
