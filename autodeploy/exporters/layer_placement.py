@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from autodeploy.stack.schedules import schedule
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -57,7 +59,8 @@ class Placement:
 def placement(plan: Plan, num_layers: int) -> Placement:
     """The plan's placement, from its stages or, where a plan has none, from its strategy."""
     strategy = plan.strategy
-    chunks_per_stage = 2 if strategy.schedule in {"dualpipev", "dualpipe"} else strategy.vpp
+    kind = schedule(strategy.schedule)
+    chunks_per_stage = kind.chunks or strategy.vpp
     if len(plan.stages) == strategy.pp:
         rows: list[Sequence[int]] = [stage.layers for stage in plan.stages]
     elif strategy.layers_per_stage is not None:
@@ -66,8 +69,7 @@ def placement(plan: Plan, num_layers: int) -> Placement:
         rows = [(layers,) for layers in _split(num_layers, strategy.pp)]
     rows = [_per_chunk(row, chunks_per_stage) for row in rows]
     mtp = [index for index, stage in enumerate(plan.stages) if "mtp" in stage.holds]
-    folded = strategy.schedule == "dualpipev"
-    return Placement(tuple(zip(*rows, strict=True)), mtp[0] if mtp else strategy.pp - 1, folded)
+    return Placement(tuple(zip(*rows, strict=True)), mtp[0] if mtp else strategy.pp - 1, kind.folded)
 
 
 def _per_chunk(row: Sequence[int], chunks: int) -> Sequence[int]:

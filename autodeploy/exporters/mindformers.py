@@ -18,6 +18,7 @@ from autodeploy.exporters.mindformers_model import model_config
 from autodeploy.exporters.release_check import release_lines
 from autodeploy.exporters.settings_table import platform_keys
 from autodeploy.exporters.yaml_text import yaml_text
+from autodeploy.stack.schedules import variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +63,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
         "runner_config": {"batch_size": strategy.micro_batch_size, "gradient_accumulation_steps": 1},
         "parallel_config": _parallel_config(launch),
         "micro_batch_interleave_num": 1,
-        "parallel": _parallel(strategy),
+        "parallel": _parallel(launch),
         "recompute_config": _recompute(launch, placed),
     }
     if strategy.pp == 1:
@@ -97,8 +98,9 @@ def _parallel_config(launch: Launch) -> dict[str, Any]:
     return found
 
 
-def _parallel(strategy: Strategy) -> dict[str, Any]:
-    if strategy.schedule in {"dualpipev", "dualpipe", "adaptive_pipe"}:
+def _parallel(launch: Launch) -> dict[str, Any]:
+    strategy = launch.plan.strategy
+    if variant_of(strategy.schedule, launch.arguments.release) is None:
         raise UnsupportedError(
             f"MindFormers has no {strategy.schedule} schedule",
             path="/strategy/schedule",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
+from autodeploy.stack.expression import evaluate
+from autodeploy.stack.schedules import frameworks_with, schedule, variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,25 +86,22 @@ def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> Non
 
 def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: int) -> None:
     """The schedule, or a refusal: another schedule would be another plan."""
-    schedule = strategy.schedule
-    if schedule in {"dualpipe", "dualpipev"} and not arguments.knows("--schedules-method", schedule):
-        hint = (
-            "export to mindspeed-llm"
-            if schedule == "dualpipev"
-            else "plan again with search.forbid: {schedule: [dualpipe]}"
+    variant = variant_of(strategy.schedule, arguments.release)
+    if variant is None:
+        there = frameworks_with(strategy.schedule)
+        without = f"plan again with search.forbid: {{schedule: [{strategy.schedule}]}}"
+        raise UnsupportedError(
+            f"{arguments.target} has no {strategy.schedule} schedule",
+            path="/strategy/schedule",
+            hint=f"export to {there[0]}" if there else without,
         )
-        raise UnsupportedError(f"{arguments.target} has no {schedule} schedule", path="/strategy/schedule", hint=hint)
-    if schedule == "dualpipev":
-        arguments.add("SCHEDULE_ARGS", "--schedules-method", "dualpipev")
-    if schedule in {"adaptive_pipe", "dualpipev"} and strategy.ep > 1:
-        if arguments.knows("--moe-fb-overlap"):
-            arguments.add("SCHEDULE_ARGS", "--moe-fb-overlap")
-        elif schedule == "adaptive_pipe":
-            arguments.add("SCHEDULE_ARGS", "--overlap-moe-expert-parallel-comm")
-            arguments.add("SCHEDULE_ARGS", "--delay-wgrad-compute")
+    for flag in variant.flags:
+        if not flag.when or evaluate(flag.when, strategy.model_dump()):
+            arguments.add(flag.block or "SCHEDULE_ARGS", flag.flag, *flag.values)
+    if schedule(strategy.schedule).folded:
+        return
     group = micro_batch_group(strategy.pp, micro_batches)
-    in_turns = schedule != "dualpipev" and strategy.vpp > 1 and micro_batches > strategy.pp
-    if in_turns and group != strategy.pp:
+    if strategy.vpp > 1 and micro_batches > strategy.pp and group != strategy.pp:
         # Micro batches that do not come in groups of pp: the smallest group whose last one is no shorter than pp.
         arguments.add("SCHEDULE_ARGS", "--microbatch-group-size-per-virtual-pipeline-stage", group)
 
@@ -120,7 +119,7 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     strategy, layers = plan.strategy, spec.model.num_hidden_layers
     if strategy.pp == 1:
         return layers
-    if strategy.schedule == "dualpipev":
+    if placed.folded:
         return _pad(arguments, dualpipev_order(placed))
     in_last_stage = placed.mtp_stage == strategy.pp - 1
     if placed.is_even and in_last_stage:
@@ -166,7 +165,7 @@ def _has_to_be_padded(arguments: LaunchArguments, spec: Spec, strategy: Strategy
     fb_overlap.py). --first-k-dense-replace is below the layers of a stage, padding counted (transformer_block.py).
     """
     *others, last = placed.in_order
-    if strategy.schedule == "adaptive_pipe":
+    if schedule(strategy.schedule).pairs:
         full = _dense_fill_a_stage(arguments, spec, strategy)
         return len(set(others)) == 1 and last < others[0] and (last == 0 or full)
     return _dense_fill_a_stage(arguments, spec, strategy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.specs.validation import did_you_mean
 from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.schedules import frameworks_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Where an exporter is, whether it is of the simulated pipeline, and schedules that its framework does not have.
+    """Where an exporter is, whether it is of the simulated pipeline, and the framework that launches what it writes.
 
     `for_people`: it speaks the reader's language.
     """
@@ -29,19 +30,16 @@ class Format:
     module: str
     function: str = "export"
     of_timeline: bool = False
-    lacks: frozenset[str] = frozenset()
+    launches: str = ""
     for_people: bool = False
 
 
-_NO_DUALPIPE = frozenset({"dualpipe"})
-_NO_V_SHAPE = frozenset({"dualpipe", "dualpipev"})
-
 FORMATS: dict[str, Format] = {
-    "mindspeed-llm": Format("mindspeed_llm", lacks=_NO_DUALPIPE),
-    "mindspeed-llm-flags": Format("mindspeed_llm", "export_flags", lacks=_NO_DUALPIPE),
-    "megatron": Format("megatron", lacks=_NO_DUALPIPE),
-    "megatron-flags": Format("megatron", "export_flags", lacks=_NO_DUALPIPE),
-    "mindformers": Format("mindformers", lacks=_NO_V_SHAPE | {"adaptive_pipe"}),
+    "mindspeed-llm": Format("mindspeed_llm", launches="mindspeed-llm"),
+    "mindspeed-llm-flags": Format("mindspeed_llm", "export_flags", launches="mindspeed-llm"),
+    "megatron": Format("megatron", launches="megatron"),
+    "megatron-flags": Format("megatron", "export_flags", launches="megatron"),
+    "mindformers": Format("mindformers", launches="mindformers"),
     "ascendjob": Format("ascend_job"),
     "chrome-trace": Format("chrome_trace", of_timeline=True),
     "json": Format("json_document"),
@@ -53,7 +51,8 @@ FORMATS: dict[str, Format] = {
 
 def formats_of(schedule: str) -> tuple[str, ...]:
     """Formats that a plan with this schedule can be offered in."""
-    offered = [name for name, known in FORMATS.items() if schedule not in known.lacks]
+    launchers = frameworks_with(schedule)
+    offered = [name for name, known in FORMATS.items() if not known.launches or known.launches in launchers]
     return (*offered, *own_exporters())
 
 

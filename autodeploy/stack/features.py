@@ -42,12 +42,14 @@ class Stack(Protocol):
 class LaunchFlag:
     """A flag with its values, and the block of the script that it stands in.
 
-    A value that begins with "=" is an expression over the strategy, the model and the feature's own values.
+    A value that begins with "=" is an expression over the strategy, the model and the feature's own values. when : of
+    the strategies, those that it is written for; empty: all.
     """
 
     flag: str
     block: str = ""
     values: tuple[FlagValue, ...] = ()
+    when: str = ""
 
     @property
     def fixed_value(self) -> str | None:
@@ -216,7 +218,7 @@ def _flag(row: str | dict[str, Any], block: str) -> LaunchFlag:
     if isinstance(row, str):
         return LaunchFlag(row, block)
     values = (row["value"],) if "value" in row else ()
-    return LaunchFlag(row["flag"], row.get("block", block), values)
+    return LaunchFlag(row["flag"], row.get("block", block), values, row.get("when", ""))
 
 
 def _shipped() -> dict[str, Feature]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.stack.features import FEATURES, Variant
+from autodeploy.stack.releases import releases
 from cost_models.schedule.kinds import SCHEDULES, Schedule, schedule
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from autodeploy.stack.features import Stack
 
-__all__ = ["SCHEDULES", "Schedule", "launched", "schedule", "variant_of", "variants_of"]
+__all__ = ["SCHEDULES", "Schedule", "frameworks_with", "launched", "schedule", "variant_of", "variants_of"]
 
 _BY_PLACEMENT: Final = tuple(Variant(component, by="placement") for component in ("megatron", "mindformers"))
 _LAUNCHES: Final[dict[str, tuple[Variant, ...]]] = {"1f1b": _BY_PLACEMENT, "interleaved": _BY_PLACEMENT}
@@ -33,6 +34,12 @@ def variants_of(name: str) -> tuple[Variant, ...]:
 def variant_of(name: str, stack: Stack) -> Variant | None:
     """How a release launches the schedule; None where it can't."""
     return next((each for each in variants_of(name) if each.fits(stack)), None)
+
+
+def frameworks_with(name: str) -> tuple[str, ...]:
+    """Frameworks of which some release launches the schedule, in order."""
+    found = [each.framework for each in releases() if variant_of(name, each) is not None]
+    return tuple(dict.fromkeys(found))
 
 
 @contextmanager

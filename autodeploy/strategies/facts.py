@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.stack.features import FEATURES, mechanisms
+from autodeploy.stack.schedules import SCHEDULES, variant_of
 from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.memory_rules import FACT, launched_choices
+from autodeploy.strategies.schedule_columns import LAUNCHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +77,7 @@ def facts_of(
         "released": frozenset({release.name, *release.components}) if release is not None else frozenset[str](),
         **launched_facts(release),
         FACT: launched_choices(release),
+        LAUNCHED: launched_schedules(release),
         **{f"on_{name}": name in features or name in known for name in FEATURES},
         **{f"asked_{name}": name in asked for name in FEATURES},
     }
@@ -86,6 +89,11 @@ def launched_facts(release: Release | None) -> dict[str, bool]:
     for name in DISPATCHERS:
         found.setdefault(name, release is None or _dispatches(release, name))
     return {f"launches_{name}": launched for name, launched in found.items()}
+
+
+def launched_schedules(release: Release | None) -> frozenset[str] | None:
+    """Names of the schedules that a release has flags for; None: every one."""
+    return None if release is None else frozenset(name for name in SCHEDULES if variant_of(name, release) is not None)
 
 
 def _dispatches(release: Release, name: str) -> bool:

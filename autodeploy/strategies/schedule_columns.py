@@ -13,6 +13,9 @@ from cost_models.schedule import schedules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+LAUNCHED: Final = "launched_schedules"
+"""The fact that says which schedules a release launches."""
+
 _ATTRIBUTES: Final = {
     "paired": "pairs",
     "folded": "folded",
@@ -33,13 +36,18 @@ def _least_micro_batches(schedule: Any, pp: Any) -> Any:
     return found
 
 
-# Name of each column -> the axes that it follows from, and how.
+def _launched(schedule: Any, names: frozenset[str] | None) -> Any:
+    return np.array([names is None or each.name in names for each in schedules()])[schedule]
+
+
+# Name of each column -> the axes, or the fact, that it follows from, and how.
 _COLUMNS: Final[dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
     **{
         name: (("schedule",), lambda schedule, attribute=attribute: of_schedules(attribute, schedule))
         for name, attribute in _ATTRIBUTES.items()
     },
     "least_micro_batches": (("schedule", "pp"), _least_micro_batches),
+    "launched": (("schedule", LAUNCHED), _launched),
 }
 COLUMNS: Final = frozenset(_COLUMNS)
 

@@ -134,5 +134,6 @@ def test_dualpipev_is_searched_and_launched() -> None:
 def test_dualpipev_competes_where_it_is_not_switched_off() -> None:
     document = Strategy.model_validate(strategy("dualpipev"))
     assert why_not(spec_of("mindspeed-llm"), document).rule is None
-    refused = why_not(spec_of("megatron"), document)
-    assert refused.rule == "megatron_schedules"
+    assert why_not(spec_of("megatron"), document).rule is None, "MindSpeed beside Megatron-LM has it too"
+    refused = why_not(spec_of("mindformers"), document)
+    assert refused.rule == "schedule_is_launched"

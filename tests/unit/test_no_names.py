@@ -1,0 +1,124 @@
+"""Product code asks what a schedule, a framework or a chip can do, never what it is called.
+
+Names stand where they are data: in records, in what is read from files and in what is written to them. Anywhere else a
+comparison with a name, or a collection of names to compare with, would have to be found and changed with every new one.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from autodeploy.stack.frameworks import launchers
+from cost_models.schedule import SCHEDULES
+from hardware_profiles.loader import list_profiles
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("autodeploy", "api", "cost_models", "hardware_profiles")
+VOCABULARIES = {
+    "schedule": frozenset(SCHEDULES),
+    "framework": frozenset(launchers()),
+    "profile": frozenset(list_profiles()),
+}
+# Files and folders that may say a name, by vocabulary. A vocabulary that is not here is not held yet.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "schedule": (
+        "autodeploy/importers",
+        "autodeploy/exporters",
+        "autodeploy/stack",
+        "autodeploy/specs/record_words.py",  # words of measured runs
+        "cost_models/schedule/kinds.py",
+    ),
+}
+HELD = tuple(ALLOWED)
+# Where a feature has the same name as a schedule: what is compared is a feature.
+FEATURES_OF_THAT_NAME = {
+    ("autodeploy/ranking/uncertainty.py", "adaptive_pipe"),
+    ("autodeploy/strategies/feature_choice.py", "adaptive_pipe"),
+    ("autodeploy/strategies/feature_choice.py", "dualpipev"),
+}
+ASKING = {"index", "count", "startswith", "endswith", "removeprefix", "removesuffix", "find"}
+
+
+def said(tree: ast.AST, names: frozenset[str]) -> list[tuple[int, str]]:
+    """Lines that compare with a name of the vocabulary, and the name."""
+    found: list[tuple[int, str]] = []
+
+    def take(node: ast.AST) -> None:
+        for each in ast.walk(node):
+            if isinstance(each, ast.Constant) and each.value in names and isinstance(each.value, str):
+                found.append((each.lineno, each.value))
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            take(node)
+        elif isinstance(node, ast.match_case):
+            take(node.pattern)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ASKING:
+            for argument in node.args:
+                take(argument)
+        elif isinstance(node, ast.Set | ast.List | ast.Tuple) and node.elts:
+            # A collection of nothing but names is there to be compared with.
+            words = [each.value for each in node.elts if isinstance(each, ast.Constant)]
+            if len(words) == len(node.elts) and all(isinstance(word, str) and word in names for word in words):
+                take(node)
+    return sorted(set(found))
+
+
+def product_files() -> list[Path]:
+    return sorted(path for room in PRODUCT for path in (ROOT / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("vocabulary", HELD)
+def test_nothing_asks_for_a_name(vocabulary: str) -> None:
+    offending = []
+    for path in product_files():
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith(ALLOWED[vocabulary]):
+            continue
+        for line, word in said(ast.parse(path.read_text(encoding="utf-8")), VOCABULARIES[vocabulary]):
+            if (name, word) not in FEATURES_OF_THAT_NAME:
+                offending.append(f"{name}:{line}: {word}")
+    assert offending == []
+
+
+@pytest.mark.parametrize("vocabulary", HELD)
+def test_every_exception_is_needed(vocabulary: str) -> None:
+    for name in ALLOWED[vocabulary]:
+        assert (ROOT / name).exists(), name
+    for name, word in FEATURES_OF_THAT_NAME:
+        found = said(ast.parse((ROOT / name).read_text(encoding="utf-8")), VOCABULARIES[vocabulary])
+        assert word in {each for _, each in found} or word not in VOCABULARIES[vocabulary], (name, word)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x = schedule == "dualpipev"',
+        'if strategy.schedule not in {"1f1b", "interleaved"}: pass',
+        'twice = candidates.schedule == SCHEDULES.index("dualpipe")',
+        'PAIRED = frozenset({"adaptive_pipe", "dualpipev"})',
+        'copies = 2 if problem.schedule == "dualpipe" else 1',
+        'match kind:\n    case "1f1b" | "interleaved":\n        pass',
+        'both = kind in ("dualpipev", "dualpipe")',
+        'for name in ("adaptive_pipe", "dualpipev"): pass',
+    ],
+)
+def test_comparisons_are_found(text: str) -> None:
+    assert said(ast.parse(text), VOCABULARIES["schedule"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Under dualpipe each part is there twice."""',
+        'schedule: str = "1f1b"',
+        'hint = "1f1b or interleaved takes them"',
+        "folded = kinds.schedule(name).folded",
+        'paired_share(4, 2, 8, kind="adaptive_pipe")',
+    ],
+)
+def test_what_only_says_a_name_is_left_alone(text: str) -> None:
+    assert said(ast.parse(text), VOCABULARIES["schedule"]) == []
