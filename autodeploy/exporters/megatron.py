@@ -18,10 +18,11 @@ SHELL = "text/x-shellscript"
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The launch script, to be started on every node in the Megatron-LM directory."""
     launch = launch_of(plan_set, plan, "megatron")
-    tokenizer = (
-        ("--tokenizer-type", "HuggingFaceTokenizer"),
-        ("--tokenizer-model", ShellVariable("TOKENIZER_PATH")),
-    )
+    path = ShellVariable("TOKENIZER_PATH")
+    if launch.arguments.knows("--tokenizer-type", "HuggingFaceTokenizer"):
+        tokenizer = (("--tokenizer-type", "HuggingFaceTokenizer"), ("--tokenizer-model", path))
+    else:
+        tokenizer = (("--tokenizer-type", "PretrainedFromHF"), ("--tokenizer-name-or-path", path))
     add_run_arguments(launch, tokenizer)
     adapts = launch.arguments.release.has("mindspeed")
     text = script_text(plan_set, launch, directory="Megatron-LM", adapts=adapts)
