@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ GIVEN = "given"
 
 @dataclass(frozen=True, slots=True)
 class FlagRule:
-    """One condition over flags: what must hold where `when` does, and the sentence that says that it does not."""
+    """One condition over flags: what must hold where `when` does, and the sentence that says that it does not.
+
+    `component` states it; `without` is a component that replaces the code which does, where a release has it.
+    """
 
     name: str
     component: str
@@ -34,6 +38,7 @@ class FlagRule:
     text: str
     source: str
     when: str = "True"
+    without: str = ""
 
     def names(self) -> frozenset[str]:
         """What the rule reads."""
@@ -56,6 +61,7 @@ class FlagValue:
     word: bool = False
     count: bool = False
     least: bool = False
+    nested: str = ""
     expression: str = ""
 
 
@@ -140,6 +146,8 @@ class FlagValues(Mapping[str, Any]):
         text = given.text.strip("\"' ")
         if value.word:
             return text
+        if value.nested:
+            return _of_lists(name, text, value.nested)
         if value.count:
             return len(text.split(","))
         if value.least:
@@ -161,6 +169,17 @@ class FlagValues(Mapping[str, Any]):
         return value.default
 
 
+def _of_lists(name: str, text: str, wanted: str) -> int:
+    """Rows, columns (0 where they differ) or sum of `[[4, 4], [3, 5]]`."""
+    try:
+        rows = json.loads(text)
+        columns = {len(row) for row in rows}
+        total = sum(sum(row) for row in rows)
+    except (ValueError, TypeError):
+        raise NotKnown(name) from None
+    return {"rows": len(rows), "columns": columns.pop() if len(columns) == 1 else 0, "sum": total}[wanted]
+
+
 def broken_flag_rules(
     flags: Mapping[str, GivenFlag], ranks: int | None, components: frozenset[str]
 ) -> tuple[BrokenRule, ...]:
@@ -168,7 +187,7 @@ def broken_flag_rules(
     values = FlagValues(flags, ranks)
     found = []
     for rule in flag_rules():
-        if rule.component not in components:
+        if rule.component not in components or rule.without in components:
             continue
         try:
             broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
