@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+from autodeploy.exporters.default_arguments import add_numerics
 from autodeploy.exporters.feature_arguments import add_feature, add_features
 from autodeploy.exporters.layer_placement import placement
 from autodeploy.exporters.memory_arguments import add_recompute, add_swap
@@ -72,6 +73,7 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     add_recompute(arguments, strategy, placed, spec.model)
     add_swap(arguments, strategy, placed, spec.model)
     add_features(arguments, spec, strategy)
+    add_numerics(arguments, spec)
     variables = {"TP": strategy.tp, "PP": strategy.pp, "CP": strategy.cp}
     variables |= {"EP": flag_ep} if spec.model.is_moe else {}
     batch = spec.training.global_batch_size.value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
+from autodeploy.exporters.default_arguments import add_checkpoints
 from autodeploy.exporters.feature_arguments import features_without_flags
 from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
 from autodeploy.exporters.release_check import release_check, release_lines
@@ -62,6 +63,7 @@ def add_run_arguments(launch: Launch, tokenizer: tuple[tuple[str, str | ShellVar
     arguments.add("OUTPUT_ARGS", "--log-interval", 1)
     arguments.add("OUTPUT_ARGS", "--eval-interval", ShellVariable("SAVE_INTERVAL"))
     arguments.add("OUTPUT_ARGS", "--eval-iters", 0)
+    add_checkpoints(arguments, launch.spec)
 
 
 def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bool) -> str:

@@ -58,13 +58,10 @@ def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
     block = "GPT_ARGS"
     padded = math.ceil(model.vocab_size / launch.plan.strategy.tp) * launch.plan.strategy.tp
     arguments.add(block, "--padded-vocab-size", padded)
-    arguments.add(block, "--transformer-impl", "local")
     if spec := layer_spec(model):
         arguments.add(block, "--spec", *spec)
     if not model.learned_position_embeddings:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
         if "fused_operators" in launch.plan.strategy.features:
             arguments.add("OPERATOR_ARGS", "--use-fused-rotary-pos-emb")
-    arguments.add("OPERATOR_ARGS", "--no-masked-softmax-fusion")
-    arguments.add("OPERATOR_ARGS", "--attention-softmax-in-fp32")
     return launch

@@ -126,6 +126,7 @@ def cases(draw, target):
     dropped |= {"moe_alltoall_overlap"} if paired or target not in WITH_MINDSPEED else set()
     dropped |= {"rect_fa"} if target == "megatron" else set()  # MindSpeed-LLM's own
     dropped |= set() if is_moe else {"grouped_gemm", "fused_operators", "shared_expert_overlap", "moe_alltoall_overlap"}
+    dropped |= {"rect_fa"} if target == ON_ASCEND else set()  # its flag is MindSpeed-LLM's
     dropped |= set() if "kv_lora_rank" in model else {"rect_fa"}  # keys and values of other models have one width
     algorithm = draw(st.sampled_from(["ring", "ulysses", *(["hybrid"] if cp == 4 else [])])) if cp > 1 else None
     dispatchers = ["alltoall", "allgather"]

@@ -1,0 +1,50 @@
+"""Defaults that a plan rests on, written out: another release, or a fork, may have others.
+
+Megatron-LM core_v0.12.1 computes with Transformer Engine, saves `torch_dist` checkpoints and adds the gradients of bf16
+up in fp32. The scripts of MindSpeed-LLM and MindSpeed compute with the local layers; those of MindSpeed-LLM save
+`torch` checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autodeploy.exporters.arguments import LaunchArguments
+    from autodeploy.specs.spec import Spec
+
+OPERATORS, OUTPUT, OPTIMIZE = "OPERATOR_ARGS", "OUTPUT_ARGS", "OPTIMIZE_ARGS"
+# With these the gradients are kept in another number format.
+OWN_GRADIENTS = ("--o2-gradient", "--quant-grads", "--grad-reduce-in-bf16")
+
+
+def add_numerics(arguments: LaunchArguments, spec: Spec) -> None:
+    """Who computes a layer, and in which format gradients add up."""
+    local = arguments.release.has("mindspeed") and spec.training.precision != "fp8"
+    arguments.add("GPT_ARGS", "--transformer-impl", "local" if local else "transformer_engine")
+    if arguments.release.has("mindspeed"):
+        arguments.add(OPERATORS, "--no-masked-softmax-fusion")
+        arguments.add(OPERATORS, "--attention-softmax-in-fp32")
+    if spec.training.precision in {"bf16", "fp8"} and not any(map(arguments.has, OWN_GRADIENTS)):
+        arguments.add(OPTIMIZE, "--accumulate-allreduce-grads-in-fp32")
+
+
+def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:
+    """The format of checkpoints; only `torch_dist` is written beside training."""
+    beside = spec.run is not None and spec.run.checkpoint == "asynchronous"
+    if not arguments.knows("--ckpt-format"):
+        if beside:
+            arguments.add(OUTPUT, "--use-dist-ckpt")
+            arguments.add(OUTPUT, "--async-save")
+        return
+    if arguments.has("--use-megatron-fsdp"):
+        arguments.add(OUTPUT, "--ckpt-format", "fsdp_dtensor")  # Megatron-LM takes no other
+        if beside:
+            arguments.note("Megatron-LM saves FSDP's checkpoints before it goes on: not beside training")
+        return
+    legacy = arguments.release.has("mindspeed-llm") and not beside and not arguments.has("--use-custom-fsdp")
+    arguments.add(OUTPUT, "--ckpt-format", "torch" if legacy else "torch_dist")
+    if beside:
+        arguments.add(OUTPUT, "--async-save")
+        if not arguments.release.has("mindspeed"):
+            arguments.add(OUTPUT, "--use-persistent-ckpt-worker")  # without it the newer one saves in between
