@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from autodeploy.specs.check import BrokenRule
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES
 from autodeploy.strategies.rules import WORDS
+from autodeploy.strategies.schedule_columns import LAUNCHED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ def told(broken: Sequence[Rule], values: Mapping[str, Any]) -> tuple[BrokenRule,
 
 def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
     """The rule as the one candidate of `values` breaks it."""
-    read = {name: _plain(name, values[name]) for name in sorted(rule.names() - WORDS.keys())}
+    read = {name: _plain(name, values[name]) for name in sorted(rule.names() - {*WORDS, LAUNCHED})}
     numbers = {name: value for name, value in read.items() if value is not False}
     template = sentences().get(rule.name)
     if template is not None:
