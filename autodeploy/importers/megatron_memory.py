@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FIELD = "/strategy/recompute"
 SWAPS = {
     "--swap-attention": "attention",
-    "--mla-swap-core-attn-out": "attention",
+    "--mla-swap-core-attn-out": "core_attn_out",
     "--moe-unperm2-mem-optim-swap": "unpermute",
     "--swap-layer-input": "layer_input",
 }

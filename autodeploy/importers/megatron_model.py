@@ -27,6 +27,7 @@ LATENT = {
     "--qk-rope-head-dim": "qk_rope_head_dim",
     "--v-head-dim": "v_head_dim",
 }
+CAPACITY, PADDED = "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"
 LATENT_SWITCHES = ("--multi-latent-attention", "--multi-head-latent-attention")
 LATENT_DEFAULTS = {
     "kv_lora_rank": 512,
@@ -196,10 +197,11 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
     reached = _first(reader, ("--moe-router-group-topk", "--topk-group"), "/model/topk_group")
     if groups and reached:
         found |= {"n_group": groups, "topk_group": reached}
-    capacity = reader.decimal("--moe-expert-capacity-factor", "/model/capacity_factor")
-    if capacity is not None and capacity > 0:
-        found["capacity_factor"] = capacity
-        reader.has("--moe-pad-expert-input-to-capacity")
+    # Without padding the tokens above the capacity are dropped, and the others are no more: a feature of the strategy.
+    if reader.has(PADDED):
+        capacity = reader.decimal(CAPACITY, "/model/capacity_factor")
+        if capacity is not None and capacity > 0:
+            found["capacity_factor"] = capacity
     dense = _dense_layers(reader, layers)
     lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
     found |= {"first_k_dense_replace": lead, "mlp_only_layers": dense[lead:]}

@@ -9,6 +9,8 @@ from autodeploy.exporters.feature_arguments import flags_of_features
 from autodeploy.exporters.parallel_arguments import CP_ALGORITHMS, CP_COMM_TYPES
 from autodeploy.importers.megatron_layers import read_chunks, rows_of_stages
 from autodeploy.importers.megatron_memory import read_memory
+from autodeploy.importers.megatron_model import CAPACITY, PADDED
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
 MAX_DEGREE = 131_072
 # The flags of these features turn on other features, too; they are read where that is known.
-READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm", "fsdp"})
+READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm", "fsdp", "capacity_drop"})
 
 
 def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
@@ -109,7 +111,20 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
         features.add("fused_operators")
     if reader.switch("--moe-allgather-overlap-comm", "/strategy/features"):
         features.add("moe_alltoall_overlap")
-    return features
+    return features | _read_capacity(reader)
+
+
+def _read_capacity(reader: FlagReader) -> set[str]:
+    """Experts that drop what is above their capacity; padded to it they are the model's (`capacity_factor`)."""
+    if reader.has(PADDED):
+        return set()
+    factor = reader.decimal(CAPACITY, "/strategy/features")
+    if factor is None or factor <= 0:
+        return set()
+    priced = FEATURES["capacity_drop"].values["capacity_factor"]
+    if factor != priced:
+        reader.log.doubt("/strategy/features", "capacity_drop", f"a capacity of {factor:g} is predicted as {priced:g}")
+    return {"capacity_drop"}
 
 
 def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:

@@ -28,6 +28,10 @@ AREAS = (
 )
 
 
+# Keys of a variant that hold lists.
+VARIANT_LISTS = ("keys", "unless", "needs", "gives_way_to")
+
+
 class Stack(Protocol):
     """What launchability follows from: a release's components and what its parser registers."""
 
@@ -64,7 +68,8 @@ class Variant:
     by : the part of the launch that says it where it is not the feature's own flags: schedule, placement, dispatcher,
         sequence, memory, environment. flags : all of them have to be registered. keys : of a configuration file, by
         dotted path: the first is written, all are read. unless : components that the release must not have. needs :
-        features that this component asks for beside it. when : strategies that the component can launch it with.
+        features that this component asks for beside it. gives_way_to : features that this component refuses beside it.
+        when : strategies that the component can launch it with.
         reason : why there is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
     """
 
@@ -74,6 +79,7 @@ class Variant:
     keys: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    gives_way_to: tuple[str, ...] = ()
     when: str = ""
     reason: str = ""
     marked: bool = False
@@ -210,7 +216,7 @@ def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
 def _variant(row: dict[str, Any]) -> Variant:
     block = row.pop("block", "")
     flags = tuple(_flag(each, block) for each in row.pop("flags", ()))
-    lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("keys", "unless", "needs") if key in row}
+    lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in VARIANT_LISTS if key in row}
     return Variant(**row, **lists, flags=flags)
 
 

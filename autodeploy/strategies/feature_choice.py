@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.search import SearchSpec
-    from autodeploy.stack.features import Feature
+    from autodeploy.stack.features import Feature, Variant
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
 
@@ -115,7 +115,7 @@ class _Chooser:
                 refuse(name, reasons[name], f"switch {needed} on, or leave it at auto")
             on.discard(name)
         for second, feature in FEATURES.items():
-            for first in feature.gives_way_to:
+            for first in self._rivals(feature):
                 if first in on and second in on:
                     loser = first if asked.get(second) == "on" and asked.get(first) != "on" else second
                     on.discard(loser)
@@ -141,8 +141,15 @@ class _Chooser:
         return name if name in self.search.features else group
 
     def _needs(self, feature: Feature) -> tuple[str, ...]:
-        variant = None if self.release is None else feature.variant(self.release)
+        variant = self._variant(feature)
         return (*feature.needs, *(() if variant is None else variant.needs))
+
+    def _rivals(self, feature: Feature) -> tuple[str, ...]:
+        variant = self._variant(feature)
+        return (*feature.gives_way_to, *(() if variant is None else variant.gives_way_to))
+
+    def _variant(self, feature: Feature) -> Variant | None:
+        return None if self.release is None else feature.variant(self.release)
 
     def _is_launchable(self, feature: Feature) -> bool:
         return self.release is None or feature.variant(self.release) is not None

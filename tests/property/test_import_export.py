@@ -124,7 +124,7 @@ def cases(draw, target):
     features = draw(st.lists(st.sampled_from(MINDSPEED_FEATURES), unique=True))
     dropped = {"overlap_grad_reduce", "overlap_param_gather"} if paired or target == "mindformers" else set()
     dropped |= {"moe_alltoall_overlap"} if paired or target not in WITH_MINDSPEED else set()
-    dropped |= {"rect_fa"} if target == "megatron" else set()  # MindSpeed-LLM's own
+    dropped |= {"rect_fa"} if target in {"megatron", ON_ASCEND} else set()  # MindSpeed-LLM's own
     dropped |= set() if is_moe else {"grouped_gemm", "fused_operators", "shared_expert_overlap", "moe_alltoall_overlap"}
     dropped |= {"rect_fa"} if target == ON_ASCEND else set()  # its flag is MindSpeed-LLM's
     dropped |= set() if "kv_lora_rank" in model else {"rect_fa"}  # keys and values of other models have one width

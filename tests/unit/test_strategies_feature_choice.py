@@ -155,6 +155,16 @@ def test_dropped_tokens_are_lossy() -> None:
     assert "capacity_drop" in choose(target="any", numerics="lossy").on
 
 
+def test_dropped_tokens_and_the_fused_permutation_exclude_each_other_where_mindspeed_launches() -> None:
+    # MindSpeed features_manager/fusions/fused_moe_permute.py: --moe-permute-fusion takes padded experts only.
+    lossy = choose(target="mindspeed-llm", numerics="lossy")
+    assert lossy.on & {"capacity_drop", "fused_operators"} == {"fused_operators"}
+    assert lossy.off_reasons["capacity_drop"] == "excluded by fused_operators"
+    asked = choose(target="mindspeed-llm", numerics="lossy", features={"capacity_drop": "on"})
+    assert asked.on & {"capacity_drop", "fused_operators"} == {"capacity_drop"}
+    assert {"capacity_drop", "fused_operators"} <= choose(target="any", numerics="lossy").on
+
+
 def test_levelling_is_launched_where_a_release_registers_its_flags() -> None:
     # MindSpeed registers both; MindSpeed-LLM builds its own list of MindSpeed's features, without them.
     levelling = {"expert_migration", "mutual_routing"}
