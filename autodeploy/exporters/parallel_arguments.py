@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
-from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
+from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding, padded_layer
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.schedules import frameworks_with, schedule, variant_of
 
@@ -120,7 +120,7 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     if strategy.pp == 1:
         return layers
     if placed.folded:
-        return _pad(arguments, dualpipev_order(placed))
+        return _pad(arguments, spec, strategy, dualpipev_order(placed))
     in_last_stage = placed.mtp_stage == strategy.pp - 1
     if placed.is_even and in_last_stage:
         if len(placed.chunks) > 1:
@@ -128,23 +128,41 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     elif _takes_a_list(arguments, spec) and len(placed.chunks) == 1 and in_last_stage:
         arguments.add(BLOCK, "--num-layer-list", ",".join(str(count) for count in placed.chunks[0]))
     elif arguments.knows("--noop-layers") and in_last_stage and _has_to_be_padded(arguments, spec, strategy, placed):
+        total = _pad(arguments, spec, strategy, placed.in_order)
         if len(placed.chunks) > 1:
-            arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", max(placed.in_order))
-        return _pad(arguments, placed.in_order)
+            each = total // len(placed.in_order)
+            arguments.add(BLOCK, "--num-layers-per-virtual-pipeline-stage", each)
+        return total
     else:
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)
         arguments.add(BLOCK, "--pipeline-model-parallel-layout", layout)
     if _dense_fill_a_stage(arguments, spec, strategy):
-        arguments.note(
-            f"MindSpeed-LLM refuses first-k-dense-replace {spec.model.first_k_dense_replace} with "
-            f"{layers // strategy.pp} layers a stage; plan with target mindspeed-llm"
-        )
+        _note_dense(arguments, spec, layers // strategy.pp)
     return layers
 
 
-def _pad(arguments: LaunchArguments, chunks: Sequence[int]) -> int:
-    """Layers that do nothing make every chunk as long as the longest; returns the number of layers with them."""
-    total, noops = noop_padding(chunks)
+def _note_dense(arguments: LaunchArguments, spec: Spec, layers: int) -> None:
+    arguments.note(
+        f"MindSpeed-LLM refuses first-k-dense-replace {spec.model.first_k_dense_replace} with "
+        f"{layers} layers a stage; plan with target mindspeed-llm"
+    )
+
+
+def _pad(arguments: LaunchArguments, spec: Spec, strategy: Strategy, chunks: Sequence[int]) -> int:
+    """Layers that do nothing make every chunk as long as the longest; returns the number of layers with them.
+
+    Dense layers are counted with the padding between them, and have to be fewer than a stage's: more padding makes
+    stages longer, and costs nothing.
+    """
+    dense = spec.model.first_k_dense_replace if arguments.knows("--first-k-dense-replace") and spec.model.is_moe else 0
+    longest = max(chunks)
+    for least in range(longest, longest + dense + 1):
+        total, noops = noop_padding(chunks, least)
+        if padded_layer(dense, noops) < total // strategy.pp:
+            break
+    else:
+        total, noops = noop_padding(chunks)
+        _note_dense(arguments, spec, total // strategy.pp)
     if noops:
         arguments.add(BLOCK, "--noop-layers", ",".join(map(str, noops)))
     return total

@@ -91,6 +91,18 @@ def test_dense_layers_count_padding():
     assert document["strategy"]["layers_per_stage"] == rows
 
 
+def test_padding_makes_room_for_dense_layers():
+    # 1 + 2 layers on the first two chunks: with chunks of two the three dense ones would end where the stage does.
+    rows = [[1, 2], *[[2, 2]] * 13, [2, 1], [2, 1]]
+    given, found = flags_of(rows, "dualpipev")
+    assert given["--num-layers"] == "96"
+    assert given["--first-k-dense-replace"] == "5"
+    assert not any("first-k-dense-replace" in note for note in found.notes)
+    document = read(found.text)
+    assert document["model"]["first_k_dense_replace"] == 3
+    assert document["strategy"]["layers_per_stage"] == rows
+
+
 def test_an_empty_last_chunk_is_padding_under_paired_passes():
     # MindSpeed fb_overlap.py refuses a layout with a chunk without decoder layers, and takes no-op layers in the last.
     rows = [[6, 6], [6, 6], [6, 6], [6, 6], [6, 6], [1, 0]]
