@@ -126,3 +126,21 @@ def padded_layer(layers: int, noops: Sequence[int]) -> int:
     for noop in sorted(noops):
         total += noop < total
     return total
+
+
+def moves_dense_layers(placed: Placement, dense: int) -> bool:
+    """Whether MindSpeed-LLM makes other layers than the first `dense` dense when a layout string places them.
+
+    It numbers the layers of a chunk as if all chunks were alike: stage s of chunk v starts behind v (L // V) +
+    s (L // P // V) layers, whatever the layout says. Source: MindSpeed-LLM transformer_block.py,
+    _transformer_block_build_layers; MindSpeed transformer_block.py, _get_layer_offset.
+    """
+    virtual, stages, layers = len(placed.chunks), len(placed.chunks[0]), sum(placed.in_order)
+    before = 0
+    for v, row in enumerate(placed.chunks):
+        for s, held in enumerate(row):
+            reckoned = v * (layers // virtual) + s * (layers // stages // virtual)
+            if min(held, max(0, dense - reckoned)) != min(held, max(0, dense - before)):
+                return True
+            before += held
+    return False

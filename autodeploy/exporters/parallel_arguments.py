@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
-from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding, padded_layer
+from autodeploy.exporters.layer_placement import (
+    Placement,
+    dualpipev_order,
+    layout_string,
+    moves_dense_layers,
+    noop_padding,
+    padded_layer,
+)
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.schedules import frameworks_with, schedule, variant_of
 
@@ -136,6 +143,11 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     else:
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)
         arguments.add(BLOCK, "--pipeline-model-parallel-layout", layout)
+        if moves_dense_layers(placed, _counted_dense(arguments, spec)):
+            arguments.note(
+                "with this layout MindSpeed-LLM makes other layers dense than the model's first ones; "
+                "plan with target mindspeed-llm"
+            )
     if _dense_fill_a_stage(arguments, spec, strategy):
         _note_dense(arguments, spec, layers // strategy.pp)
     return layers
@@ -154,7 +166,7 @@ def _pad(arguments: LaunchArguments, spec: Spec, strategy: Strategy, chunks: Seq
     Dense layers are counted with the padding between them, and have to be fewer than a stage's: more padding makes
     stages longer, and costs nothing.
     """
-    dense = spec.model.first_k_dense_replace if arguments.knows("--first-k-dense-replace") and spec.model.is_moe else 0
+    dense = _counted_dense(arguments, spec)
     longest = max(chunks)
     for least in range(longest, longest + dense + 1):
         total, noops = noop_padding(chunks, least)
@@ -177,23 +189,28 @@ def _takes_a_list(arguments: LaunchArguments, spec: Spec) -> bool:
 
 
 def _has_to_be_padded(arguments: LaunchArguments, spec: Spec, strategy: Strategy, placed: Placement) -> bool:
-    """Whether MindSpeed refuses the layout string, and takes the same placement as padding.
+    """Whether MindSpeed refuses the layout string or misreads it, and takes the same placement as padding.
 
     --moe-fb-overlap refuses a layout with an empty chunk, and padding anywhere but in the last chunk (MindSpeed
     fb_overlap.py). --first-k-dense-replace is below the layers of a stage, padding counted (transformer_block.py).
     """
     *others, last = placed.in_order
+    misread = _dense_fill_a_stage(arguments, spec, strategy)
+    misread = misread or moves_dense_layers(placed, _counted_dense(arguments, spec))
     if schedule(strategy.schedule).pairs:
-        full = _dense_fill_a_stage(arguments, spec, strategy)
-        return len(set(others)) == 1 and last < others[0] and (last == 0 or full)
-    return _dense_fill_a_stage(arguments, spec, strategy)
+        return len(set(others)) == 1 and last < others[0] and (last == 0 or misread)
+    return misread
+
+
+def _counted_dense(arguments: LaunchArguments, spec: Spec) -> int:
+    """Dense layers before the experts that MindSpeed-LLM counts as it builds; other frameworks are given a pattern."""
+    counted = arguments.knows("--first-k-dense-replace") and spec.model.is_moe
+    return spec.model.first_k_dense_replace if counted else 0
 
 
 def _dense_fill_a_stage(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> bool:
     """Whether MindSpeed-LLM would count more dense layers than an even stage has."""
-    counted = arguments.knows("--first-k-dense-replace") and spec.model.is_moe
-    dense = spec.model.first_k_dense_replace if counted else 0
-    return 0 < spec.model.num_hidden_layers // strategy.pp <= dense
+    return 0 < spec.model.num_hidden_layers // strategy.pp <= _counted_dense(arguments, spec)
 
 
 def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:

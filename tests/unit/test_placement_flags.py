@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.exporters import export
-from autodeploy.exporters.layer_placement import Placement, padded_layer
+from autodeploy.exporters.layer_placement import Placement, moves_dense_layers, padded_layer
 from autodeploy.exporters.memory_arguments import treats_as_planned
 from autodeploy.importers.megatron_script import import_launch_script
 from autodeploy.specs.presets import load_preset
@@ -182,3 +182,28 @@ def test_layers_recomputed_whole_need_no_other_choice():
     assert treats_as_planned("norm", [3, 3], [7, 5], [4, 2])
     assert treats_as_planned("norm", [5, 3], [7, 5], [2, 2])
     assert not treats_as_planned("norm", [5, 1], [7, 5], [2, 2])
+
+
+@pytest.mark.parametrize(
+    ("chunks", "dense", "moved"),
+    [
+        (((5, 4, 4, 3), (4, 4, 4, 4), (4, 4, 4, 4), (4, 4, 4, 1)), 3, False),
+        (((1,) * 4,) * 6 + ((1, 1, 1, 0),), 1, True),  # built: the first chunk of every stage is dense
+        (((3, *(2,) * 7), (2,) * 8, (2,) * 8, (2, 2, 2, 2, 1, 1, 1, 1)), 3, True),  # built: six layers are dense
+        (((2, 7, 7, 5),), 3, True),
+        (((4, 7, 7, 3),), 3, False),
+        (((2, 2), (2, 2)), 3, False),
+        (((2, 7, 7, 5),), 0, False),
+    ],
+)
+def test_layouts_that_would_make_other_layers_dense(chunks, dense, moved):
+    assert moves_dense_layers(Placement(chunks, len(chunks[0]) - 1), dense) == moved
+
+
+def test_a_layout_that_would_make_other_layers_dense_is_padded():
+    given, _ = flags_of([[1, 2, 2, 2], *[[2, 2, 2, 2]] * 6, [2, 2, 2, 0]], "interleaved", vpp=4)
+    assert "--pipeline-model-parallel-layout" not in given
+    assert given["--noop-layers"] == "1,62,63"
+    assert given["--first-k-dense-replace"] == "4"
+    _, found = flags_of([[1, 2, 2, 2], *[[2, 2, 2, 2]] * 6, [2, 2, 2, 0]], "adaptive_pipe", vpp=4)
+    assert any("other layers dense" in note for note in found.notes)

@@ -228,6 +228,7 @@ def test_optimizer_formats_exclude_what_they_do_away_with() -> None:
         ("mindspeed-llm", "dualpipev_not_with_cp", {"schedule": "dualpipev", "vpp": 2, "cp": 2, "dp": 12}),
         ("mindspeed-llm", "fb_overlap_fills_chunks", {"schedule": "adaptive_pipe", "vpp": 31, "pp": 2}),
         ("mindspeed-llm", "dense_layers_leave_experts", {"schedule": "adaptive_pipe", "vpp": 2, "pp": 16}),
+        ("mindspeed-llm", "dense_layers_stay_first", {"schedule": "adaptive_pipe", "vpp": 4, "pp": 8}),
         ("mindspeed-llm", "dualpipev_two_rounds", {"schedule": "dualpipev", "vpp": 2}),
         ("mindspeed-llm", "adaptive_pipe_groups_micro_batches", {"schedule": "adaptive_pipe", "vpp": 2}),
         (
