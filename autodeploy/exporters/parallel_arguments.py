@@ -228,6 +228,7 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
         arguments.note("--moe-hierarchical-alltoallv exists in MindSpeed 2.0.0_core_r0.8.0 only, not in later releases")
     elif dispatcher == "hierarchical":
         arguments.add(block, "--moe-hierarchical-alltoallv")
+        arguments.add(block, "--moe-alltoall-overlap-comm")
     seq = dispatcher in {"alltoall_seq", "hierarchical"} or extends_ep(strategy)
     # Where there is no sequence dispatcher by name, MindSpeed makes alltoall one.
     name = "alltoall_seq" if arguments.knows("--moe-token-dispatcher-type", "alltoall_seq") else "alltoall"

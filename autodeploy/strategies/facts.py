@@ -84,8 +84,8 @@ def facts_of(
 
 
 def launched_facts(release: Release | None) -> dict[str, bool]:
-    """Which choices of a strategy's axes a release has flags for: those with a feature record, and dispatchers."""
-    found = {name: release is None or each.variant(release) is not None for name, each in FEATURES.items() if each.axis}
+    """What a release has flags for: features, and dispatchers."""
+    found = {name: release is None or each.variant(release) is not None for name, each in FEATURES.items()}
     for name in DISPATCHERS:
         found.setdefault(name, release is None or _dispatches(release, name))
     return {f"launches_{name}": launched for name, launched in found.items()}
