@@ -15,7 +15,7 @@ from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.strategy_layout import candidate_of, facts_of_placement, layout_of
+from autodeploy.evaluation.strategy_layout import candidate_of, facts_of_placement, layout_of, refuse_fractions
 from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.batch_tolerance import best_batch
@@ -456,6 +456,7 @@ def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Pred
 def _estimated(strategy: Strategy, context: Context) -> tuple[Estimate, Context, Candidates, StepClasses, Layout]:
     """The estimate of a strategy, and what it was made from: the context has the features that the strategy uses."""
     candidate = _candidate_for(context, strategy)
+    refuse_fractions(candidate, moe=context.model.is_moe)
     context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))

@@ -77,6 +77,24 @@ def candidate_of(
     )
 
 
+def refuse_fractions(candidate: Candidates, *, moe: bool) -> None:
+    """Refuses a strategy whose experts would have a fraction of a replica.
+
+    Raises
+    ------
+    SpecError
+        where etp x ep does not divide the ranks of a stage.
+    """
+    c = candidate
+    ranks, experts = int(c.tp[0] * c.cp[0] * c.dp[0]), int(c.etp[0] * c.ep[0])
+    if moe and ranks % experts:
+        raise SpecError(
+            f"etp x ep = {experts} does not divide the {ranks} ranks of a stage",
+            path="/strategy/ep",
+            hint="ep and etp of which a whole number is tp x cp x dp",
+        )
+
+
 def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
     """What rules may read of the layers that a strategy places; nothing where it leaves them to the search."""
     given, kind = strategy.layers_per_stage, strategy.schedule

@@ -209,3 +209,18 @@ def test_why_not_names_the_rule_the_memory_or_the_time() -> None:
     assert slower.against_best_pct is not None
     assert slower.against_best_pct == pytest.approx(100 * (slower.step_time_s / plans()[0].step_time_s - 1))
     assert slower.against_best_pct > 0.0
+
+
+def test_an_estimate_refuses_a_fraction_of_an_expert_replica() -> None:
+    spec = read_spec_document(
+        {
+            "model": "qwen3-30b-a3b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 24},
+            "training": {"seq_length": 4096, "global_batch_size": 48},
+            "strategy": {"tp": 2, "pp": 1, "ep": 16, "etp": 1, "micro_batch_size": 1},
+        }
+    )
+    with pytest.raises(SpecError, match="etp x ep = 16 does not divide the 24 ranks of a stage"):
+        estimate(spec)
+    told = why_not(spec, spec.strategy)
+    assert "expert_world_divides" in told.broken_rules
