@@ -20,9 +20,10 @@ PRODUCT = ("autodeploy", "api", "cost_models", "hardware_profiles")
 VOCABULARIES = {
     "schedule": frozenset(SCHEDULES),
     "framework": frozenset(launchers()),
-    "profile": frozenset(list_profiles()),
+    # With what their names begin with, as far as "-".
+    "profile": frozenset({*list_profiles(), *(name.partition("-")[0] for name in list_profiles())}),
 }
-# Files and folders that may say a name, by vocabulary. A vocabulary that is not here is not held yet.
+# Files and folders that may say a name, by vocabulary.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "schedule": (
         "autodeploy/importers",
@@ -30,6 +31,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "autodeploy/stack",
         "autodeploy/specs/record_words.py",  # words of measured runs
         "cost_models/schedule/kinds.py",
+    ),
+    "framework": (
+        "autodeploy/importers",
+        "autodeploy/exporters",
+        "autodeploy/stack",
+        "api/routes/plans.py",  # an example in its schema
+    ),
+    "profile": (
+        "autodeploy/specs/cluster.py",  # an example in its schema
+        "autodeploy/specs/record_hardware.py",  # words of measured runs
     ),
 }
 HELD = tuple(ALLOWED)
@@ -98,6 +109,19 @@ def test_every_exception_is_there(vocabulary: str) -> None:
 )
 def test_comparisons_are_found(text: str) -> None:
     assert said(ast.parse(text), VOCABULARIES["schedule"])
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "text"),
+    [
+        ("framework", 'lacks = context.target == "mindspeed-llm"'),
+        ("framework", 'FLAGGED = frozenset({"mindspeed-llm", "megatron"})'),
+        ("profile", 'ascend = not profile.name.startswith("nvidia")'),
+        ("profile", 'if name == "mc2" and profile_name == "cloudmatrix-384": pass'),
+    ],
+)
+def test_names_of_frameworks_and_chips_are_found(vocabulary: str, text: str) -> None:
+    assert said(ast.parse(text), VOCABULARIES[vocabulary])
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,13 @@ from autodeploy.exporters.registry import export, formats_of
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, plan
 from autodeploy.stack import features, frameworks, releases
-from autodeploy.stack.features import FEATURES
+from autodeploy.stack.features import FEATURES, LaunchFlag, Variant
 from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
 from autodeploy.stack.frameworks import Framework
 from autodeploy.stack.releases import Component, Release
+from autodeploy.stack.schedules import launched
+from cost_models import schedule
+from cost_models.schedule import Schedule
 from hardware_profiles import list_profiles, load_profile, registered
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ def acme_script(plan_set: PlanSet, chosen: Plan) -> Artefact:
 def acme_release() -> Release:
     """The trainer is a fork of Megatron-LM: it has its parser, less one overlap and with its own."""
     known = {name: flag for name, flag in flag_table("megatron-main").items() if name != "--moe-shared-expert-overlap"}
-    own = [("--acme-overlap", "flag"), ("--acme-lanes", "int")]
+    own = [("--acme-overlap", "flag"), ("--acme-lanes", "int"), ("--acme-schedule", "str")]
     table = known | {name: RegisteredFlag(name, kind, (), "", "acme-trainer", "trainer.py:1") for name, kind in own}
     parts = ("acme-trainer", "megatron")
     components = {name: Component(name, f"acme/{name}", "0" * 40, "main") for name in parts}
@@ -119,6 +122,19 @@ def test_what_is_registered_is_planned_with_and_launched() -> None:
     script = export(found, best, "acme-trainer")
     assert f"--acme-overlap --acme-lanes {min(4, 32 // best.strategy.ep)}" in script.text
     assert not any("acme" in note for note in script.notes)
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_schedule_of_its_own_is_launched_too() -> None:
+    deeper = Schedule("acme_pipe", title="Acme Pipe", least_chunks=2, extra_warm_up=2, pairs=True)
+    flag = LaunchFlag("--acme-schedule", "SCHEDULE_ARGS", ("deeper",))
+    with schedule.registered(deeper), launched("acme_pipe", Variant("acme-trainer", by="schedule", flags=(flag,))):
+        found = plan(spec_of(fix={"schedule": "acme_pipe", "ep": 16, "pp": 2}))
+        assert found.plans, found.infeasible
+        assert found.plans[0].strategy.schedule == "acme_pipe"
+        assert "--acme-schedule deeper" in export(found, found.plans[0], "acme-trainer").text
+        elsewhere = plan(spec_of(profile="nvidia-h100", target="megatron", fix={"schedule": "acme_pipe"}))
+        assert not elsewhere.plans
 
 
 @pytest.mark.usefixtures("acme")
