@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
+from autodeploy.importers.megatron_layers import expanded_layout, layers_of_entries
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.expression import evaluate, names
 
@@ -53,15 +54,20 @@ class FlagRule:
 class FlagValue:
     """How a name of the rules is read from flags: the first of them that is given, or an expression.
 
-    count, least : of comma-separated entries how many there are, or the smallest.
+    Parameters
+    ----------
+    count, first : of comma-separated numbers how many there are, or the one that a set of them begins with.
+    nested : rows, columns or sum of a list of lists.
+    layout : entries, least (layers of an entry) or layers of a pipeline's layout.
     """
 
     flags: tuple[str, ...] = ()
     default: Any = None
     word: bool = False
     count: bool = False
-    least: bool = False
+    first: bool = False
     nested: str = ""
+    layout: str = ""
     expression: str = ""
 
 
@@ -148,10 +154,12 @@ class FlagValues(Mapping[str, Any]):
             return text
         if value.nested:
             return _of_lists(name, text, value.nested)
+        if value.layout:
+            return _of_layout(name, text, value.layout)
         if value.count:
             return len(text.split(","))
-        if value.least:
-            text = min(text.split(","), key=_as_number)
+        if value.first:
+            text = _first_of_set(text)
         try:
             return int(text)
         except ValueError:
@@ -180,6 +188,23 @@ def _of_lists(name: str, text: str, wanted: str) -> int:
     return {"rows": len(rows), "columns": columns.pop() if len(columns) == 1 else 0, "sum": total}[wanted]
 
 
+def _of_layout(name: str, text: str, wanted: str) -> int:
+    """Entries of a layout, the fewest layers of one, or all layers."""
+    plain = expanded_layout(text)
+    if plain is None:
+        raise NotKnown(name)
+    layers = layers_of_entries(plain)
+    return {"entries": len(layers), "least": min(layers), "layers": sum(layers)}[wanted]
+
+
+def _first_of_set(text: str) -> str:
+    """The number that the validator looks at: the first that its set of them yields, whatever it is."""
+    found = set()
+    for number in text.split(","):
+        found.add(int(number) if number.strip().isdigit() else 0)
+    return str(next(iter(found)))
+
+
 def broken_flag_rules(
     flags: Mapping[str, GivenFlag], ranks: int | None, components: frozenset[str]
 ) -> tuple[BrokenRule, ...]:
@@ -202,13 +227,6 @@ def broken_flag_rules(
                 told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
             found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))
     return tuple(found)
-
-
-def _as_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise NotKnown(text) from None
 
 
 def _flag(name: str) -> str:

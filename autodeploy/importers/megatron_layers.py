@@ -62,18 +62,31 @@ def rows_of_stages(chunks: Chunks, pp: int, *, v_shape: bool) -> list[list[int]]
 def layout_chunks(reader: FlagReader, text: str) -> Chunks:
     """Layers of each entry of a layout such as `Et*3|(tt|)*29,m|L`."""
     flag = "--pipeline-model-parallel-layout"
+    plain = expanded_layout(text)
+    if plain is None:
+        reader.fail(flag, f"the layout has more than {_MAX_LAYOUT:,} entries")
+    unknown = set(plain) - _SYMBOLS
+    if unknown:
+        reader.fail(flag, f"{min(unknown)!r} is not one of E, t, m, L and |")
+    return layers_of_entries(plain)
+
+
+def layers_of_entries(plain: str) -> Chunks:
+    """Layers of each entry of a layout that is written out."""
+    return [entry.count("t") for entry in plain.split("|")]
+
+
+def expanded_layout(text: str) -> str | None:
+    """A layout with its repetitions written out; None where that is longer than any pipeline."""
     plain = text.strip("\"'").replace(",", "")
     for _ in range(8):
         expanded = _GROUP.sub(_repeat, plain)
         if len(expanded) > _MAX_LAYOUT:
-            reader.fail(flag, f"the layout has more than {_MAX_LAYOUT:,} entries")
+            return None
         if expanded == plain:
             break
         plain = expanded
-    unknown = set(plain) - _SYMBOLS
-    if unknown:
-        reader.fail(flag, f"{min(unknown)!r} is not one of E, t, m, L and |")
-    return [entry.count("t") for entry in plain.split("|")]
+    return plain
 
 
 def _repeat(match: re.Match[str]) -> str:

@@ -55,5 +55,7 @@ def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
 
 def _plain(name: str, value: Any) -> bool | int | float | str:
     """The value of one candidate as a document holds it; choices by name."""
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value))
     number = np.asarray(value).reshape(-1)[0].item()
     return str(CHOICES[name][number]) if name in CHOICES else number
