@@ -93,6 +93,8 @@ def check(
     else:
         held = {"limits": limits.model_dump(), "baseline": _sent(baseline)}
         report = asked.on_server(server, lambda client, request: client.check(request), **held)
+    if output_format in {CheckFormat.JSON, CheckFormat.JUNIT}:
+        _tell_doubts(report, lang)
     name = file.name
     write_report(_shown(report, output_format, lang, name), output)
     if markdown is not None:
@@ -101,6 +103,15 @@ def check(
         write_report(_shown(report, CheckFormat.JUNIT, lang, name), junit)
     if not report.passed:
         raise typer.Exit(GATE_FAILED)
+
+
+def _tell_doubts(report: CheckReport, lang: Tongue) -> None:
+    """What no prediction knows, on stderr: a form for machines is read by none who would see it there."""
+    from autodeploy.cli.output import tell
+    from autodeploy.reports.translation import translated
+
+    for text in report.unmodelled:
+        tell("unmodelled", text=translated(text, language(lang)))
 
 
 def share(text: str, option: str, *, most: float) -> float:

@@ -73,7 +73,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "重计算、换出、优化器与微批的任何选择都不能使此布局放下",
     ),
     "take_best": ("take the best plan's layout instead", "请改用最优方案的布局"),
-    "broken_rule": ("the framework refuses it: {text} ({rule})", "框架会拒绝启动：{text}（{rule}）"),
+    "broken_rule": ("broken rule: {text} ({rule})", "违反规则：{text}（{rule}）"),
     "allowed_rule": ("allowed: {text} ({rule})", "已放行：{text}（{rule}）"),
     "baseline_name": ("baseline", "基线"),
     "changed": ("what changed against {name}", "与 {name} 相比的改动"),

@@ -253,6 +253,12 @@ def test_the_command_fails_with_the_rule_and_compares_with_the_script_before(com
     assert "layers_divide_by_chunks" in err
     code, _, err = command("check", broken, "--cluster", PROFILE, "--allow-rule", "layers_divide_by_chunks")
     assert code == 2, "the file can't be read as a spec"
+    doubtful = tmp_path / "doubtful.sh"
+    doubtful.write_text(changed("--rampup-batch-size 16 16 1000 --use-fused-swiglux"))
+    code, out, err = command("check", doubtful, "--cluster", PROFILE, "-f", "json")
+    assert code == 1
+    assert "the batch grows" in json.loads(out)["unmodelled"][0]
+    assert "--rampup-batch-size" in err
     junit = tmp_path / "check.xml"
     code, out, _ = command("check", broken, "--cluster", PROFILE, "--junit", junit)
     assert code == 1
