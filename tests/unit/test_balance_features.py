@@ -150,7 +150,7 @@ def test_layers_are_even_where_virtual_pipeline_balance_is_off(target: str) -> N
 
 
 def test_migration_is_in_a_mindspeed_plan_only_under_its_overlapped_layer() -> None:
-    search = {"target": "mindspeed-llm", "top_k": 1, "effort": "fast"}
+    search = {"target": "megatron", "top_k": 1, "effort": "fast"}
     document = {
         "model": "qwen3-30b-a3b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 64},
