@@ -60,7 +60,9 @@ def launch_of(
         )
     features = None
     if imported.kind in LAUNCH_FILES:
-        features = frozenset(spec.strategy.features) | unnamed_features(spec.cluster.profile)
+        # A file of ours names all that its plan counts on.
+        unnamed = frozenset[str]() if imported.plan_id else unnamed_features(spec.cluster.profile)
+        features = frozenset(spec.strategy.features) | unnamed
     unknown = tuple(f"{flag.name} (line {flag.line})" if flag.line else flag.name for flag in imported.kept)
     flags = imported.flags if imported.kind == "launch-script" else None
     return Launch(

@@ -24,11 +24,15 @@ Value = str | int | float | ShellVariable
 
 @dataclass(slots=True)
 class LaunchArguments:
-    """Arguments of one launch of a release, in named blocks, and notes on what no flag can say."""
+    """Arguments of one launch of a release, in named blocks, and notes on what no flag can say.
+
+    unsaid : fields of the model that matter to time or memory and that the release has no flag for.
+    """
 
     release: Release
     blocks: dict[str, list[tuple[str, tuple[Value, ...]]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unsaid: list[str] = field(default_factory=list)
 
     @property
     def target(self) -> str:

@@ -84,6 +84,7 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     if spec.model.norm_layout == "sandwich" and arguments.knows("--post-norm"):
         arguments.add("GPT_ARGS", "--post-norm")
     elif spec.model.norm_layout == "sandwich":
+        arguments.unsaid.append("norm_layout")
         arguments.note(
             "the model has four norms a layer (sandwich): the layer specification of your code has to say so"
         )

@@ -102,7 +102,7 @@ def flags_text(plan_set: PlanSet, launch: Launch) -> str:
 
 
 def mark(launch: Launch) -> list[str]:
-    """The comment that names what no flag can to whoever reads the file back: cluster and features without a flag.
+    """The comment that names what no flag can to whoever reads the file back: cluster, model, features without a flag.
 
     A profile that is a path is no name: it is left out.
     """
@@ -111,6 +111,7 @@ def mark(launch: Launch) -> list[str]:
     if all(_MARKABLE.fullmatch(name) for name in (cluster.profile, cluster.device or "-")):
         values = {"cluster": cluster.profile, "device": cluster.device, "num_npus": str(launch.plan.num_npus_used)}
     values["release"] = launch.arguments.release.name
+    values |= {name: getattr(launch.spec.model, name) for name in launch.arguments.unsaid}
     values["features"] = "+".join(features_without_flags(launch.plan.strategy, launch.arguments.release))
     given = [f"{name}={value}" for name, value in values.items() if value]
     return ["# autodeploy: " + " ".join(given)] if given else []

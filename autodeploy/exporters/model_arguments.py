@@ -60,6 +60,7 @@ def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
         if arguments.knows("--geglu"):
             arguments.add("GPT_ARGS", "--geglu")
         else:
+            arguments.unsaid.append("hidden_act")
             arguments.note("Megatron-LM has no flag for GEGLU: set the activation in the model's code")
 
 

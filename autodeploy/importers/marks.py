@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from autodeploy.specs.model import HiddenAct, NormLayout
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
 
@@ -15,13 +16,22 @@ if TYPE_CHECKING:
 _MARK = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)
 _PLAN = re.compile(r"^#.*\bplan (p_[a-z2-7]{8})\b", re.MULTILINE)
 _USES = frozenset({"exactly", "at_most"})
+# What of a model some releases have no flag for: field -> the values that a mark may say.
+_MODEL: dict[str, frozenset[str]] = {
+    "norm_layout": frozenset(get_args(NormLayout)),
+    "hidden_act": frozenset(get_args(HiddenAct)),
+}
 
 
 def take_marks(text: str, spec: dict[str, Any], strategy: dict[str, Any], log: DiagnosticsLog) -> None:
-    """Puts the marked features into the strategy and the marked cluster into the spec, and notes both."""
+    """Puts the marked features into the strategy, and the marked cluster and model into the spec; notes each."""
     if features := _marked_features(text):
         log.take("# autodeploy:", "/strategy/features", " ".join(features), "they have no flag")
         strategy["features"] = sorted({*strategy["features"], *features})
+    for name, value in _marks(text).items():
+        if value in _MODEL.get(name, ()):
+            log.take("# autodeploy:", f"/model/{name}", value)
+            spec["model"][name] = value
     cluster = marked_cluster(text)
     if cluster is not None:
         log.take("# autodeploy:", "/cluster", cluster["profile"])
