@@ -44,6 +44,7 @@ def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     """
     search = SearchSpec(
         target=spec.search.target,
+        target_release=spec.search.target_release,
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
         features=FEATURES,
     )
