@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 BLOCK = "MODEL_PARALLEL_ARGS"
+CHUNK_BY_CHUNK = frozenset({"norm", "activation"})  # recomputed where MindSpeed looks up the layers of a chunk
 CP_ALGORITHMS = {"ring": "megatron_cp_algo", "ulysses": "ulysses_cp_algo", "hybrid": "hybrid_cp_algo"}
 CP_COMM_TYPES = {"ring": "p2p", "ulysses": "a2a", "hybrid": "a2a+p2p"}
 
@@ -148,6 +149,11 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
                 "with this layout MindSpeed-LLM makes other layers dense than the model's first ones; "
                 "plan with target mindspeed-llm"
             )
+        if _divides_by_a_chunk(arguments, strategy, placed):
+            arguments.note(
+                "MindSpeed can't recompute norms and activations where a layout places virtual stages: "
+                "the first step would fail; plan again for this release"
+            )
     if _dense_fill_a_stage(arguments, spec, strategy):
         _note_dense(arguments, spec, layers // strategy.pp)
     return layers
@@ -197,9 +203,21 @@ def _has_to_be_padded(arguments: LaunchArguments, spec: Spec, strategy: Strategy
     *others, last = placed.in_order
     misread = _dense_fill_a_stage(arguments, spec, strategy)
     misread = misread or moves_dense_layers(placed, _counted_dense(arguments, spec))
+    misread = misread or _divides_by_a_chunk(arguments, strategy, placed)
     if schedule(strategy.schedule).pairs:
         return len(set(others)) == 1 and last < others[0] and (last == 0 or misread)
     return misread
+
+
+def _divides_by_a_chunk(arguments: LaunchArguments, strategy: Strategy, placed: Placement) -> bool:
+    """Whether a step needs --num-layers-per-virtual-pipeline-stage, which a layout string leaves empty.
+
+    MindSpeed asks layer by layer whether norms and activations are recomputed, and divides by it (model/transformer.py
+    and recompute_common.py, should_recompute).
+    """
+    recompute = strategy.recompute
+    used = {name.partition("@")[0] for stage in recompute.per_stage or () for name in stage} | {*recompute.modules}
+    return len(placed.chunks) > 1 and not used.isdisjoint(CHUNK_BY_CHUNK) and arguments.knows("--recompute-norm")
 
 
 def _counted_dense(arguments: LaunchArguments, spec: Spec) -> int:

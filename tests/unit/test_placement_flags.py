@@ -106,7 +106,7 @@ def test_padding_makes_room_for_dense_layers():
 def test_an_empty_last_chunk_is_padding_under_paired_passes():
     # MindSpeed fb_overlap.py refuses a layout with a chunk without decoder layers, and takes no-op layers in the last.
     rows = [[6, 6], [6, 6], [6, 6], [6, 6], [6, 6], [1, 0]]
-    assert "--pipeline-model-parallel-layout" in flags_of(rows, "interleaved", 2)[0]
+    assert "--pipeline-model-parallel-layout" in flags_of(rows, "interleaved", 2, recompute=Recompute())[0]
     spec = {**V3, "model": {**V3["model"], "num_hidden_layers": 60}}
     placed = {"pp": 4, "vpp": 4, "schedule": "adaptive_pipe", "layers_per_stage": [[4, 4, 4, 4]] * 3 + [[4, 4, 4, 0]]}
     plan = factories.plan(
@@ -207,3 +207,18 @@ def test_a_layout_that_would_make_other_layers_dense_is_padded():
     assert given["--first-k-dense-replace"] == "4"
     _, found = flags_of([[1, 2, 2, 2], *[[2, 2, 2, 2]] * 6, [2, 2, 2, 0]], "adaptive_pipe", vpp=4)
     assert any("other layers dense" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("module", ["norm", "activation"])
+def test_what_is_asked_layer_by_layer_needs_the_layers_of_a_chunk(module):
+    rows = [[6, 5, 5, 5], [5, 5, 5, 5], [5, 5, 5, 5]]
+    recompute = Recompute(granularity="selective", modules=(module,))
+    plain, _ = flags_of(rows, "interleaved", vpp=4, recompute=Recompute())
+    assert "--num-layers-per-virtual-pipeline-stage" not in plain
+    asked, _ = flags_of(rows, "interleaved", vpp=4, recompute=recompute)
+    assert "--pipeline-model-parallel-layout" not in asked
+    assert asked["--num-layers-per-virtual-pipeline-stage"] == "6"
+    _, paired = flags_of(rows, "adaptive_pipe", vpp=4, recompute=recompute)
+    assert any("layout places virtual stages" in note for note in paired.notes)
+    padded, _ = flags_of([[4, 4]] * 7 + [[4, 1]], "adaptive_pipe", vpp=2, recompute=recompute)
+    assert (padded["--noop-layers"], padded["--num-layers-per-virtual-pipeline-stage"]) == ("61,62,63", "4")
