@@ -173,4 +173,6 @@ def _launcher(flags: Mapping[str, GivenFlag]) -> dict[str, int]:
         text = flags[name].text if name in flags else ""
         if text.isdigit() and 0 < int(text[:9]) < 10_000_000:
             found[key] = int(text[:9])
+    if "--nnodes" in flags and "nodes" not in found:
+        found.pop("ranks_per_node", None)  # nodes that nobody told are not one node
     return found

@@ -264,3 +264,15 @@ def test_the_command_fails_with_the_rule_and_compares_with_the_script_before(com
     assert code == 1
     assert out.startswith("FAIL")
     assert "layers_divide_by_chunks" in junit.read_text()
+
+
+def test_nodes_that_the_environment_tells_are_not_one_node() -> None:
+    text = SOUND.read_text().replace("NNODES=16\n", "")
+    with pytest.raises(SpecError, match="how many cards"):
+        launch_of(import_document(text, "a.sh"), PROFILE)
+    launch = launch_of(import_document(text, "a.sh"), PROFILE, num_npus=128)
+    assert check(launch, planner=QUICK).gates[0].passed
+    few = launch_of(import_document(text, "a.sh"), PROFILE, num_npus=120)
+    assert {"world": 120, "etp": 1, "ep": 8, "pp": 4} in [
+        rule.values for rule in check(few, planner=QUICK).broken_rules
+    ]
