@@ -236,6 +236,33 @@ def settings_page() -> str:
     )
 
 
+def releases_page() -> str:
+    from autodeploy.stack.releases import releases
+
+    head = """# Releases
+
+Commits of a framework's repositories that run together. `search.target_release` names one; a spec that names none
+means the default of its target on its chips. A table of its name in `autodeploy/stack/flags/` has what the parser
+registers, with type, choices, number of values, component and place: `make flags` makes it from the sources.
+[How to use them](../how-to/releases.md).
+
+"""
+    rows = [
+        (
+            code(release.name),
+            release.title,
+            release.framework,
+            ", ".join(release.vendors or ("any",)),
+            "yes" if release.is_default else "",
+            ", ".join(f"{part.repository} {part.short} ({part.branch})" for part in release.components.values()),
+            f"{len(release.registered):,}",
+        )
+        for release in releases()
+    ]
+    titles = ("release", "what it is", "target", "chips", "default", "commits", "flags or keys")
+    return head + table(titles, rows)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "command_line": command_line_page,
     "rest": rest_page,
@@ -248,6 +275,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "hardware_profiles": profile_page,
     "models": models_page,
     "settings": settings_page,
+    "releases": releases_page,
 }
 
 

@@ -107,6 +107,8 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
             arguments.drop("--moe-alltoall-overlap-comm")
             arguments.add(MOE, "--moe-allgather-overlap-comm")
         arguments.add(MOE, "--moe-grouped-gemm")
+        if not arguments.knows("--moe-token-dispatcher-type", "alltoall_seq"):
+            arguments.add(MOE, "--moe-permutation-async-comm")  # MindSpeed arguments.py at 2.0.0_core_r0.8.0
     if arguments.release.has("mindspeed") and strategy.moe_dispatcher == "allgather":
         arguments.drop("--moe-permute-fusion")  # MindSpeed fused_moe_permute.py refuses it
     if not arguments.has("--multi-latent-attention"):

@@ -200,6 +200,8 @@ def _has_to_be_padded(arguments: LaunchArguments, spec: Spec, strategy: Strategy
     --moe-fb-overlap refuses a layout with an empty chunk, and padding anywhere but in the last chunk (MindSpeed
     fb_overlap.py). --first-k-dense-replace is below the layers of a stage, padding counted (transformer_block.py).
     """
+    if not arguments.knows("--pipeline-model-parallel-layout"):
+        return True
     *others, last = placed.in_order
     misread = _dense_fill_a_stage(arguments, spec, strategy)
     misread = misread or moves_dense_layers(placed, _counted_dense(arguments, spec))

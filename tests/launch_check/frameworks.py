@@ -80,6 +80,7 @@ class Frameworks:
             if "mindspeed" in trees:
                 self._load_mindspeed()
             self.parser = self._make_parser()
+        self.arguments._print_args = lambda *a, **k: None
 
     def _put_stubs(self) -> None:
         """Packages whose own start needs tensors, and functions that ask for a device."""
