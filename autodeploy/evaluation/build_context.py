@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.training import TrainingSpec
+    from autodeploy.stack.releases import Release
     from autodeploy.strategies.feature_choice import FeatureChoice
     from cost_models.collectives import Number
     from hardware_profiles.profile import Device, Profile
@@ -96,9 +97,9 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
 
 
 def operator_features(
-    model: ModelSpec, training: TrainingSpec, features: frozenset[str], vendor: str
+    model: ModelSpec, training: TrainingSpec, features: frozenset[str], vendor: str, release: Release | None
 ) -> OperatorFeatures:
-    """The switches of the operator table."""
+    """The switches of the operator table; `release`: what the plan is launched with."""
     ascend, features = vendor == "huawei", mechanisms(features)
     return OperatorFeatures(
         flash_attention="flash_attention" in features,
@@ -118,6 +119,7 @@ def operator_features(
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
+        cuts_latents=release is not None and release.cuts_latents,
         fused_rotary="unfused_rotary" not in features,
         fused_cross_entropy="fused_cross_entropy" in features,
         dropout="dropout" in features,
@@ -208,7 +210,8 @@ def spec_context(
     batch = global_batch if global_batch is not None else training.global_batch_size.value
     histogram = training.sequence_length_histogram
     packs = packs_of(histogram, training.seq_length, batch) if histogram else None
-    operators = operator_features(model, training, features, profile.vendor)
+    stack = spec.search.release(profile.vendor)
+    operators = operator_features(model, training, features, profile.vendor, stack)
     return Context(
         model=model,
         machine=machine_of(
@@ -223,7 +226,7 @@ def spec_context(
         operators=replace(operators, mean_keys=packs.keys if packs is not None else None),
         features=features,
         target=spec.search.target,
-        stack=spec.search.release(profile.vendor),
+        stack=stack,
         world=world,
         num_npus=cards,
         seq_length=training.seq_length,
@@ -270,7 +273,7 @@ def with_alternatives(context: Context, choice: FeatureChoice, training: Trainin
 
 def _under(features: frozenset[str], context: Context, training: TrainingSpec) -> Context:
     """The same context with other operators, exchanges and ways to level experts on; its machine stays as it is."""
-    operators = operator_features(context.model, training, features, context.machine.vendor)
+    operators = operator_features(context.model, training, features, context.machine.vendor, context.stack)
     known = mechanisms(features)
     switches = {f"on_{name}": name in features or name in known for name in FEATURES}
     return replace(

@@ -47,6 +47,7 @@ class Release:
     ----------
     vendors : of chips that it runs on, in lower case; None: any.
     is_default : whether a spec that names no release means this one, on these vendors.
+    cuts_latents : whether down projections of latent attention are cut over tensor-parallel ranks, or whole on each.
     table : what its parser registers, for a release that has no table of its own in the package (as of a test).
     """
 
@@ -56,6 +57,7 @@ class Release:
     vendors: tuple[str, ...] | None
     components: Mapping[str, Component]
     is_default: bool = False
+    cuts_latents: bool = False
     table: Mapping[str, RegisteredFlag] | None = field(default=None, repr=False)
 
     @property
@@ -110,6 +112,7 @@ def _release(record: dict[str, object]) -> Release:
         vendors=tuple(map(str, vendors)) if isinstance(vendors, list) else None,
         components=MappingProxyType({name: Component(name=name, **part) for name, part in components.items()}),
         is_default=bool(record.get("default", False)),
+        cuts_latents=bool(record.get("cuts_latents", False)),
     )
 
 

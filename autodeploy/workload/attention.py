@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
-from autodeploy.workload.tensor_parallel import column_exchanges
+from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
 from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     q_rank, kv_rank = model.q_lora_rank or 0, model.kv_lora_rank or 0
     query = heads * (nope + rope)
     operators, down = [], kv_rank + rope + q_rank
-    operators.append(Operator("latent_down_proj", "gemm", W, rows=local, columns=down, depth=h, launches=2.0))
+    rows, columns = (tokens, down / shard.tp) if on.cuts_latents else (local, down)
+    operators.append(Operator("latent_down_proj", "gemm", W, rows=rows, columns=columns, depth=h, launches=2.0))
     norm_bytes = 4.0 * local * (q_rank + kv_rank)
     operators.append(
         Operator("latent_norm", "vector", W, forward_bytes=norm_bytes, backward_bytes=2 * norm_bytes, launches=2.0)
@@ -103,7 +105,24 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     # The latents of each rank's own tokens are gathered for the projections up to its heads.
     # Source: Megatron-LM multi_latent_attention.py.
     latent_bytes = np.asarray(2.0 * tokens * (q_rank + kv_rank + rope))
-    return operators, tensors, column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj")
+    exchanges = column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj")
+    return operators, tensors, exchanges + (_cut_latents(model, shard, latent_bytes) if on.cuts_latents else [])
+
+
+def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats) -> list[Exchange]:
+    """Collectives of down projections that are cut by columns: each gathers hidden states as its input, and its output
+    is gathered whole before a rank keeps its own tokens' latents, whose gradient is gathered in turn.
+
+    Source: Megatron-LM core_v0.12.1 multi_latent_attention.py, get_query_key_value_tensors.
+    """
+    products = 2.0 if model.q_lora_rank is not None else 1.0
+    hidden = np.asarray(2.0 * shard.tokens * model.hidden_size)
+    inputs = [
+        replace(each, forward_count=products * each.forward_count, backward_count=products * each.backward_count)
+        for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj")
+    ]
+    cut, _ = cut_and_whole(shard)
+    return [*inputs, Exchange("latent_output_gather", "gather", W, latent_bytes, np.where(shard.tp > 1, 1.0, 0.0), cut)]
 
 
 def score_columns(seq: float, window: int | None) -> float:

@@ -53,7 +53,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         exchanges += _tensor_parallel(model, shard, "mlp", "mlp_up_proj", "mlp_down_proj")
     elif model.shared_expert_width:
         exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
-    dense_params, expert_params = _params(model, shard, moe)
+    dense_params, expert_params = _params(model, shard, on, moe)
     operators.append(_accumulation(dense_params + expert_params, on))
     return LayerTable(
         name=kind[0] if window is None else f"{kind[0]}_window",
@@ -85,7 +85,7 @@ def _dense(
     return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
 
 
-def _params(model: ModelSpec, shard: Sharding, moe: bool) -> tuple[Floats, Floats]:
+def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool) -> tuple[Floats, Floats]:
     """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
     whole = model.norm_params_per_layer
     latent = (model.q_lora_rank or 0) * model.hidden_size if model.is_mla else 0
@@ -104,7 +104,7 @@ def _params(model: ModelSpec, shard: Sharding, moe: bool) -> tuple[Floats, Float
         experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
     else:
         cut += model.dense_mlp_params
-    return np.asarray(whole + latent + attention + cut / shard.tp), experts
+    return np.asarray(whole + (latent / shard.tp if on.cuts_latents else latent) + attention + cut / shard.tp), experts
 
 
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:

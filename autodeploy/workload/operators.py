@@ -148,6 +148,7 @@ class OperatorFeatures:
     fused_rotary: bool = True
     whole_vocabulary: bool = False  # every tensor-parallel rank holds embedding and head whole
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts
+    cuts_latents: bool = False  # down projections of latent attention are cut over tensor-parallel ranks
     copies_heads: bool = False  # attention kernels take whole arrays, not slices of the joined projection
     fused_cross_entropy: bool = False
     dropout: bool = False

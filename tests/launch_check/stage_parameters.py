@@ -25,6 +25,7 @@ from autodeploy.exporters import export
 from autodeploy.importers.import_document import import_file
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.specs.spec import Spec
+from autodeploy.stack.releases import release_named
 from tests.launch_check.checkouts import FOLDERS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,6 +62,7 @@ class Case:
                 "model": self.model,
                 "cluster": {"profile": "ascend-800t-a2", "num_npus": ranks},
                 "training": {"seq_length": 4096, "global_batch_size": ranks * taken["pp"] * taken["vpp"] * 2},
+                "search": {"target": release_named(self.release).framework, "target_release": self.release},
                 "strategy": taken,
             }
         )
@@ -72,10 +74,11 @@ def cases() -> list[Case]:
 
 
 def _of_spec(path: pathlib.Path, folder: pathlib.Path) -> tuple[pathlib.Path, dict[str, Any]]:
-    found = planner.plan(read_spec_file(path))
+    spec = read_spec_file(path)
+    found = planner.plan(spec)
     plan = found.plans[0]
     script = folder / f"{path.stem}.sh"
-    script.write_text(export(found, plan, "mindspeed-llm").text)
+    script.write_text(export(found, plan, spec.search.target).text)
     model = path.read_text().partition("model: ")[2].partition("\n")[0]
     taken = plan.strategy.model_dump(mode="json")
     return script, {"source": path.stem, "model": model, "strategy": {key: taken[key] for key in SHAPE}}
