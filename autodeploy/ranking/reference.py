@@ -13,7 +13,7 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.strategy_layout import layout_of
 from autodeploy.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
 from autodeploy.ranking.uncertainty import slopes_of
-from autodeploy.solver.search_space import legal_tree, swept_tree
+from autodeploy.solver.search_space import legal_tree, of_sizes, swept_tree
 from autodeploy.specs.search import SearchSpec, Switch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.feature_choice import choose_features
@@ -40,8 +40,19 @@ FEATURES: dict[str, Switch] = {
 def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     """1F1B with full recompute, tensor parallelism over a node of eight, micro batch 1, even layers.
 
-    Of the pipelines that divide, the shortest one that fits the memory; None where there is no such strategy.
+    Of the pipelines that divide, the shortest one that fits the memory; where cards may stay idle and all of them have
+    none, on fewer. None where there is no such strategy.
     """
+    plan = _usual_start_on(spec, profile, context, identity)
+    if plan is not None or spec.cluster.use != "at_most":
+        return plan
+    choice = choose_features(spec.search, spec.model, profile)
+    _, *fewer = of_sizes(spec, profile, choice, context)
+    found = (_usual_start_on(spec, profile, each, identity) for each in fewer)
+    return next((plan for plan in found if plan is not None), None)
+
+
+def _usual_start_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
     search = SearchSpec(
         target=spec.search.target,
         target_release=spec.search.target_release,

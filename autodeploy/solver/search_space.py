@@ -79,7 +79,7 @@ def search_space(
     costs: list[CutCosts] = []
     enumerated, too_big = 0, 0
     rejected: dict[str, int] = {}
-    for context in _variants(spec, profile, choice, nominal):
+    for context in of_sizes(spec, profile, choice, nominal):
         legal, dead = legal_tree(spec.search, context, profile, choice)
         enumerated += len(legal) + sum(dead.values())
         for name, count in dead.items():
@@ -188,7 +188,7 @@ def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal
         with the size.
     """
     total = 0
-    for context in _variants(spec, profile, choice, nominal):
+    for context in of_sizes(spec, profile, choice, nominal):
         space = _space_of(spec.search, context, profile, choice)
         cells, most = grid_cells(space), most_candidates(space, context.world)
         total += most
@@ -200,7 +200,7 @@ def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal
             )
 
 
-def _variants(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> list[Context]:
+def of_sizes(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> list[Context]:
     """The nominal context and, where cards may stay idle, those of fewer cards."""
     if spec.cluster.use != "at_most":
         return [nominal]
