@@ -28,7 +28,17 @@ NOT_OF_THE_MODEL = (
     *("--tokenizer", "--data-path", "--split", "--save", "--load", "--log-", "--eval-", "--seq-length", "--manual-gc"),
     *("--distributed", "--no-shared-storage", "--use-", "--no-masked", "--attention-softmax", "--ckpt-format"),
     *("--make-vocab", "--moe-token-dispatcher", "--moe-permut", "--moe-grouped", "--moe-alltoall", "--no-gradient"),
-    *("--async-save", "--mla-", "--seed", "--no-save", "--no-load", "--stage", "--recompute", "--no-create"),
+    *(
+        "--async-save",
+        "--mla-",
+        "--seed",
+        "--no-save",
+        "--no-load",
+        "--stage",
+        "--recompute",
+        "--no-create",
+        "--accumulate-",
+    ),
 )
 # Said in other words or not at all: what comes back from an official script is the same model.
 SAID_OTHERWISE = frozenset({"--n-shared-experts", "--no-rope-fusion", "--ffn-hidden-size"})

@@ -78,7 +78,9 @@ def acme_release() -> Release:
     table = known | {name: RegisteredFlag(name, kind, (), "", "acme-trainer", "trainer.py:1") for name, kind in own}
     parts = ("acme-trainer", "megatron")
     components = {name: Component(name, f"acme/{name}", "0" * 40, "main") for name in parts}
-    return Release("acme-trainer-1", "Acme trainer 1", "acme-trainer", ("acme",), components, True, table)
+    return Release(
+        "acme-trainer-1", "Acme trainer 1", "acme-trainer", ("acme",), components, is_default=True, table=table
+    )
 
 
 @pytest.fixture
