@@ -101,11 +101,16 @@ def _noop_layers(reader: FlagReader, layers: int) -> list[int]:
     return found
 
 
-def noops_before(reader: FlagReader, layer: int) -> int:
-    """Layers that do nothing among the first ones."""
+def noop_numbers(reader: FlagReader) -> frozenset[int]:
+    """Numbers, padding counted, of the layers that do nothing."""
     flag = reader.script.flags.get("--noop-layers")
     words = {word for word in flag.text.replace(",", " ").split() if word.isdigit()} if flag is not None else set[str]()
-    return sum(int(word) < layer for word in words if len(word) <= len(str(MAX_LAYERS)))
+    return frozenset(int(word) for word in words if len(word) <= len(str(MAX_LAYERS)))
+
+
+def noops_before(reader: FlagReader, layer: int) -> int:
+    """Layers that do nothing among the first ones."""
+    return sum(number < layer for number in noop_numbers(reader))
 
 
 def _numbers(reader: FlagReader, flag: str, given: tuple[str, ...]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.known_models import model_name, read_vocabulary
-from autodeploy.importers.megatron_layers import noops_before
+from autodeploy.importers.megatron_layers import noop_numbers, noops_before
 from autodeploy.importers.megatron_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS
 
@@ -232,4 +232,6 @@ def _dense_layers(reader: FlagReader, layers: int) -> list[int]:
         if match is None or len(pattern) > MAX_LAYERS:
             reader.fail("--moe-layer-freq", f"{text[:40]!r} is neither a number nor a pattern such as ([0]*3+[1]*58)")
         pattern += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
+    noops = noop_numbers(reader)
+    pattern = [kind for number, kind in enumerate(pattern) if number not in noops]  # it counts padding, too
     return [i for i in range(layers) if i < first or not (pattern[i] if i < len(pattern) else 1)]

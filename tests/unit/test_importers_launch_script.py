@@ -278,6 +278,16 @@ def test_a_capacity_is_the_models_where_experts_are_padded_to_it_and_drops_token
     assert not any("capacity" in doubt for doubt in doubts)
 
 
+def test_a_pattern_of_expert_layers_counts_padding() -> None:
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --hidden-size 512 --num-attention-heads 8 --vocab-size 100 "
+    text += "--seq-length 512 --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 512 --ffn-hidden-size 2048 "
+    text += "--pipeline-model-parallel-size 2 --num-layers 8 --noop-layers 1,2 --moe-layer-freq '([0]*3+[1]*5)'"
+    model = import_document(text, "a.sh").document["model"]
+    assert model["num_hidden_layers"] == 6
+    assert model["first_k_dense_replace"] == 1
+    assert model["mlp_only_layers"] == []
+
+
 def test_swapped_attention_outputs_are_read_as_such() -> None:
     text = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
     found = import_document(text + "--vocab-size 100 --seq-length 512 --mla-swap-core-attn-out", "a.sh")
