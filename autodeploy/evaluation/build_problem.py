@@ -78,7 +78,7 @@ def build_problem(
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,
         tail_s=0.0,
-        uniform_options=_uniform_options(context),
+        uniform_options=context.framework.uniform_options,
         equal_chunks=limits.equal,
         min_layers_per_chunk=_least_layers(context, pp, vpp, filled=limits.filled),
     )
@@ -96,11 +96,6 @@ def with_choices(
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
     options = _options(classes, choices, index, menu=None)
     return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.fixed_bytes)
-
-
-def _uniform_options(context: Context) -> bool:
-    """Whether the framework switches a memory option on for all layers or none."""
-    return context.framework.uniform_options
 
 
 def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:
@@ -159,7 +154,7 @@ def held_pieces(problem: InnerProblem, classes: StepClasses) -> list[tuple[StepC
 
 def _menu_of(context: Context) -> Menu:
     """How the choices worth deciding about are told: where an option is on for all layers or none, for all at once."""
-    return _menu_of_all if _uniform_options(context) else _menu_of_each
+    return _menu_of_all if context.framework.uniform_options else _menu_of_each
 
 
 def _options(
