@@ -34,6 +34,7 @@ class ComputeRates:
     hbm_fraction : of hbm_bytes_per_s, for streaming vector operators.
     movement_fraction : of hbm_bytes_per_s, for gather and scatter (permute, unpermute, concatenation).
     cube_op_s, vector_op_s : fixed cost of one operator [s].
+    element_bytes : of an element that the run computes in: 2, in FP32 runs 4 [B].
     cube_cores : matrix cores that share the output tiles of one operator.
     pipelined_tiles : a core fills and drains its tiles beside the multiplication of the tile before.
     """
@@ -56,6 +57,7 @@ class ComputeRates:
     pipelined_tiles: bool = False
     gemm_units: float = 0.0
     wide_peak_flops: Number | None = None
+    element_bytes: float = 2.0
 
     @property
     def widening(self) -> Number:
@@ -70,7 +72,7 @@ class ComputeRates:
     @property
     def operand_bytes(self) -> float:
         """Of an element that a linear layer multiplies."""
-        return 1.0 if self.quantised else 2.0
+        return 1.0 if self.quantised else self.element_bytes
 
     def wide(self) -> ComputeRates:
         """The rates of products that stay in 16 bits."""
@@ -131,13 +133,13 @@ def gemm_s(m: Number, n: Number, k: Number, rates: ComputeRates, *, groups: Numb
     """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost.
 
     Where waves are counted (`gemm_units`), whole tiles are, and edges don't count again. Operands are read and the
-    result is written once, in 16 bits. Source: the roofline model, Williams, Waterman, Patterson, 2009.
+    result is written once, in the run's format. Source: the roofline model, Williams, Waterman, Patterson, 2009.
 
     groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
     """
     efficiency = _efficiency(m, n, k, rates, groups)
     matrix_s = 2.0 * m * n * k / (rates.peak_flops * efficiency)
-    moved = rates.operand_bytes * (m * k + k * n) + 2.0 * m * n
+    moved = rates.operand_bytes * (m * k + k * n) + rates.element_bytes * m * n
     memory_s = moved / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s)
 
@@ -156,7 +158,7 @@ def grouped_gemm_s(
     together = np.where(fused, groups, 1.0)
     efficiency = _efficiency(m, n, k, rates, together) * np.where(fused, rates.grouped_gemm, 1.0)
     matrix_s = groups * 2.0 * m * n * k / (rates.peak_flops * efficiency)
-    moved = groups * (rates.operand_bytes * (m * k + k * n) + 2.0 * m * n)
+    moved = groups * (rates.operand_bytes * (m * k + k * n) + rates.element_bytes * m * n)
     memory_s = moved / (rates.hbm_bytes_per_s * rates.hbm_fraction)
     return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s * np.where(fused, 1.0, groups))
 

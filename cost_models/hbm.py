@@ -40,6 +40,7 @@ class StateBytes:
 class OptimizerFormat:
     """Bytes per parameter of what an Adam optimizer holds: FP32 master copy, both moments, accumulated gradient.
 
+    weights : of the parameters that the passes compute with; without a master copy (FP32 runs) the update writes them.
     gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard.
     moments_copy : FP32 copies of 16-bit moments, made parameter by parameter for the update: they move, and don't stay.
     """
@@ -49,6 +50,7 @@ class OptimizerFormat:
     gradient: float = 4.0
     gradient_copy: float = 0.0
     moments_copy: float = 0.0
+    weights: float = 2.0
 
     @classmethod
     def of(cls, features: frozenset[str], precision: str = "bf16") -> OptimizerFormat:
@@ -63,6 +65,8 @@ class OptimizerFormat:
         MindSpeed quant-states, quant-grads.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
+        if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32
+            return cls(master=0.0, weights=4.0)
         half = precision == "fp16" and "graph_mode" not in features
         return cls(
             4.0,
@@ -120,7 +124,7 @@ def state_bytes(
     states = np.where(swap_optimizer, states / swap_chunks, states)
     full = np.where(fsdp, split, 1.0)
     gradient = np.where(sharded_gradients, split, full)
-    return StateBytes(2.0 / full, optimizer.gradient / gradient, states)
+    return StateBytes(optimizer.weights / full, optimizer.gradient / gradient, states)
 
 
 # Adam written as operators on FP32 arrays: eleven that read one array and write one (8 B), five that read two (12 B),
@@ -146,7 +150,8 @@ def optimizer_moved_bytes(
     """
     moments = np.where(virtual_optimizer, 0.0, optimizer.moments)
     held = optimizer.master + optimizer.gradient_copy + moments
-    shard = optimizer.gradient + 2.0 * held + 4.0 * optimizer.moments_copy + 2.0 if fused else UNFUSED_ADAM_BYTES
+    written = optimizer.weights if optimizer.master else 2.0 * optimizer.weights  # read too where they are the master
+    shard = optimizer.gradient + 2.0 * held + 4.0 * optimizer.moments_copy + written if fused else UNFUSED_ADAM_BYTES
     return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 
 

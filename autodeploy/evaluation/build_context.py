@@ -101,6 +101,7 @@ def operator_features(
 ) -> OperatorFeatures:
     """The switches of the operator table; `release`: what the plan is launched with."""
     ascend, features = vendor == "huawei", mechanisms(features)
+    full = training.precision == "fp32"  # norms have nothing to cast
     return OperatorFeatures(
         flash_attention="flash_attention" in features,
         fused_swiglu="fused_swiglu" in features,
@@ -114,8 +115,9 @@ def operator_features(
         accumulation_bytes=_accumulation_bytes(training, features),
         weighted_activation=ascend and "graph_mode" not in features,
         keeps_gathered="graph_mode" in features,
-        norm_bytes=4.0 if training.norm_precision == "fp32" else 2.0,
-        logit_bytes=_logit_bytes(features),
+        norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,
+        element_bytes=4.0 if full else 2.0,
+        logit_bytes=_logit_bytes(features, full=full),
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
@@ -157,11 +159,16 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     return Loads(experts, *factors, found.series, found.of_ranks, capacity, levelling)
 
 
-def _logit_bytes(features: frozenset[str]) -> float:
+def _logit_bytes(features: frozenset[str], *, full: bool) -> float:
     """Kept of a logit: 16 bits where one kernel works in place, else with its FP32 cast.
+
+    An FP32 run has no cast: where its backward pass begins, the log-softmax that the loss keeps, the loss's gradient
+    and the logits' are there together. Source: torch.nn.functional.cross_entropy, nll_loss of log_softmax.
 
     MindFormers' loss keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
     """
+    if full:
+        return 12.0
     if "fused_cross_entropy" in features:
         return 2.0
     return 8.0 if "graph_mode" in features else 6.0

@@ -251,7 +251,12 @@ def _sharded_s(
     gather, reduce = np.zeros(1), np.zeros(1)
     for params, group in ((table.dense_params, sharded.dense), (table.expert_params, sharded.expert)):
         sync = synchronisation(
-            params, group, machine.tiers, distributed_optimizer=True, gradient_bytes=sharded.gradient_bytes
+            params,
+            group,
+            machine.tiers,
+            distributed_optimizer=True,
+            gradient_bytes=sharded.gradient_bytes,
+            weight_bytes=machine.rates.element_bytes,
         )
         gather, reduce = gather + sync.gather_s, reduce + sync.reduce_s
     return sharded_pass_s(

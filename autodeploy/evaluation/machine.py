@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from hardware_profiles.topology import ClusterTopology
 
 
+# Of an element that layers compute with; 8-bit operands are cast from 16 bits.
+ELEMENT_BYTES = {"fp32": 4.0}
+
+
 @dataclass(frozen=True, slots=True)
 class HostRates:
     """The host's part: seconds to issue one operator, of one synchronisation, and bytes per second of its link."""
@@ -141,6 +145,7 @@ def _compute_rates(
         pipelined_tiles="ascendp_mm" in features,
         gemm_units=profile.efficiency["gemm_units"],
         wide_peak_flops=device.peak_flops["bf16"] if precision == "fp8" else None,
+        element_bytes=ELEMENT_BYTES.get(precision, 2.0),
     )
 
 

@@ -70,9 +70,10 @@ def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools,
     """
     c, model = candidates, context.model
     tokens = c.micro_batch_size * context.seq_length / c.cp
-    hidden = 2.0 * tokens * model.hidden_size
+    element = context.operators.element_bytes
+    hidden = element * tokens * model.hidden_size
     cut = hidden / np.where(c.sequence_parallel, c.tp, 1)
-    key_value = 4.0 * tokens * model.num_key_value_heads * model.head_dim / c.tp
+    key_value = 2.0 * element * tokens * model.num_key_value_heads * model.head_dim / c.tp
     context_message = np.where(c.ulysses > 1, hidden / c.tp, 0.0) + np.where(c.cp > c.ulysses, key_value, 0.0)
     most = model.capacity_factor or context.loads.peak_factor  # padded to the capacity, or at the worst moment
     routed = cut * (model.num_experts_per_tok or 0) * most
@@ -131,7 +132,7 @@ def gathered_bytes(largest_params: Floats, context: Context) -> Floats:
     """
     if not context.fsdp:
         return np.zeros(1)
-    return np.asarray((2.0 * 2.0 + context.gradient_bytes) * largest_params)
+    return np.asarray((2.0 * context.optimizer.weights + context.gradient_bytes) * largest_params)
 
 
 def stage_buffers(

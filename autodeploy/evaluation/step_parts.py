@@ -263,6 +263,7 @@ def synchronised_of(
             machine.tiers,
             distributed_optimizer=context.distributed_optimizer,
             gradient_bytes=context.gradient_bytes,
+            weight_bytes=context.optimizer.weights,
             rate=rate,
         )
         share = params / all_params

@@ -148,7 +148,7 @@ def _core(
         keys = score_columns(seq, window)
         keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
         shape = (tokens, keys, heads, qk, padded_value)
-        stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads))
+        stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True)
         core = Operator(
             "core_attention",
             "attention",

@@ -7,6 +7,7 @@ import numpy as np
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.attention import attention_rows
 from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, synchronisations
+from autodeploy.workload.number_format import in_format
 from autodeploy.workload.operators import (
     Exchange,
     Floats,
@@ -55,7 +56,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
     dense_params, expert_params = _params(model, shard, on, moe)
     operators.append(_accumulation(dense_params + expert_params, on))
-    return LayerTable(
+    table = LayerTable(
         name=kind[0] if window is None else f"{kind[0]}_window",
         operators=tuple(operators + norms[0] + part[0]),
         tensors=tuple(norms[1] + tensors + part[1]),
@@ -66,6 +67,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         synchronisations=synchronisations(shard, on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
     )
+    return in_format(table, on.element_bytes)
 
 
 def _accumulation(params: Floats, on: OperatorFeatures) -> Operator:
@@ -75,7 +77,12 @@ def _accumulation(params: Floats, on: OperatorFeatures) -> Operator:
     it costs nothing beyond the product's own memory traffic. Source: Megatron-LM DistributedDataParallel main_grad.
     """
     return Operator(
-        "gradient_accumulation", "vector", "mlp", backward_bytes=on.accumulation_bytes * params, launches=0.0
+        "gradient_accumulation",
+        "vector",
+        "mlp",
+        backward_bytes=on.accumulation_bytes * params,
+        launches=0.0,
+        as_it_is=True,
     )
 
 
@@ -192,14 +199,16 @@ def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
 
 def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | None = None) -> LayerTable:
     """Token embedding on the first stage: a gather forward, a scatter-add backward."""
-    cut = vocabulary_cut(shard, on or OperatorFeatures())
+    on = on or OperatorFeatures()
+    cut = vocabulary_cut(shard, on)
     elements = shard.tokens * model.hidden_size
     lookup = Operator("embedding", "movement", "mlp", forward_bytes=4.0 * elements, backward_bytes=8.0 * elements)
     params = np.asarray(model.embedding_params / cut)
     multiple = np.where(cut > 1, 1.0, 0.0)
     kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
-    ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens))
-    return LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params))
+    ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
+    table = LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params))
+    return in_format(table, on.element_bytes)
 
 
 def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
@@ -224,6 +233,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
             forward_bytes=forward * logits,
             backward_bytes=backward * logits,
             launches=8.0,
+            as_it_is=True,
         ),
         Operator(
             "final_norm",
@@ -235,15 +245,17 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     )
     tensors = (
         Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
-        Tensor("logits", np.asarray(on.logit_bytes * logits)),
+        Tensor("logits", np.asarray(on.logit_bytes * logits), as_it_is=True),
         Tensor("whole_logits", np.asarray(2.0 * tokens * vocab * (cut < shard.tp))),
     )
     exchanges = column_exchanges(shard, "head", "mlp", np.asarray(2.0 * tokens * h), "output_proj")
     if on.whole_vocabulary:  # every rank has the whole gradient of its input
         exchanges = [exchange for exchange in exchanges if exchange.kind == "gather"]
-    loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), np.where(shard.tp > 1, 1.0, 0.0), 0.0)
+    once = np.where(shard.tp > 1, 1.0, 0.0)
+    loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), once, 0.0, as_it_is=True)
     params = np.asarray(model.head_params / cut + h)
-    return LayerTable("head", operators, tensors, (*exchanges, loss), params, np.zeros_like(params))
+    table = LayerTable("head", operators, tensors, (*exchanges, loss), params, np.zeros_like(params))
+    return in_format(table, on.element_bytes)
 
 
 def last_kind(model: ModelSpec) -> LayerKind:
@@ -262,7 +274,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     head = head_table(model, shard, on)
     h = model.hidden_size
     joined = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
-    kept = Tensor("mtp_joined_in", np.asarray(4.0 * shard.local_tokens * h))
+    kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
     return LayerTable(
         name="mtp",
         operators=(joined, *layer.operators, *head.operators),

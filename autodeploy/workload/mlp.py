@@ -118,9 +118,10 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
             forward_bytes=passes * logits,
             backward_bytes=passes * logits / 2.0,
             launches=launches,
+            as_it_is=True,
         ),
     ]
-    return operators, [Tensor("router_logits", np.asarray(4.0 * logits))]
+    return operators, [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
 
 
 def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:

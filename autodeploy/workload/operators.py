@@ -31,6 +31,7 @@ class Operator:
     window : which half of the layer it belongs to, for schedules that pair windows.
     per_expert : its work grows with the tokens of the busiest rank.
     wide : stays in 16 bits where linear layers run in 8.
+    as_it_is : its bytes are of FP32 numbers or integers, whatever format the run computes in.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Operator:
     per_expert: bool = False
     fused: bool = True
     wide: bool = False
+    as_it_is: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Tensor:
     name: str
     kept_bytes: Floats
     per_expert: bool = False
+    as_it_is: bool = False  # FP32 or integers, whatever format the run computes in
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Exchange:
     backward_count: Floats | float = 1.0
     beside: str = ""
     behind: Literal["", "input_gradient", "weight_gradient"] = ""
+    as_it_is: bool = False  # FP32 or integers, whatever format the run computes in
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class OperatorFeatures:
     attention_stats_bytes: float = 64.0
     capacity_factor: float | None = None
     norm_bytes: float = 2.0
+    element_bytes: float = 2.0  # of what layers compute with: 2 in 16 bits (and in 8: casts are operators), 4 in FP32
     keeps_gathered: bool = False  # a compiled graph keeps what it gathered for the weight gradient; others gather again
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
