@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.fit import values_of
-from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.measured import fits_time, measured_step_s
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import release_of
 from hardware_profiles.loader import load_profile
@@ -103,7 +103,7 @@ def carried_over(origin: Calibration, records: Sequence[Record], target: str) ->
 
     Rates of links stay the target's own, as in the overlays that ship for devices without records.
     """
-    used = [r for r in records if r.cluster.profile == target and counts_for_time(r)]
+    used = [r for r in records if r.cluster.profile == target and fits_time(r)]
     rows = zip(origin.fit.parameters, origin.fit.log_factors, strict=True)
     shared = [(p, v) for p, v in rows if not any(name.startswith(("link_", "release_")) for name in p.multiplies)]
     base = load_profile(target, calibrated=False).efficiency

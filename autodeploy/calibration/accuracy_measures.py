@@ -23,7 +23,7 @@ from autodeploy.calibration.accuracy_errors import (
 from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100, NEVER_FITTED, SPLITS
 from autodeploy.calibration.accuracy_splits import Held, SplitErrors, left_out_intervals, size_split
 from autodeploy.calibration.calibrate import Calibration, calibrate
-from autodeploy.calibration.measured import counts_for_time
+from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import fitted_profiles
 from autodeploy.calibration.validate import validate
@@ -61,7 +61,7 @@ def measure(records: Sequence[Record]) -> Measures:
     """Fits each device once and each split once: about three minutes."""
     calibrations = {name: calibrate(records, name) for name in fitted_profiles()}
     runs = {name: runs_of(c) for name, c in calibrations.items()}
-    other = [r for r in records if r.cluster.profile == NEVER_FITTED and counts_for_time(r)]
+    other = [r for r in records if r.cluster.profile == NEVER_FITTED and fits_time(r)]
     return Measures(
         calibrations=calibrations,
         runs=runs,

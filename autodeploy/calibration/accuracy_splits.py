@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from autodeploy.calibration.coverage import coverage, widened
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import jacobian_of, projected, values_of
-from autodeploy.calibration.measured import counts_for_time
+from autodeploy.calibration.measured import fits_time
+from autodeploy.calibration.shipped import run_row, shipped_records
 from autodeploy.calibration.spreads import Z80, class_spread
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class SplitErrors:
 def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     """Fits to the small clusters of a profile and predicts the large ones; intervals know the small ones alone."""
     sized = [(r, int(r.cluster.num_npus or 1)) for r in records if r.cluster.profile == split.profile]
-    sized = [(r, cards) for r, cards in sized if counts_for_time(r)]
+    sized = [(r, cards) for r, cards in sized if fits_time(r)]
     fitted = calibrate([r for r, cards in sized if cards <= split.at_most], split.profile)
     large = [r for r, cards in sized if cards >= split.at_least]
     values = values_of(fitted.fit.parameters, fitted.fit.log_factors, fitted.profile.efficiency)
@@ -125,9 +127,10 @@ class Basis:
     parameter_variance: Floats
 
 
-def rows_by_id() -> dict[str, Mapping[str, Any]]:
+@cache
+def rows_by_id() -> Mapping[str, Mapping[str, Any]]:
     """What each shipped record ran, in the axes of the coverage table."""
-    return {row["id"]: row for row in coverage()["records"]}
+    return {record.id: run_row(record) for record in shipped_records()}
 
 
 def log_sigma(run: Mapping[str, Any], basis: Basis, slope: float, parameter_variance: float) -> float:

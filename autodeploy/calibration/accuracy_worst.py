@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from ruamel.yaml import YAML
 
+from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
 
@@ -54,18 +55,13 @@ def misses(all_runs: Iterable[Runs]) -> list[Miss]:
     for runs in all_runs:
         for number, record in enumerate(runs.records):
             error = [float(np.expm1(-values[number])) for values in (runs.in_sample, runs.left_out)]
-            found.setdefault(_configuration(record), []).append(Miss(record, error[0], error[1], 0))
+            found.setdefault(configuration_of(record), []).append(Miss(record, error[0], error[1], 0))
     kept = []
     for members in found.values():
         worst = max(members, key=lambda m: (abs(m.left_out), m.record.id))
         alike = sum(abs(m.left_out - worst.left_out) < SHARE_SHOWN for m in members) - 1
         kept.append(Miss(worst.record, worst.in_sample, worst.left_out, alike))
     return sorted(kept, key=lambda m: (-abs(m.left_out), m.record.id))
-
-
-def _configuration(record: Record) -> str:
-    parts = (record.model, record.cluster, record.training, record.strategy)
-    return record.framework + "".join(part.model_dump_json() for part in parts)
 
 
 def listed(ranked: Sequence[Miss], count: int) -> list[Miss]:

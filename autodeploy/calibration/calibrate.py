@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ruamel.yaml import YAML
 
+from autodeploy.calibration.configurations import shares_of
 from autodeploy.calibration.covariances import covariance_document, fitted_covariance
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, limits_of, parameter_variances, values_of
-from autodeploy.calibration.measured import counts_for_time, measured_step_s, states_time
+from autodeploy.calibration.measured import fits_time, measured_step_s, states_time
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
-from hardware_profiles.loader import load_profile
+from autodeploy.evaluation.sensitivity import sensitivities
+from hardware_profiles.covariance import FittedFactor
+from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.calibration.predict import Prediction
     from autodeploy.specs.record import Record
     from hardware_profiles.profile import Profile
 
@@ -57,8 +61,13 @@ def noise_of(record: Record) -> float:
     return NOISE_UNKNOWN_GRADE if in_graph_mode(record) else NOISE
 
 
-def calibrate(records: Sequence[Record], profile_name: str) -> Calibration:
-    """Fit the efficiencies of a profile to the records that ran on it; without records the priors stand.
+def calibrate(records: Sequence[Record], profile_name: str, start: Floats | None = None) -> Calibration:
+    """Fit the efficiencies of a profile to the records that ran on it and on those that take its factors, each
+    configuration with one weight; without records the priors stand.
+
+    Parameters
+    ----------
+    start : log factors to start from.
 
     Raises
     ------
@@ -71,20 +80,48 @@ def calibrate(records: Sequence[Record], profile_name: str) -> Calibration:
         raise SpecError(
             f"no free parameters are defined for {profile.family}", path="/profile", hint=", ".join(sorted(PARAMETERS))
         )
-    used = tuple(r for r in records if r.cluster.profile == profile_name and counts_for_time(r))
+    group = fitted_together(profile_name)
+    used = tuple(r for r in records if r.cluster.profile in group and fits_time(r))
     measured = np.array([measured_step_s(r) for r in used], dtype=np.float64)
+    factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in parameters)
+
+    def values_at(log_factors: Floats) -> dict[str, dict[str, float]]:
+        return {name: values_of(parameters, log_factors, each.efficiency) for name, each in group.items()}
+
+    latest: dict[bytes, list[Prediction]] = {}
+
+    def predicted_at(log_factors: Floats) -> list[Prediction]:
+        key = log_factors.tobytes()
+        if key not in latest:
+            values = values_at(log_factors)
+            latest.clear()
+            latest[key] = [predict_record(r, efficiency=values[r.cluster.profile], calibrated=False) for r in used]
+        return latest[key]
 
     def residuals(log_factors: Floats) -> Floats:
-        values = values_of(parameters, log_factors, profile.efficiency)
-        predicted = [predict_record(r, efficiency=values, calibrated=False).step_time_s for r in used]
-        return np.log(np.asarray(predicted) / measured) if used else np.zeros(0)
+        return np.log(np.array([p.step_time_s for p in predicted_at(log_factors)], dtype=np.float64) / measured)
+
+    def slopes(log_factors: Floats) -> Floats:
+        values = values_at(log_factors)
+        rows = [
+            sensitivities(p.candidate, p.context, [p.layout], factors, values[r.cluster.profile])[0]
+            for r, p in zip(used, predicted_at(log_factors), strict=True)
+        ]
+        return np.array(rows, dtype=np.float64).reshape(len(used), len(parameters))
 
     noise = np.array([noise_of(r) for r in used])
-    result = fit(parameters, residuals, noise, upper=limits_of(parameters, profile.efficiency))
+    limits = limits_of(parameters, profile.efficiency)
+    result = fit(parameters, residuals, noise, upper=limits, share=shares_of(used), slopes=slopes, start=start)
     families = [family_of(r) for r in used]
     return Calibration(
         profile, used, result, left_out_residuals(result, families), parameter_variances(result, families)
     )
+
+
+def fitted_together(profile_name: str) -> dict[str, Profile]:
+    """The profiles whose records a fit of this one sees, by name: its own, and those that take its factors."""
+    every = {name: load_profile(name, calibrated=False) for name in shipped_profiles()}
+    return {n: p for n, p in every.items() if profile_name in (n, p.document.calibration.factors_of)}
 
 
 def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[str, Any]:

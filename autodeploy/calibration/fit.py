@@ -78,6 +78,9 @@ def fit(
     sigma: Floats,
     *,
     upper: Floats | None = None,
+    share: Floats | None = None,
+    slopes: Residuals | None = None,
+    start: Floats | None = None,
     iterations: int = 8,
     step: float = STEP,
 ) -> Fit:
@@ -88,33 +91,40 @@ def fit(
     residuals : log(predicted / measured) of every record at given log factors [records].
     sigma : noise of each record, log standard deviation [records].
     upper : limits of the log factors [parameters], none without it.
+    share : weight of each record [records], one without it.
+    slopes : of the residuals at given log factors [records, parameters]; forward differences without it.
+    start : log factors to start from; the priors' without it.
     """
     count = len(parameters)
     upper = np.full(count, np.inf) if upper is None else upper
-    theta = np.zeros(count)
+    share = np.ones(len(sigma)) if share is None else share
+    theta = np.zeros(count) if start is None else np.minimum(start, upper)
     prior = np.array([p.prior_sigma for p in parameters])
     current = residuals(theta)
-    jacobian = jacobian_of(residuals, theta, current, step)
-    weights = _weights(current, sigma)
+
+    def jacobian_at(place: Floats, there: Floats) -> Floats:
+        return slopes(place) if slopes is not None else jacobian_of(residuals, place, there, step)
+
+    jacobian = jacobian_at(theta, current)
     for _ in range(iterations):
-        weights = _weights(current, sigma)
+        weights = share * _weights(current, sigma)
         change = _solve(jacobian, current, weights, theta, prior, upper)
         scale = 1.0
-        before = _loss(current, sigma, theta, prior)
+        before = _loss(current, sigma, share, theta, prior)
         while scale > 0.05:
             trial = theta + scale * change
             after = residuals(trial)
-            if _loss(after, sigma, trial, prior) < before:
+            if _loss(after, sigma, share, trial, prior) < before:
                 break
             scale /= 2.0
         else:
             break
         theta, moved = trial, float(np.max(np.abs(scale * change)))
         current = after
-        jacobian = jacobian_of(residuals, theta, current, step)
+        jacobian = jacobian_at(theta, current)
         if moved < 1e-4:
             break
-    weights = _weights(current, sigma)
+    weights = share * _weights(current, sigma)
     return Fit(tuple(parameters), theta, _covariance(jacobian, weights, parameters), current, jacobian, weights, upper)
 
 
@@ -168,8 +178,8 @@ def _weights(residuals: Floats, sigma: Floats) -> Floats:
     return np.asarray((DEGREES + 1.0) / (DEGREES + scaled) / sigma**2)
 
 
-def _loss(residuals: Floats, sigma: Floats, theta: Floats, prior: Floats) -> float:
-    data = 0.5 * (DEGREES + 1.0) * np.log1p((residuals / sigma) ** 2 / DEGREES)
+def _loss(residuals: Floats, sigma: Floats, share: Floats, theta: Floats, prior: Floats) -> float:
+    data = 0.5 * (DEGREES + 1.0) * share * np.log1p((residuals / sigma) ** 2 / DEGREES)
     return float(data.sum() + 0.5 * ((theta / prior) ** 2).sum())
 
 

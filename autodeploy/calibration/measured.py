@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
 FORWARD_AND_BACKWARD = 3.0
+# Frameworks that train from rollouts: their records are of the update phase of a step.
+UPDATES = frozenset({"verl", "nemorl", "openrlhf", "areal", "slime", "mindspeedrl"})
 
 
 def measured_step_s(record: Record) -> float | None:
@@ -59,3 +61,14 @@ def _card_peak_tflops(record: Record) -> float:
 def counts_for_time(record: Record) -> bool:
     """Whether a record's time says something: a few iterations of a small model don't."""
     return measured_step_s(record) is not None and not record.short_run
+
+
+def is_update_phase(record: Record) -> bool:
+    """Whether a record is of the update phase of reinforcement learning: packed answers of unequal lengths."""
+    framework = "".join(c for c in record.framework.lower() if c.isalnum())
+    return record.training.kind != "pretrain" or framework.startswith(tuple(UPDATES))
+
+
+def fits_time(record: Record) -> bool:
+    """Whether fits see a record's time: of pre-training, and of a run whose configuration its source is sure of."""
+    return counts_for_time(record) and not is_update_phase(record) and record.confidence != "low"

