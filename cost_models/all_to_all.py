@@ -70,23 +70,34 @@ def _binomial(n: Floats, k: int) -> Floats:
     return product
 
 
-def _level_s(received_bytes: Floats, peers: Floats, tier: Tier, fan_out: Floats, loss: Number) -> Floats:
+def _level_s(
+    received_bytes: Floats, peers: Floats, tier: Tier, fan_out: Floats, loss: Number, *, whole_blocks: bool = False
+) -> Floats:
     """Seconds of one tier's share of a pairwise exchange.
 
     Parameters
     ----------
     received_bytes : by the rank over this tier [B]. peers : that send them (count).
     loss : by how much the exchange slows per doubling (fraction), fitted to runs: `dispatch_loss`, `combine_loss`.
+    whole_blocks : the peers pass on blocks as in an all-gather, which starts the links once.
 
     Notes
     -----
     Many peers mean many small messages: beyond 8 ranks, one node of an Atlas 800T A2 or a DGX, the rate falls to
-    1 / (1 + loss log2(ranks / 8)). On a switch each doubling is a latency, on a full mesh all peers are one step away.
+    1 / (1 + loss log2(ranks / 8)). On a switch each doubling is a latency and a start of the links, because the
+    message is split over the peers and nothing is passed on in a pipeline; on a full mesh all peers are one step away.
+
+    References
+    ----------
+    NCCL All-to-All on A100 over two nodes and on H800 over eight (aliyun/SimAI; NVIDIA/nccl issue 1531): beyond wire,
+    latency and fixed cost 190 and 75-115 us, as long as the NIC takes for 3.8 and 3.0-4.7 MiB, 4 and 6 steps.
     """
     doublings = np.log2(np.maximum(peers + 1.0, 8.0) / 8.0)
     rate = tier_rate(tier, fan_out) / (1.0 + np.asarray(loss) * doublings)
     steps = 1.0 if tier.links else np.ceil(np.log2(np.maximum(peers + 1.0, 1.0)))
-    return np.asarray(np.where(fan_out > 1, received_bytes / rate + steps * tier.latency_s, 0.0))
+    starts = 1.0 if whole_blocks else steps
+    total = received_bytes / rate + steps * tier.latency_s + starts * tier.start_s
+    return np.asarray(np.where(fan_out > 1, total, 0.0))
 
 
 def flat_s(
@@ -197,7 +208,7 @@ def hierarchical_s(
     outer = group.fan_out[-1]
     across = np.asarray((outer - 1.0) * token_bytes)
     # An all-gather sends whole blocks of tokens, not one message for each pair of ranks: its rate does not fall.
-    outer_s = _level_s(across, outer - 1.0, tiers[-1], outer, 0.0)
+    outer_s = _level_s(across, outer - 1.0, tiers[-1], outer, 0.0, whole_blocks=True)
     inner_size = np.maximum(g / np.maximum(outer, 1.0), 1.0)
     inner = Group(inner_size, (*group.fan_out[:-1], np.ones_like(g)))
     inner_s = flat_s(token_bytes, choices, inner, tiers, 0.0, imbalance=imbalance, loss=loss)

@@ -24,6 +24,17 @@ class Tier:
     links : for a full mesh, its links per rank (instance size - 1); 0 for a switch.
     latency_s : per step [s].
     efficiency : fraction of bytes_per_s that large transfers reach.
+    half_size_bytes : what a rank receives in one pass over all its links of this tier when half of that rate is
+        reached [B].
+
+    Notes
+    -----
+    s bytes at rate R s / (s + s_half) take (s + s_half) / R: a pass over the tier costs `start_s` before its first
+    byte, whatever it carries. A group that owns some links of a mesh waits as long: each link starts at the same time.
+
+    References
+    ----------
+    Hockney and Jesshope, "Parallel Computers 2", 1988: n_1/2, the length at which half of the peak is reached.
     """
 
     name: str
@@ -31,6 +42,12 @@ class Tier:
     links: int
     latency_s: Number
     efficiency: Number
+    half_size_bytes: Number = 0.0
+
+    @property
+    def start_s(self) -> Floats:
+        """Seconds that the half size adds to each pass over the tier: half size over the rate of all its links."""
+        return np.asarray(self.half_size_bytes / (np.asarray(self.bytes_per_s) * self.efficiency))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,7 @@ def _steps(tier: Tier, fan_out: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class GatherRate:
-    """What an all-gather over a group takes: seconds per byte of its output, and latency of its steps [n]."""
+    """What an all-gather over a group takes: seconds per byte of its output, and what it takes before any byte [n]."""
 
     s_per_byte: Floats
     latency_s: Floats
@@ -93,7 +110,7 @@ def gather_rate(group: Group, tiers: tuple[Tier, ...]) -> GatherRate:
     for tier, fan_out in zip(reversed(tiers), reversed(group.fan_out), strict=True):
         crosses = fan_out > 1
         per_byte = per_byte + np.where(crosses, (fan_out - 1.0) * gathered / tier_rate(tier, fan_out), 0.0)
-        latency = latency + np.where(crosses, tier.latency_s * _steps(tier, fan_out), 0.0)
+        latency = latency + np.where(crosses, tier.latency_s * _steps(tier, fan_out) + tier.start_s, 0.0)
         gathered = gathered * fan_out
     return GatherRate(np.asarray(per_byte), np.asarray(latency))
 
@@ -108,7 +125,8 @@ def all_gather_s(
     Notes
     -----
     Outermost level first: at tier t a rank receives (f_t - 1) * S / g * prod(f_u, u > t) bytes, (g - 1) / g of S over
-    all tiers. Levels follow each other. A group of one rank costs nothing, an empty message its latency.
+    all tiers. Levels follow each other, and each starts up once. A group of one rank costs nothing, an empty message
+    its latency.
 
     References
     ----------
@@ -134,10 +152,11 @@ def all_reduce_s(
 def point_to_point_s(payload_bytes: Number, tier: Tier, fixed_s: Number) -> Floats:
     """Seconds to send `payload_bytes` to one peer of this tier; on a full mesh that is one link.
 
-    Latency and bandwidth, T = a + S / B: Hockney, "The communication challenge for MPP", 1994.
+    Latency and bandwidth, T = a + S / B: Hockney, "The communication challenge for MPP", 1994; a includes the start of
+    the tier's links.
     """
     rate = tier_rate(tier, 2.0)
-    return np.asarray(payload_bytes / rate + tier.latency_s + fixed_s)
+    return np.asarray(payload_bytes / rate + tier.latency_s + tier.start_s + fixed_s)
 
 
 def ring_pass_s(chunk_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.collectives import Floats, GatherRate, Group, Number, Tier, all_gather_s, all_reduce_s
+from cost_models.collectives import Floats, GatherRate, Group, Number, Tier, all_gather_s, all_reduce_s, gather_rate
 from cost_models.hbm import FULL, OptimizerFormat, Switch, optimizer_moved_bytes
 from cost_models.swap import exposed_swap_s
+
+# Parameters of a bucket whose collective overlaps with a pass: at least this many, and this many for each rank, so that
+# messages of a ring stay large. Source: Megatron-LM core_v0.12.1, --ddp-bucket-size.
+BUCKET_PARAMS = 40e6
+BUCKET_PARAMS_A_RANK = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +32,45 @@ def synchronisation(
     distributed_optimizer: bool,
     gradient_bytes: float,
     weight_bytes: float = 2.0,
+    operations: Number = 1.0,
+    fixed_s: Number = 0.0,
     rate: GatherRate | None = None,
 ) -> Synchronisation:
     """Seconds to reduce the gradients of `params` parameters on every rank of a data parallel group, and to gather.
 
     With a distributed optimizer gradients are reduce-scattered and updated weights all-gathered; without, gradients
-    are all-reduced and every rank updates everything. Buckets are large: no fixed cost per operator.
+    are all-reduced and every rank updates everything.
+
+    Parameters
+    ----------
+    operations : collectives in which each of them runs, a share of one where a bucket holds more than these parameters
+        (count). fixed_s : of each collective.
     rate : that of the group, where it is known already.
+
     Source: ZeRO, arXiv:1910.02054, section 7; Megatron-LM docs, distributed optimizer.
     """
+    rate = gather_rate(group, tiers) if rate is None else rate
+    rate = GatherRate(rate.s_per_byte, np.asarray(rate.latency_s * operations))
+    fixed_s = np.asarray(fixed_s) * operations
     gradients = np.asarray(params) * gradient_bytes
     if distributed_optimizer:
         return Synchronisation(
-            all_gather_s(gradients, group, tiers, 0.0, rate),
-            all_gather_s(np.asarray(params) * weight_bytes, group, tiers, 0.0, rate),
+            all_gather_s(gradients, group, tiers, fixed_s, rate),
+            all_gather_s(np.asarray(params) * weight_bytes, group, tiers, fixed_s, rate),
         )
-    reduced = all_reduce_s(gradients, group, tiers, 0.0, rate)
+    reduced = all_reduce_s(gradients, group, tiers, fixed_s, rate)
     return Synchronisation(reduced, np.zeros_like(reduced))
+
+
+def buckets(params: Number, layers: Number, ranks: Number, *, overlapped: Switch) -> Floats:
+    """Collectives that synchronise `params` parameters of one layer of `layers` on a rank (count, a share of one too).
+
+    What overlaps with a pass leaves in buckets of max(40e6, 1e6 ranks) parameters, what follows the pass in one that
+    holds the whole stage. Source: Megatron-LM core_v0.12.1, distributed_data_parallel.py.
+    """
+    held = np.maximum(BUCKET_PARAMS, BUCKET_PARAMS_A_RANK * np.asarray(ranks))
+    alone = np.where(np.asarray(params) > 0.0, 1.0 / np.maximum(layers, 1.0), 0.0)
+    return np.asarray(np.where(overlapped, np.asarray(params) / held, alone))
 
 
 def sharded_pass_s(

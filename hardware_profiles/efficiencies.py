@@ -136,6 +136,16 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             may_be_zero=True,
         ),
         EfficiencyTerm(
+            "message_half_size",
+            "times the half size of every tier: the bytes a rank receives in one pass over the tier when half of the "
+            "rate of large messages is reached",
+            "ratio",
+            1.0,
+            0.70,
+            upper=_HALF_SIZE_LIMIT,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
             "link_overlap_contention",
             "a collective that runs beside computation takes 1 + this times as long (cores and HBM are shared)",
             "fraction",

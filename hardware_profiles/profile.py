@@ -76,7 +76,8 @@ class Tier:
     `ranks`: ranks that one instance joins (None: the whole cluster). `links`: links a rank has in it: ranks - 1 on a
     full mesh, where a group of g reaches (g - 1)/links of `bytes_per_s_per_rank`; 1 otherwise.
     `bytes_per_s_per_rank`: wire rate one way, all links in use, oversubscription taken off. `efficiency`: share of it
-    that a message of size s reaches is efficiency / (1 + half_size_bytes / s). `latency_s`: per step.
+    that a rank reaches which receives s bytes in one pass over all its links is efficiency / (1 + half_size_bytes / s).
+    `latency_s`: per step.
     """
 
     name: str

@@ -143,7 +143,12 @@ class PeakTflops(Document):
 
 
 class DeviceDocument(Document):
-    """One chip grade, per rank: a card, or one die of a card with several."""
+    """One chip grade, per rank: a card, or one die of a card with several.
+
+    `marketing_tflops`, `vector_tflops` and `l2_mib` inform and are read by no formula: vector operators of a training
+    step (norms, activations, softmax of the loss, Adam) do a few operations a byte, an order below what the vector
+    units do while a byte arrives from memory, and are priced by their bytes.
+    """
 
     peak_tflops: PeakTflops
     marketing_tflops: Teraflops | None = None
@@ -167,7 +172,9 @@ class TierDocument(Document):
 
     `gb_per_s_per_npu`: wire rate of one card, one way, all its links of this tier in use; on a full mesh the sum of
     the links to all other ranks. `efficiency`: share of the wire that large collectives reach. `half_size_mib`:
-    message at which half of that is reached. `latency_us`: per step of an algorithm.
+    what a rank receives in one pass over all its links of the tier when half of that is reached, beyond the latency
+    and the fixed cost of a collective. A reduce-scatter, an all-gather and a send are one pass, an all-reduce two; an
+    All-to-All, which splits its message over the peers, one a step. Absent: 0. `latency_us`: per step of an algorithm.
     """
 
     name: TierName

@@ -257,6 +257,8 @@ def _sharded_s(
             distributed_optimizer=True,
             gradient_bytes=sharded.gradient_bytes,
             weight_bytes=machine.rates.element_bytes,
+            operations=np.where(np.asarray(params) > 0.0, 1.0, 0.0),
+            fixed_s=machine.comm_op_s,
         )
         gather, reduce = gather + sync.gather_s, reduce + sync.reduce_s
     return sharded_pass_s(

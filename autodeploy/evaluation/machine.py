@@ -165,11 +165,12 @@ def _host_rates(profile: Profile, value: Mapping[str, Number], features: frozens
 
 
 def _tier(tier: ProfileTier, value: Mapping[str, Number]) -> Tier:
-    """A tier of the profile; an efficiency named link_<tier> scales what it reaches."""
+    """A tier of the profile: `link_<tier>` scales what it reaches, `message_half_size` the half sizes of all tiers."""
     return Tier(
         name=tier.name,
         bytes_per_s=tier.bytes_per_s_per_rank,
         links=tier.links if tier.kind == "full_mesh" else 0,
         latency_s=tier.latency_s,
         efficiency=tier.efficiency * np.asarray(value.get(f"link_{tier.name}", 1.0)),
+        half_size_bytes=tier.half_size_bytes * np.asarray(value["message_half_size"]),
     )

@@ -264,6 +264,10 @@ def synchronised_of(
             distributed_optimizer=context.distributed_optimizer,
             gradient_bytes=context.gradient_bytes,
             weight_bytes=context.optimizer.weights,
+            operations=data_parallel.buckets(
+                params, layers, groups.dense.size, overlapped=overlap_reduce & ~candidates.paired
+            ),
+            fixed_s=machine.comm_op_s,
             rate=rate,
         )
         share = params / all_params

@@ -228,3 +228,13 @@ def test_many_peers_slow_the_exchange_inside_but_not_the_all_gather() -> None:
     )
     assert inside[1] == pytest.approx(2.5 * inside[0])
     assert across[1] == across[0]
+
+
+def test_an_exchange_starts_its_links_once_a_step() -> None:
+    # 64 peers on a switch are six steps, on the full mesh one; the all-gather across passes whole blocks on.
+    switch = (Tier("switch", WIRE, 0, 0.0, 1.0, 0.5e9),)
+    mesh = (Tier("mesh", WIRE, 63, 0.0, 1.0, 0.5e9),)
+    assert float(flat_s(1.0, 1, group(64), switch, 0.0)) == pytest.approx(6 * 0.5)
+    assert float(flat_s(1.0, 1, group(64), mesh, 0.0)) == pytest.approx(0.5)
+    outer = (Tier("inside", 1e30, 0, 0.0, 1.0), Tier("across", WIRE, 0, 0.0, 1.0, 0.5e9))
+    assert float(hierarchical_s(1.0, 1, group(1, 64), outer, 0.0)) == pytest.approx(0.5)

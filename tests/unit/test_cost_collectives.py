@@ -136,3 +136,30 @@ def test_coc_never_beats_the_longer_part_nor_loses_to_the_sum() -> None:
 )
 def test_pieces_of_a_fused_kernel(m: int, n: int, k: int, ranks: int, pieces: int) -> None:
     assert float(fused_pieces(m, n, k, ranks)) == pieces
+
+
+def _half(half_mib: float, *, links: int = 0) -> Tier:
+    return Tier("t", 100e9, links, 0.0, 0.5, half_mib * 2**20)
+
+
+def test_half_of_the_rate_is_reached_at_the_half_size() -> None:
+    """The bytes that a rank receives in one pass count, on a switch and on all links of a mesh."""
+    group = Group(np.array([8.0]), (np.array([8.0]),))
+    received = 2.0 * 2**20
+    for links in (0, 7):
+        full = all_gather_s(received * 8 / 7, group, (_half(0.0, links=links),), 0.0)
+        half = all_gather_s(received * 8 / 7, group, (_half(2.0, links=links),), 0.0)
+        assert half == pytest.approx(2.0 * full)
+        assert all_reduce_s(received, group, (_half(2.0, links=links),), 0.0) - all_reduce_s(
+            received, group, (_half(0.0, links=links),), 0.0
+        ) == pytest.approx(2.0 * received / 50e9)
+
+
+def test_large_messages_hardly_feel_the_half_size() -> None:
+    group = Group(np.array([8.0]), (np.array([8.0]),))
+    size = 2.0**30
+    assert all_gather_s(size, group, (_half(2.0),), 0.0) / all_gather_s(size, group, (_half(0.0),), 0.0) < 1.003
+
+
+def test_a_send_starts_its_links_too() -> None:
+    assert point_to_point_s(2.0**20, _half(1.0), 0.0) == pytest.approx(2.0 * 2.0**20 / 50e9)

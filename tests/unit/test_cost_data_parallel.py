@@ -7,6 +7,7 @@ import pytest
 
 from cost_models.collectives import Group, Tier
 from cost_models.data_parallel import (
+    buckets,
     exposed_s,
     host_optimizer_s,
     optimizer_s,
@@ -87,3 +88,10 @@ def test_lossy_formats_move_and_hold_less() -> None:
     assert float(optimizer_s(PARAMS, 1, 1e12, optimizer=o2)) == pytest.approx(0.062)
     assert float(optimizer_s(PARAMS, 1, 1e12, optimizer=quantized)) == pytest.approx(0.020)
     assert float(states_on_host_bytes(1, swap_optimizer=True, optimizer=o2)) == 8.0
+
+
+def test_buckets_that_overlap_hold_what_the_framework_puts_into_them() -> None:
+    """40e6 parameters, 1e6 a rank beyond 40 ranks; without overlap one bucket holds the layers of a stage."""
+    assert buckets(80e6, 4.0, 8.0, overlapped=True) == pytest.approx(2.0)
+    assert buckets(80e6, 4.0, 160.0, overlapped=True) == pytest.approx(0.5)
+    assert buckets(80e6, 4.0, 8.0, overlapped=False) == pytest.approx(0.25)

@@ -119,6 +119,7 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
             t.links,
             float(t.latency_s),
             float(t.efficiency),
+            float(t.half_size_bytes),
         )
         for size, t in zip(sizes, machine.tiers, strict=True)
     )

@@ -239,8 +239,8 @@ def sharded(a: Account, work: float, *, backward: bool) -> float:
     if "fsdp" not in a.run.on:
         return 0.0
     here = ((a.dense_params - a.copied_params, a.groups["dense"]), (a.expert_params, a.groups["edp"]))
-    gather = sum(a.machine.all_gather(2 * params, ranks, 0.0) for params, ranks in here)
-    reduce = sum(a.machine.all_gather(a.run.gradient_bytes * params, ranks, 0.0) for params, ranks in here)
+    gather = sum(a.machine.all_gather(2 * params, ranks) for params, ranks in here if params)
+    reduce = sum(a.machine.all_gather(a.run.gradient_bytes * params, ranks) for params, ranks in here if params)
     beside_reduce = "overlap_grad_reduce" in a.run.on
     beside_gather = beside_reduce and "overlap_param_gather" in a.run.on
     alone = beside = 0.0

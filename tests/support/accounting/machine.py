@@ -18,6 +18,11 @@ class Link:
     mesh_links: int  # of a full mesh; 0 for a switch
     latency_s: float
     efficiency: float
+    half_size: float  # bytes that a rank receives in one pass while half of the rate is lost to starting
+
+    def start_s(self) -> float:
+        """(s + s_half) / rate less s / rate."""
+        return self.half_size / (self.bytes_per_s * self.efficiency)
 
     def home(self, rank: int) -> int:
         """Which instance a rank is in."""
@@ -154,7 +159,7 @@ class Numbers:
             pieces = spans[tier] // inside
             if pieces > 1:
                 steps = 1 if link.mesh_links else math.ceil(math.log2(pieces))
-                total += held * (pieces - 1) / self._rate(link, pieces - 1) + steps * link.latency_s
+                total += held * (pieces - 1) / self._rate(link, pieces - 1) + steps * link.latency_s + link.start_s()
             held *= pieces
         return total + (self.comm_op_s if fixed is None else fixed)
 
@@ -167,7 +172,7 @@ class Numbers:
     def send(self, payload: float, first: int, second: int) -> float:
         """One message between two ranks, over the innermost tier that joins them."""
         link = next(one for one in self.links if one.home(first) == one.home(second))
-        return payload / self._rate(link, 1) + link.latency_s + self.comm_op_s
+        return payload / self._rate(link, 1) + link.latency_s + link.start_s() + self.comm_op_s
 
     def ring_step(self, chunk: float, members: list[int]) -> float:
         """All members pass a chunk on: the slowest hop counts."""
@@ -176,11 +181,17 @@ class Numbers:
         pairs = zip(members, members[1:] + members[:1], strict=True)
         return max(self.send(chunk, a, b) for a, b in pairs)
 
-    def _peers_s(self, received: float, peers: int, pieces: int, link: Link, loss: float) -> float:
-        """Pairwise exchange with `peers` ranks of one tier; small messages slow it beyond eight ranks."""
+    def _peers_s(
+        self, received: float, peers: int, pieces: int, link: Link, loss: float, *, gathers: bool = False
+    ) -> float:
+        """Pairwise exchange with `peers` ranks of one tier; small messages slow it beyond eight ranks.
+
+        Each of its steps starts the links; an all-gather passes blocks on and starts them once.
+        """
         slower = 1 + loss * math.log2(max(peers + 1, 8) / 8)
         steps = 1 if link.mesh_links else math.ceil(math.log2(peers + 1))
-        return received * slower / self._rate(link, pieces - 1) + steps * link.latency_s
+        starts = (1 if gathers else steps) * link.start_s()
+        return received * slower / self._rate(link, pieces - 1) + steps * link.latency_s + starts
 
     def all_to_all(
         self,
@@ -227,7 +238,7 @@ class Numbers:
         outside = len(members) // inside
         outer = 0.0
         if outside > 1:
-            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1], 0.0)
+            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1], 0.0, gathers=True)
         near = [r for r in members if self.links[-2].home(r) == self.links[-2].home(members[0])]
         inner = self.all_to_all(token_bytes, choices, near, imbalance=imbalance, fixed=0.0, loss=loss)
         return max(outer, inner) + 2 * self.comm_op_s

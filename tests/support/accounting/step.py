@@ -384,11 +384,14 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             params_n = params * n
             share = params_n / max(n * (a.dense_params + a.expert_params), 1.0)
             gradients = params_n * run.gradient_bytes
+            # Megatron-LM: buckets of 40e6 parameters, or of 1e6 a rank, where they leave beside a pass; else one.
+            calls = params_n / max(40e6, 1e6 * len(a.groups["dense"])) if reduce_beside else last * (params > 0)
             if distributed:
-                reduced = machine.all_gather(gradients, group, 0.0)
-                gathered = machine.all_gather(2 * params_n, group, 0.0)
+                reduced = calls * machine.all_gather(gradients / calls, group) if calls else 0.0
+                gathered = calls * machine.all_gather(2 * params_n / calls, group) if calls else 0.0
             else:
-                reduced, gathered = machine.all_reduce(gradients, group, 0.0), 0.0
+                reduced = calls * machine.all_reduce(gradients / calls, group) if calls else 0.0
+                gathered = 0.0
             if in_passes:
                 reduced = gathered = 0.0
             tail["exposed_dp_s"] += exposed(reduced, n * a.backward.compute * share * machine.overlap, reduce_beside)
