@@ -22,7 +22,7 @@ TYPED := autodeploy api cost_models hardware_profiles
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak wheelhouse calibrate accuracy flags docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak wheelhouse calibrate accuracy scoreboard flags docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -80,6 +80,9 @@ calibrate: $(STAMP) ## Fit the shipped efficiencies to the shipped records again
 
 accuracy: $(STAMP) ## Make docs/accuracy.md anew from the shipped records
 	@$(BIN)/python -m docs.accuracy
+
+scoreboard: $(STAMP) ## Hold every figure of accuracy against its aim, by fits made on the spot
+	@$(BIN)/python -m docs.scoreboard
 
 flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED= MINDSPEED_LLM= MINDFORMERS= git directories
 	@$(BIN)/python -m tests.launch_check.flag_tables $(if $(MEGATRON),--megatron $(MEGATRON)) \

@@ -21,6 +21,7 @@ _DATA = files("hardware_profiles") / "data"
 
 
 _REGISTERED: dict[str, Profile] = {}
+_RECALIBRATED: dict[str, Profile] = {}
 
 
 @cache
@@ -51,6 +52,18 @@ def registered(path: str | Path) -> Iterator[Profile]:
         yield profile
     finally:
         del _REGISTERED[profile.name]
+
+
+@contextmanager
+def recalibrated(overlays: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Shipped profiles with these calibrations, by name, in place of their own while the context lasts."""
+    before = dict(_RECALIBRATED)
+    _RECALIBRATED.update({name: apply_overlay(_shipped(name, False), overlay) for name, overlay in overlays.items()})
+    try:
+        yield
+    finally:
+        _RECALIBRATED.clear()
+        _RECALIBRATED.update(before)
 
 
 @cache
@@ -100,6 +113,8 @@ def _named(name: str, calibrated: bool) -> Profile:
         meant = f"did you mean {close[0]}? " if close else ""
         hint = f"{meant}known are {', '.join(known)}; or give the path of a YAML file"
         raise ProfileError(f"there is no hardware profile {name!r}", hint=hint)
+    if calibrated and name in _RECALIBRATED:
+        return _RECALIBRATED[name]
     return _REGISTERED[name] if name in _REGISTERED else _shipped(name, calibrated)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from autodeploy.calibration.accuracy_errors import Errors, errors_of, residuals_at
 from autodeploy.calibration.calibrate import calibrate
-from autodeploy.calibration.coverage import coverage, widened
+from autodeploy.calibration.coverage import widened
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import jacobian_of, projected, values_of
@@ -104,7 +104,7 @@ def left_out_intervals(calibration: Calibration) -> tuple[Held, ...]:
     """Every record beside its 80 % interval, prediction and interval both from the other families alone."""
     rows = rows_by_id()
     families = np.array([family_of(r) for r in calibration.records])
-    slope = float(coverage()["ranks_per_doubling"][calibration.family])
+    slope = ranks_per_doubling(rehearsals(calibration, rows))
     held = []
     for number, record in enumerate(calibration.records):
         others = families != families[number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,9 @@ def noise_of(record: Record) -> float:
     return NOISE_UNKNOWN_GRADE if in_graph_mode(record) else NOISE
 
 
-def calibrate(records: Sequence[Record], profile_name: str, start: Floats | None = None) -> Calibration:
+def calibrate(
+    records: Sequence[Record], profile_name: str, *, start: Floats | None = None, iterations: int = 8
+) -> Calibration:
     """Fit the efficiencies of a profile to the records that ran on it and on those that take its factors, each
     configuration with one weight; without records the priors stand.
 
@@ -111,7 +114,16 @@ def calibrate(records: Sequence[Record], profile_name: str, start: Floats | None
 
     noise = np.array([noise_of(r) for r in used])
     limits = limits_of(parameters, profile.efficiency)
-    result = fit(parameters, residuals, noise, upper=limits, share=shares_of(used), slopes=slopes, start=start)
+    result = fit(
+        parameters,
+        residuals,
+        noise,
+        upper=limits,
+        share=shares_of(used),
+        slopes=slopes,
+        start=start,
+        iterations=iterations,
+    )
     families = [family_of(r) for r in used]
     return Calibration(
         profile, used, result, left_out_residuals(result, families), parameter_variances(result, families)
@@ -132,10 +144,11 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
     target : another profile that these factors are carried over to; its numbers are then assumed, not fitted.
     """
     profile = target or calibration.profile
-    carried = target is not None and target.name != calibration.profile.name
-    source = f"MAP fit to {len(calibration.records)} records on {calibration.profile.name}"
-    kind = "assumed" if carried else "fitted"
-    if carried:
+    carried = profile.name != calibration.profile.name
+    counts = Counter(record.cluster.profile for record in calibration.records)
+    source = f"MAP fit to {' and '.join(f'{n} records on {name}' for name, n in counts.items()) or 'no record'}"
+    kind = "assumed" if carried and not counts[profile.name] else "fitted"
+    if kind == "assumed":
         source = f"carried over from {calibration.profile.name}: {source}"
     document: dict[str, Any] = {"profile": profile.name}
     document |= overlay_numbers(profile, calibration.fit, kind=kind, source=source, carried=carried)

@@ -34,12 +34,12 @@ def covariance_of_fit(fit: Fit, source: str, *, in_residuals: float = 0.0) -> Co
 def fitted_covariance(profile: Profile, fit: Fit, source: str, *, carried: bool) -> Covariance:
     """What ships with the numbers of a fit.
 
-    Carried over to another device, the factors of links and releases stay behind: the marginal covariance of the
-    others, and every tier of the device as uncertain as before any run.
+    Carried over to another device, the factors of links stay behind: the marginal covariance of the others, and every
+    tier of the device as uncertain as before any run.
     """
     if not carried:
         return covariance_of_fit(fit, source)
-    kept = [n for n, p in enumerate(fit.parameters) if not _stays(p)]
+    kept = [n for n, p in enumerate(fit.parameters) if not p.multiplies_any("link_")]
     links = link_parameters(tier.name for tier in profile.tiers)
     matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
     matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -13,7 +14,7 @@ from autodeploy.calibration.spreads import Z80, ClassSpread, classes_of_run
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Z90 = 1.6449  # half-width of a normal 90 % interval in standard deviations
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
@@ -44,9 +45,26 @@ class Spread:
         return value / width, value * width
 
 
-@lru_cache(maxsize=1)
+_IN_PLACE: list[Mapping[str, Any]] = []  # tables in place of the shipped one, the last one in use
+
+
 def coverage() -> Mapping[str, Any]:
     """The table that calibration writes: residual spread per family and class, and what each record ran."""
+    return _IN_PLACE[-1] if _IN_PLACE else _shipped()
+
+
+@contextmanager
+def covering(table: Mapping[str, Any]) -> Iterator[None]:
+    """Another table in place of the shipped one while the context lasts."""
+    _IN_PLACE.append(table)
+    try:
+        yield
+    finally:
+        _IN_PLACE.pop()
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> Mapping[str, Any]:
     text = files("autodeploy.calibration").joinpath("coverage.json").read_text(encoding="utf-8")
     table: Mapping[str, Any] = json.loads(text)
     return table

@@ -167,10 +167,14 @@ def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
 
 def refit_residuals(result: Fit, fitted: npt.NDArray[np.bool_], predicted: npt.NDArray[np.int64]) -> Floats:
     """Residuals of the records at `predicted` under a fit to the records marked `fitted`."""
+    return np.asarray(result.residuals[predicted] + result.jacobian[predicted] @ refit(result, fitted))
+
+
+def refit(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
+    """Change of the log factors [parameters] under a fit to the records marked `fitted`."""
     prior = np.array([p.prior_sigma for p in result.parameters])
     linear = result.jacobian[fitted], result.residuals[fitted], result.weights[fitted]
-    change = _solve(*linear, result.log_factors, prior, result.upper)
-    return np.asarray(result.residuals[predicted] + result.jacobian[predicted] @ change)
+    return _solve(*linear, result.log_factors, prior, result.upper)
 
 
 def _weights(residuals: Floats, sigma: Floats) -> Floats:

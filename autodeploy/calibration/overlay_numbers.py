@@ -33,7 +33,7 @@ def overlay_numbers(
     ----------
     profile : whose numbers are multiplied.
     measured_over : the shapes or sizes that benchmarks measured, by axis.
-    carried : the factors were fitted on another device; its links and releases say nothing of this one's.
+    carried : the factors were fitted on another device; its links say nothing of this one's.
     """
     found: dict[str, dict[str, Any]] = {}
     sigma = np.sqrt(np.diag(fit.covariance))
@@ -54,10 +54,9 @@ def overlay_numbers(
                 new = profile.quantity(f"fixed_costs.{path}").value * factor
                 found.setdefault("fixed_costs", {})[path] = {"value": rounded(new), **entry}
             elif name.startswith("release_"):
-                if not carried:
-                    band = name.removeprefix("release_")
-                    new = profile.release_factors.get(band, 1.0) * factor
-                    found.setdefault("release_factors", {})[band] = {"value": rounded(new), **entry}
+                band = name.removeprefix("release_")
+                new = profile.release_factors.get(band, 1.0) * factor
+                found.setdefault("release_factors", {})[band] = {"value": rounded(new), **entry}
             else:
                 new = limited(name, profile.efficiency[name] * factor)
                 found.setdefault("efficiency", {})[name] = {"value": rounded(new), **entry}

@@ -82,7 +82,7 @@ def test_the_overlay_makes_the_profile_predict_what_the_fit_predicts(tmp_path: P
         assert math.log((record.measured.tokens_per_s_per_npu or math.nan) / rate) == pytest.approx(residual, abs=1e-4)
 
 
-def test_carried_over_factors_are_assumed_and_without_links_or_releases() -> None:
+def test_carried_over_factors_are_assumed_and_without_links() -> None:
     target = load_profile("nvidia-h800", calibrated=False)
     document = overlay_of(calibrated(), target)
     assert document["profile"] == "nvidia-h800"

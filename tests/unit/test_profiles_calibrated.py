@@ -53,12 +53,14 @@ def test_calibration_changes_efficiencies_and_release_factors_alone(name: str) -
     assert profile.release_factors["current"] == 1.0
 
 
-@pytest.mark.parametrize(("name", "kind"), [*((n, "fitted") for n in FITTED), *((n, "assumed") for n in CARRIED)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((n, "fitted") for n in (*FITTED, "cloudmatrix-384")), ("nvidia-h800", "assumed")]
+)
 def test_fitted_numbers_say_what_they_were_fitted_to(name: str, kind: str) -> None:
     profile = load_profile(name)
     for path in changed_paths(name):
         quantity = profile.quantity(path)
-        assert quantity.kind == kind, path
+        assert quantity.kind == kind or "carried over" in quantity.source[0], path
         assert "records on" in quantity.source[0], path
         assert "on the prior" in quantity.note, path
 
@@ -82,7 +84,7 @@ def test_carried_factors_are_those_of_the_fitted_profile(name: str) -> None:
     carried = changed_paths(name)
     assert carried
     for path in carried:
-        assert path.startswith(("efficiency.", "fixed_costs.")), "links and releases are not carried over"
+        assert path.startswith(("efficiency.", "fixed_costs.", "release_factors.")), "links are not carried over"
         capped = path.startswith("efficiency.") and 1.0 in {number(origin, path), number(name, path)}
         factors = [number(p, path) / number(p, path, calibrated=False) for p in (name, origin)]
         assert capped or factors[0] == pytest.approx(factors[1], rel=1e-5)

@@ -1,0 +1,42 @@
+"""A fit without some of its records: the same linear model, solved again, with all that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.calibration.calibrate import Calibration
+from autodeploy.calibration.families import family_of
+from autodeploy.calibration.fit import left_out_residuals, parameter_variances, refit, refit_covariance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.calibration.fit import Floats
+    from autodeploy.specs.record import Record
+
+
+def without(calibration: Calibration, out: Callable[[Record], bool]) -> Calibration:
+    """The calibration that the other records give, linearised at the full fit."""
+    fitted = np.array([not out(record) for record in calibration.records], dtype=bool)
+    every = calibration.fit
+    change = refit(every, fitted)
+    kept = replace(
+        every.of(fitted),
+        log_factors=every.log_factors + change,
+        residuals=(every.residuals + every.jacobian @ change)[fitted],
+        covariance=refit_covariance(every, fitted),
+    )
+    records = tuple(r for r, mark in zip(calibration.records, fitted, strict=True) if mark)
+    families = [family_of(r) for r in records]
+    return Calibration(
+        calibration.profile, records, kept, left_out_residuals(kept, families), parameter_variances(kept, families)
+    )
+
+
+def residuals_without(calibration: Calibration, out: Callable[[Record], bool]) -> Floats:
+    """Residuals of all records under a fit without some [records]."""
+    fitted = np.array([not out(record) for record in calibration.records], dtype=bool)
+    return np.asarray(calibration.fit.residuals + calibration.fit.jacobian @ refit(calibration.fit, fitted))

@@ -1,0 +1,161 @@
+"""Every figure that predictions are held to beside its aim, from fits made on the spot.
+
+`make scoreboard` prints it. It sees uncommitted formulas, profiles and parameters, and starts from the shipped overlays.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy import planner
+from autodeploy.ablation.cases import CASES, read_cases
+from autodeploy.ablation.metrics import METRICS
+from autodeploy.ablation.published import ablate_published
+from autodeploy.ablation.runs import Runs
+from autodeploy.calibration.accuracy_sets import ASCEND
+from autodeploy.calibration.calibrate import fitted_together, overlay_of
+from autodeploy.calibration.coverage import covering
+from autodeploy.calibration.refits import without
+from autodeploy.calibration.scoreboard import Line, fits, record_lines
+from autodeploy.calibration.shipped import coverage_table, fitted_profiles, shipped_records
+from autodeploy.checks import launch_of
+from autodeploy.importers.import_document import import_file
+from docs.accuracy import LADDER, PUBLISHED
+from hardware_profiles.loader import load_profile, recalibrated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.specs.record import Record
+
+LAUNCHES = Path(__file__).resolve().parent.parent / "autodeploy" / "calibration" / "records" / "launches"
+
+
+def launches(records: Sequence[Record]) -> list[tuple[Record, Path]]:
+    """Records whose public launch script is at hand, by the name of the file."""
+    return [(r, LAUNCHES / f"{r.id}.sh") for r in records if (LAUNCHES / f"{r.id}.sh").is_file()]
+
+
+def vendor_lines(records: Sequence[Record], fitted: Calibration) -> list[Line]:
+    """Each public script with a published speed, as `autodeploy check` predicts it by a fit without its run."""
+    found = launches(records)
+    lines = []
+    for record, path in found:
+        rest = without(fitted, partial(_same, record))
+        error, low, high, basis = predicted(record, path, rest, records)
+        inside = low <= 0.0 <= high
+        lines.append(
+            Line(
+                f"vendor script {record.id} {record.model.name}, fit without it",
+                f"{100 * error:+.1f} % ({_ends(error, low, high)})",
+                "within 12 % and inside",
+                abs(error) <= 0.12 and inside,
+            )
+        )
+        lines.append(Line(f"    interval from {basis}", "", "told"))
+    names = {record.id for record, _ in found}
+    every = without(fitted, lambda r: r.id in names)
+    for record, path in found:
+        error, low, high, _ = predicted(record, path, every, records)
+        lines.append(
+            Line(
+                f"  {record.id}, all {len(found)} out",
+                f"{100 * error:+.1f} % ({_ends(error, low, high)})",
+                "inside, error told",
+                low <= 0.0 <= high,
+            )
+        )
+    return lines
+
+
+def _same(one: Record, other: Record) -> bool:
+    return one.id == other.id
+
+
+def predicted(
+    record: Record, path: Path, fitted: Calibration, records: Sequence[Record]
+) -> tuple[float, float, float, str]:
+    """Error of the speed of a launch as `check` predicts it, the errors at the ends of its interval, and its basis."""
+    with recalibrated(overlays_of(fitted)), covering(coverage_table([fitted], records)):
+        launch = launch_of(import_file(path), record.cluster.profile, record.cluster.device)
+        plan = planner.estimate(launch.spec, features=launch.features)
+    measured = record.measured.tokens_per_s_per_npu or math.nan
+    tokens = plan.tokens_per_s_per_npu * plan.step_time_s
+    slow, fast = tokens / plan.uncertainty.high_s, tokens / plan.uncertainty.low_s
+    ends = slow / measured - 1.0, fast / measured - 1.0
+    return plan.tokens_per_s_per_npu / measured - 1.0, *ends, plan.uncertainty.basis
+
+
+def overlays_of(*fitted: Calibration) -> dict[str, dict[str, object]]:
+    """The overlays of these fits and of the profiles that take their factors, by name."""
+    return {
+        name: overlay_of(each, load_profile(name, calibrated=False))
+        for each in fitted
+        for name in fitted_together(each.profile.name)
+    }
+
+
+def ladder_lines() -> list[Line]:
+    """The three MFUs of the published ladder."""
+    case = next(case for case in read_cases() if case.case == LADDER)
+    runs = Runs()
+    first, second = case.effects
+    points = (*runs.both(case, first), runs.of(case, second.variant))
+    found = [METRICS["mfu_full_attention_pct"](run, run) for run in points]
+    errors = [value / mfu - 1.0 for value, (mfu, _) in zip(found, PUBLISHED, strict=True)]
+    return [
+        Line(
+            "Pangu Ultra MoE, MFU in % of " + " / ".join(f"{mfu:.1f}" for mfu, _ in PUBLISHED),
+            " / ".join(f"{value:.1f} ({100 * e:+.0f} %)" for value, e in zip(found, errors, strict=True)),
+            "15 % relative",
+            bool(np.max(np.abs(errors)) <= 0.15),
+        )
+    ]
+
+
+def published_lines() -> list[Line]:
+    """How many published effects the model reproduces."""
+    rows = ablate_published(CASES, tell=lambda _: None).rows
+    judged = [row for row in rows if row.within_tolerance is not None]
+    right = sum(bool(row.within_tolerance) for row in judged)
+    missed = "; ".join(f"{row.case}: {row.feature}" for row in judged if not row.within_tolerance)
+    return [
+        Line("ablate --published", f"{right} of {len(judged)}", ">= 32 of 36", right >= 32),
+        Line(f"  missed: {missed}", "", "told"),
+    ]
+
+
+def _ends(error: float, low: float, high: float) -> str:
+    return f"{100 * low:+.0f} to {100 * high:+.0f} %, half {100 * ((1 + high) / (1 + error) - 1):.0f} %"
+
+
+def lines(records: Sequence[Record], fitted: Mapping[str, Calibration], *, published: bool = True) -> list[Line]:
+    """The whole scoreboard."""
+    found = [*vendor_lines(records, fitted[ASCEND]), *record_lines(records, fitted)]
+    with recalibrated(overlays_of(*fitted.values())), covering(coverage_table(list(fitted.values()), records)):
+        found += ladder_lines()
+        found += published_lines() if published else []
+    return found
+
+
+def main() -> None:
+    """Print the scoreboard; `--quick` without the published effects."""
+    records = shipped_records()
+    fitted = fits(records)
+    assert set(fitted) == set(fitted_profiles())
+    for each in fitted.values():
+        factors = ", ".join(f"{name} {value:.3f}" for name, value in each.fit.factors().items())
+        sys.stdout.write(f"{each.profile.name}: {factors}\n")
+    for line in lines(records, fitted, published="--quick" not in sys.argv[1:]):
+        sys.stdout.write(f"{line.text()}\n")
+
+
+if __name__ == "__main__":
+    main()
