@@ -24,8 +24,8 @@ def issue_s(operators: Number, issue_per_operator_s: Number, synchronisations: N
 
     References
     ----------
-    T_host = N_ops * t_issue + N_sync * t_sync; dropless routing synchronises about once per MoE layer to learn the
-    split sizes (MindSpeed; capacity-padded routing does not).
+    T_host = N_ops * t_issue + N_sync * t_sync; dropless routing synchronises at least once a layer with experts to
+    learn the split sizes (Megatron-LM, MindSpeed; capacity-padded routing does not).
     """
     return np.asarray(np.asarray(operators) * issue_per_operator_s + np.asarray(synchronisations) * sync_s)
 
@@ -96,16 +96,16 @@ def exposed_host_s(
 
     Parameters
     ----------
-    host_s : issuing and synchronising. restart_s : wait after a synchronisation until the host is ahead again.
+    host_s : issuing and synchronising. restart_s : wait after the synchronisations until the host is ahead again.
     queued_s : work that does not depend on the synchronisation and was issued before it.
 
     Notes
     -----
     The task queue lets the host run ahead, so a stretch takes max(device, host). A synchronisation empties the queue:
-    its round trip and the restart are exposed but for what the device still has queued:
+    every round trip is exposed and, after the last one, the restart, but for what the device still has queued:
 
         ahead   = max(0, host - N_sync t_sync - device)
-        exposed = max(ahead, N_sync t_sync + max(N_sync restart, ahead) - queued)      ahead alone where N_sync = 0
+        exposed = max(ahead, N_sync t_sync + max(restart, ahead) - queued)      ahead alone where N_sync = 0
 
     References
     ----------
@@ -113,5 +113,5 @@ def exposed_host_s(
     """
     synchronisations = np.asarray(synchronisations, dtype=np.float64)
     ahead = np.maximum(0.0, np.asarray(host_s) - synchronisations * sync_s - device_s)
-    event = synchronisations * sync_s + np.maximum(synchronisations * restart_s, ahead) - queued_s
+    event = synchronisations * sync_s + np.maximum(restart_s, ahead) - queued_s
     return np.asarray(np.maximum(ahead, np.where(synchronisations > 0, event, 0.0)))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 class EfficiencyTerm:
     """What one named efficiency means.
 
-    `unit` is "fraction" (of the peak named in `meaning`, 0 < value <= `upper`), a count, or the unit of a
-    half-saturation size: the size x_half in 1 / (1 + x_half / x), at which half of the peak is reached.
+    `unit` is "fraction" (of the peak named in `meaning`, 0 < value <= `upper`), a count, a "ratio" to another number of
+    the profile, or the unit of a half-saturation size: the size x_half in 1 / (1 + x_half / x), at which half of the
+    peak is reached.
     """
 
     name: str
@@ -27,6 +28,7 @@ class EfficiencyTerm:
 
 
 _HALF_SIZE_LIMIT = 1e6
+_LONGEST = 1e2  # times a host number of the profile
 
 EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
     term.name: term
@@ -144,6 +146,22 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             0.70,
             upper=_HALF_SIZE_LIMIT,
             may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "host_issue",
+            "time in which the host issues an operator, against host.issue_us_per_op",
+            "ratio",
+            1.0,
+            0.40,
+            upper=_LONGEST,
+        ),
+        EfficiencyTerm(
+            "host_sync",
+            "round trip of a synchronisation of host and device, against host.sync_us",
+            "ratio",
+            1.0,
+            0.90,
+            upper=_LONGEST,
         ),
         EfficiencyTerm(
             "link_overlap_contention",

@@ -39,14 +39,17 @@ def rewritten_share(predicted: Predicted) -> float:
 
 
 def host_event_s(predicted: Predicted) -> float:
-    """Host seconds for one layer and micro batch: issuing its operators, and the round trip where it synchronises.
+    """Host seconds for the forward pass of one layer: issuing its operators, and every round trip of its waits.
 
     Whether the device waits for them or not. Source of the reading: a host-bound event of the articles is what the host
-    does between two points at which it is ahead of the device, once a layer with experts.
+    does between two points at which it is ahead of the device, once a layer with experts; it synchronises there more
+    than once (`host_operators.synchronisations`).
     """
     report = lane_report(predicted.candidate, predicted.context, 0)
-    waits = float(np.asarray(predicted.context.machine.host.sync_s)) if report.synchronisations else 0.0
-    return report.issue_s + waits
+    model = predicted.context.model
+    layers = sum(model.is_moe_layer(layer) for layer in range(model.num_hidden_layers))
+    waits = report.synchronisations / layers if layers else 0.0
+    return report.forward_issue_s + waits * float(np.asarray(predicted.context.machine.host.sync_s))
 
 
 def ideal_bubble(predicted: Predicted) -> float:

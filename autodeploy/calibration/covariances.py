@@ -8,7 +8,7 @@ import numpy as np
 
 from autodeploy.calibration.fit import projected
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.parameters import known_parameters, link_parameters
+from autodeploy.calibration.parameters import HOST, known_parameters, link_parameters
 from hardware_profiles.covariance import Covariance, FittedFactor
 
 if TYPE_CHECKING:
@@ -18,12 +18,27 @@ if TYPE_CHECKING:
     from autodeploy.calibration.fit import Fit, FitParameter, Floats
     from hardware_profiles.profile import Profile
 
+HOST_NUMBERS = {"host_issue": "host.issue_us_per_op", "host_sync": "host.sync_us"}  # what these factors multiply
 OF_THE_DEVICE = ("link_", "release_")  # factors that say nothing of another device
 
 
 def covariance_of(profile: Profile) -> Covariance:
-    """Covariance of a profile's factors: what ships with it or its overlay, else that of the priors."""
-    return profile.covariance or _of_priors(profile)
+    """Covariance of a profile's factors: what ships with it or its overlay, else that of the priors.
+
+    The host's numbers are as uncertain as before any run where the fit did not move them and nobody measured them.
+    """
+    found = profile.covariance or _of_priors(profile)
+    named = {name for factor in found.factors for name in factor.multiplies}
+    named |= {name for name, path in HOST_NUMBERS.items() if profile.quantity(path).kind == "measured"}
+    added = [parameter for parameter in HOST if not named.intersection(parameter.multiplies)]
+    if not added:
+        return found
+    zeros = (0.0,) * len(found.factors)
+    rows = tuple((*zeros, *(0.0,) * n, p.prior_sigma**2) for n, p in enumerate(added))
+    factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in added)
+    return found.model_copy(
+        update={"factors": (*found.factors, *factors), "log_covariance": (*found.log_covariance, *rows)}
+    )
 
 
 def covariance_of_fit(fit: Fit, source: str, *, in_residuals: float = 0.0) -> Covariance:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ruamel.yaml import YAML
 
 from autodeploy.calibration.fit import FitParameter
+from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,11 @@ def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
 _COMMON = _rows(_table()["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
 
+# The host, where a fit held its numbers as they are: no run of most chips waits for it long enough to tell them.
+HOST = tuple(
+    FitParameter(name, (name,), EFFICIENCY_TERMS[name].prior_sigma, EFFICIENCY_TERMS[name].meaning)
+    for name in ("host_issue", "host_sync")
+)
 # A network that no run has measured: rate of collectives on each of its tiers.
 LINK_SIGMA = 0.30
 

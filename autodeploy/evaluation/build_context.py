@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from cost_models.collectives import Number
     from hardware_profiles.profile import Device, Profile
 
+# A kernel launched for each expert inside one operator, against the host's cost of a whole operator: no Python and no
+# autograd around it. Source: Transformer Engine, nvte_multi_tensor_gemm over several streams; the share is assumed.
+GROUP_LAUNCHES = 0.5
 OWN = "/own"  # after the family of a profile that a user brought: its numbers were never calibrated
 
 
@@ -110,6 +113,8 @@ def operator_features(
         rect_fa="rect_fa" in features,
         vector_sort="vector_sort" in features,
         fused_operators="fused_operators" in features,
+        fused_router="fused_router" in features,
+        group_launches=0.0 if ascend else GROUP_LAUNCHES,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
         accumulation_bytes=_accumulation_bytes(training, features),

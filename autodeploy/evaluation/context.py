@@ -138,6 +138,7 @@ class Context:
             deduplicate=self.deduplicate,
             # A compiled graph has fixed sizes and runs without the host.
             sync_free="host_sync_free" in on or self.graph_mode,
+            compiled=self.graph_mode,
             host_reorder="host_reorder" in on,
             vector_parallel="cube_vector_parallel" in on,
             pipelined=self.framework.pipelined_exchange,

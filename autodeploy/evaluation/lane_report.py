@@ -32,7 +32,8 @@ class LaneReport:
     shares : class of operators -> share of the seconds that operators take, forward and backward.
     sorting_hidden : share of the sorting class that runs beside matrix work.
     launches : operators and exchanges that the host issues for one layer, mean over the layers.
-    issue_s : host seconds to issue one layer. synchronisations : of all layers.
+    issue_s : host seconds to issue one layer, none of a compiled graph; forward_issue_s : its forward pass alone.
+    synchronisations : of all layers.
     event_s : what one synchronisation exposes; 0 without any.
     """
 
@@ -40,6 +41,7 @@ class LaneReport:
     sorting_hidden: float
     launches: float
     issue_s: float
+    forward_issue_s: float
     synchronisations: float
     event_s: float
 
@@ -56,14 +58,17 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     one = candidates.take(np.asarray([index]))
     shard, features = sharding_of(one, context.seq_length), context.exchange_features(one)
     seconds = dict.fromkeys(CLASSES, 0.0)
-    hidden = issued = synchronisations = event = 0.0
+    hidden = synchronisations = event = 0.0
+    issued = {False: 0.0, True: 0.0}
     for kind, count in layer_kinds(context.model):
         table = layer_table(context.model, shard, context.operators, kind)
         _, times, exchanged = layer_times(table, shard, context.machine, features, Groups.of(shard, context.machine))
         for op in table.operators:
             seconds[class_of(op.name, op.kind)] += count * _both_s(times[op.name])
-            issued += count * sum(at(launches(op, backward=back), 0) for back in (False, True))
-        issued += count * sum(at(exchanged.launches[back], 0) for back in (False, True))
+            for back in issued:
+                issued[back] += count * at(launches(op, backward=back), 0)
+        for back in issued:
+            issued[back] += count * at(exchanged.launches[back], 0)
         if features.vector_parallel:
             hidden += count * sum(
                 at(beside_matrix_work_s(times, exchanged, backward=back), 0) for back in (False, True)
@@ -71,15 +76,16 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
         waits = at(np.asarray(table.synchronisations), 0)
         if waits and not features.sync_free:
             synchronisations += count * waits
-            event = max(
-                event, _event_s(context, *synchronisation_s(table, context.machine, features, times, exchanged))
-            )
+            restart, queued = synchronisation_s(table, context.machine, features, times, exchanged)
+            event = max(event, _event_s(context, waits, restart, queued) / waits)
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
+    each = 0.0 if features.compiled else at(issue_s(1.0, context.machine.host.issue_s, 0.0, 0.0), 0)
     return LaneReport(
         shares={name: value / total for name, value in seconds.items()},
         sorting_hidden=hidden / seconds["sorting"] if seconds["sorting"] > 0.0 else 0.0,
-        launches=issued / layers,
-        issue_s=at(issue_s(issued / layers, context.machine.host.issue_s, 0.0, 0.0), 0),
+        launches=sum(issued.values()) / layers,
+        issue_s=each * sum(issued.values()) / layers,
+        forward_issue_s=each * issued[False] / layers,
         synchronisations=synchronisations,
         event_s=event,
     )
@@ -89,8 +95,8 @@ def _both_s(time: OperatorTime) -> float:
     return at(time.forward_s, 0) + at(time.backward_s, 0)
 
 
-def _event_s(context: Context, restart_s: np.ndarray, queued_s: np.ndarray) -> float:
-    """Seconds that one synchronisation of a layer exposes on a device that is otherwise busy."""
+def _event_s(context: Context, waits: float, restart_s: np.ndarray, queued_s: np.ndarray) -> float:
+    """Seconds that the synchronisations of a layer expose on a device that is otherwise busy."""
     sync = context.machine.host.sync_s
-    found = exposed_host_s(sync, np.inf, 1.0, sync, restart_s=restart_s, queued_s=queued_s)
+    found = exposed_host_s(waits * sync, np.inf, waits, sync, restart_s=restart_s, queued_s=queued_s)
     return at(found, 0)

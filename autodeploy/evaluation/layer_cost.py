@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
+WITH_WEIGHTS = {"dispatch": 2.0, "combine": 1.0}  # messages of an exchange: tokens, and there their weights
+PERMUTES = "permute"  # a replay with this operator selects its rows again
 ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
 
 
@@ -284,6 +286,8 @@ def _host_s(
     """Seconds of a pass in which the device waits for the host."""
     issued = _issued(table, exchanged, backward=backward)
     rates = machine.host
+    if features.compiled:
+        return np.zeros(1)
     if features.sync_free or backward or not np.any(table.synchronisations):
         return exposed_host_s(issue_s(issued, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
     restart, queued = synchronisation_s(table, machine, features, times, exchanged)
@@ -302,23 +306,28 @@ def synchronisation_s(
 
     An all-gather of tokens does not depend on what the host waits for: it runs beside the wait. Otherwise nothing is
     queued where operators are issued in the order of the mathematics. Reordered, what does not depend on the sizes -
-    the shared experts - is issued before the host waits for them.
+    the shared experts - is issued before the host waits for them. While an exchange runs the host gets ahead.
     Source: MindSpeed allgather_token_permutation, whose gathers are asynchronous.
     """
     rows = {op.name: op for op in table.operators}
-    names = [name for name in table.after_synchronisation if name in rows]
+    names = [name for name in table.after_synchronisation if name in rows or name in WITH_WEIGHTS]
     early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
-    late = [name for name in names if name not in early]
     queued = np.asarray(sum((times[name].forward_s for name in early), np.zeros(1)))
     queued = queued + np.where(features.dispatcher == ALL_GATHER, exchanged.dispatch_s, 0.0)
-    restart = restart_s(
-        [rows[name].launches for name in late], [times[name].forward_s for name in late], machine.host.issue_s
-    )
+    seconds = {"dispatch": exchanged.dispatch_s, "combine": exchanged.combine_s}
+    seconds |= {name: times[name].forward_s for name in rows}
+    issued = {name: np.where(seconds[name] > 0.0, calls, 0.0) for name, calls in WITH_WEIGHTS.items()}
+    issued |= {name: np.asarray(launches(op, backward=False)) for name, op in rows.items()}
+    late = [name for name in names if name not in early]
+    restart = restart_s([issued[name] for name in late], [seconds[name] for name in late], machine.host.issue_s)
     return restart, queued
 
 
 def launches(op: Operator, *, backward: bool) -> Floats | float:
-    """Operators the host issues: a matrix multiplication has two gradients."""
+    """Operators the host issues: a matrix multiplication has two gradients, other rows say where they have more."""
+    given = op.issued_backward if backward else op.issued
+    if given is not None:
+        return given
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 
 
@@ -341,9 +350,8 @@ def _pairing(
     """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
     if not features.paired.any():
         return None
-    issue = tuple(
-        np.asarray(_issued(table, exchanged, backward=b) * np.asarray(machine.host.issue_s)) for b in (False, True)
-    )
+    issue_s = 0.0 if features.compiled else np.asarray(machine.host.issue_s)
+    issue = tuple(np.asarray(_issued(table, exchanged, backward=b) * issue_s) for b in (False, True))
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
     waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])
@@ -369,9 +377,11 @@ def _choices(
     """What each memory choice of this layer frees and costs; choices that free nothing here are left out.
 
     A swapped tensor is read from device memory and written back, which other operators wait for. A replay that routes
-    again learns its split sizes again: the host waits as long as in the forward pass (`forward_host_s`). Source:
-    Megatron-LM checkpointed layers run the dispatcher's preprocess, with its device-to-host copy, a second time.
+    again learns its split sizes again: the host waits as long as in the forward pass (`forward_host_s`). One that only
+    permutes again waits for the selections of its rows. Source: Megatron-LM checkpointed layers run the dispatcher's
+    preprocess, with its device-to-host copy, a second time.
     """
+    again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
     zero = np.zeros_like(shard.tp)
     found = {}
@@ -391,7 +401,9 @@ def _choices(
                 continue  # the backward pass has the weights there anyway
             if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                 replayed = replayed + seconds
-        host = forward_host_s if EVERYTHING in choice.replays or ROUTES in choice.replays else zero
+        host = zero + (again if PERMUTES in choice.replays else 0.0)
+        if EVERYTHING in choice.replays or ROUTES in choice.replays:
+            host = forward_host_s
         found[choice.name] = ChoiceCost(saved, replayed + host, zero, host)
     return found
 

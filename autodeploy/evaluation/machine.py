@@ -158,8 +158,8 @@ def _host_rates(profile: Profile, value: Mapping[str, Number], features: frozens
         else 1.0
     )
     return HostRates(
-        issue_s=host.issue_s_per_op * bound * np.asarray(value.get("host_issue", 1.0)),
-        sync_s=host.sync_s,
+        issue_s=host.issue_s_per_op * bound * np.asarray(value["host_issue"]),
+        sync_s=host.sync_s * np.asarray(value["host_sync"]),
         link_bytes_per_s=host.link_bytes_per_s,
     )
 

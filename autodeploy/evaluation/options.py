@@ -42,6 +42,7 @@ class ExchangeFeatures:
     paired : the schedule runs the forward of one micro batch against the backward of another.
     recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
     attention_imbalance : time of attention on the ranks that set the pace, against the mean.
+    compiled : the device runs a whole graph, and no host issues its operators.
     groups : group-limited routing. pipelined : the two steps of a hierarchical exchange run at the same time.
     """
 
@@ -56,6 +57,7 @@ class ExchangeFeatures:
     attention_imbalance: npt.NDArray[np.float64]
     deduplicate: bool = False
     sync_free: bool = False
+    compiled: bool = False
     host_reorder: bool = False
     vector_parallel: bool = False
     pipelined: bool = True

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cost_models.collectives import Number
     from hardware_profiles.covariance import FittedFactor
 
+OF_EXPERTS = frozenset({"grouped_gemm", "host_sync"})  # numbers that no model without experts reads
 STEP = 0.02  # of a log factor, as in the Jacobian of the fit
 
 
@@ -67,7 +68,7 @@ def _matters(factor: FittedFactor, context: Context) -> bool:
             return name.startswith(release)  # with what each doubling of the nodes costs it
         if name.startswith("link_"):
             return name in links
-        return context.model.is_moe or name != "grouped_gemm"
+        return context.model.is_moe or name not in OF_EXPERTS
 
     return any(read(name) for name in factor.multiplies)
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.attention import attention_rows
-from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, synchronisations
+from autodeploy.workload.host_operators import MLP_HOOKS, of_hooks, replayed_synchronisations, synchronisations
+from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
 from autodeploy.workload.number_format import in_format
 from autodeploy.workload.operators import (
     Exchange,
@@ -55,7 +56,8 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     elif model.shared_expert_width:
         exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
     dense_params, expert_params = _params(model, shard, on, moe)
-    operators.append(_accumulation(dense_params + expert_params, on))
+    groups = (model.n_routed_experts or 1) / shard.ep
+    operators.append(_accumulation(dense_params + expert_params, on, of_hooks(groups, on) if moe else MLP_HOOKS))
     table = LayerTable(
         name=kind[0] if window is None else f"{kind[0]}_window",
         operators=tuple(operators + norms[0] + part[0]),
@@ -65,13 +67,14 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         expert_params=expert_params,
         choices_per_token=float(model.num_experts_per_tok or 0) if moe else 0.0,
         synchronisations=synchronisations(shard, on) if moe else 0.0,
+        replayed_synchronisations=replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
     )
     return in_format(table, on.element_bytes)
 
 
-def _accumulation(params: Floats, on: OperatorFeatures) -> Operator:
-    """Adding a micro batch's weight gradients to the accumulated ones.
+def _accumulation(params: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
+    """Adding a micro batch's weight gradients to the accumulated ones; the host runs a hook for each parameter.
 
     Unfused, a 16-bit sum reads product and sum and writes the sum (6 B a parameter); fused into the product's epilogue
     it costs nothing beyond the product's own memory traffic. Source: Megatron-LM DistributedDataParallel main_grad.
@@ -83,6 +86,8 @@ def _accumulation(params: Floats, on: OperatorFeatures) -> Operator:
         backward_bytes=on.accumulation_bytes * params,
         launches=0.0,
         as_it_is=True,
+        issued=0.0,
+        issued_backward=hooks,
     )
 
 
@@ -284,5 +289,6 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
         expert_params=layer.expert_params,
         choices_per_token=layer.choices_per_token,
         synchronisations=layer.synchronisations,
+        replayed_synchronisations=layer.replayed_synchronisations,
         after_synchronisation=layer.after_synchronisation,
     )

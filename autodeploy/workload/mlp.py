@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.workload import host_operators as host
 from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, OperatorKind, Sharding, Tensor
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ W: Final = "mlp"
 
 # What a rank issues once it knows how many rows it will get, in order; shared experts do not depend on it.
 AFTER_SPLIT_SIZES = (
-    *("permute", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj", "sort_by_rank"),
-    *("unpermute", "shared_up_proj", "shared_activation", "shared_down_proj"),
+    *("permute", "dispatch", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj"),
+    *("sort_by_rank", "combine", "unpermute", "shared_up_proj", "shared_activation", "shared_down_proj"),
 )
 
 
@@ -75,18 +77,6 @@ def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures) -> Floa
     return np.asarray(rows * on.capacity_factor if on.capacity_factor else rows)
 
 
-def synchronisations(shard: Sharding, on: OperatorFeatures) -> Floats:
-    """Times that the host waits for the router of a layer: once, to learn sizes that depend on it [n].
-
-    The sizes are those of an exchange over several ranks, of the rows that a rank picks out of gathered tokens, or of
-    experts that are operators of their own. One grouped multiplication reads its sizes on the device, and experts
-    padded to a capacity have fixed ones. Source: MindSpeed core/transformer/moe/token_dispatcher.py.
-    """
-    if on.capacity_factor is not None:
-        return np.zeros_like(shard.tp)
-    return np.where((shard.ep > 1.0) | shard.gathers_tokens | (not on.grouped_gemm), 1.0, 0.0)
-
-
 def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     """Router, permutation, dispatch, experts, combine and shared experts of one mixture-of-experts layer."""
     operators, tensors = _router(model, shard, on)
@@ -109,8 +99,20 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
     if on.vector_sort:
         # Two choices read and write values and indices (16 B a logit); sort instructions read the logits once (4 B).
         passes, launches = passes - 12.0, launches - 1.0
+    routing = host.FUSED_ROUTING if on.fused_router else host.ROUTING
+    counted = host.sizes(shard)
     operators = [
-        Operator("router", "gemm", W, rows=tokens, columns=experts, depth=model.hidden_size, wide=True),
+        Operator(
+            "router",
+            "gemm",
+            W,
+            rows=tokens,
+            columns=experts,
+            depth=model.hidden_size,
+            issued=host.ROUTER.forward,
+            issued_backward=host.ROUTER.backward,
+            wide=True,
+        ),
         Operator(
             "routing",
             "vector",
@@ -118,8 +120,11 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
             forward_bytes=passes * logits,
             backward_bytes=passes * logits / 2.0,
             launches=launches,
+            issued=routing.forward,
+            issued_backward=routing.backward,
             as_it_is=True,
         ),
+        Operator("expert_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1]),
     ]
     return operators, [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
 
@@ -147,24 +152,48 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     resort = np.where((local_experts > 1) & (shard.ep > 1) & ~shard.gathers_tokens, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     kind: OperatorKind = "vector" if on.vector_sort else "movement"
+    issued = (
+        (host.FUSED_PERMUTE, host.FUSED_SORT, host.FUSED_RETURN, host.FUSED_UNPERMUTE)
+        if on.fused_operators
+        else (host.PERMUTE, host.SORT, host.RETURN, host.UNPERMUTE)
+    )
+
+    def row(name: str, forward: Floats, backward: Floats, calls: host.Issued) -> Operator:
+        return Operator(
+            name,
+            kind,
+            W,
+            forward_bytes=forward,
+            backward_bytes=backward,
+            launches=launches,
+            issued=calls.forward,
+            issued_backward=calls.backward,
+        )
+
+    def sort(name: str, calls: host.Issued) -> Operator:
+        several = np.where(resort > 0.0, 1.0, 0.0)
+        return replace(
+            row(name, resort, resort, calls),
+            launches=1.0,
+            issued=several * calls.forward,
+            issued_backward=several * calls.backward,
+            per_expert=True,
+        )
+
     operators = [
-        Operator(
+        row(
             "permute",
-            kind,
-            W,
-            forward_bytes=np.where(shard.gathers_tokens, picked, moved) + sorting,
-            backward_bytes=np.where(shard.gathers_tokens, added, moved),
-            launches=launches,
+            np.where(shard.gathers_tokens, picked, moved) + sorting,
+            np.where(shard.gathers_tokens, added, moved),
+            issued[0],
         ),
-        Operator("sort_by_expert", kind, W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True),
-        Operator("sort_by_rank", kind, W, forward_bytes=resort, backward_bytes=resort, launches=1.0, per_expert=True),
-        Operator(
+        sort("sort_by_expert", issued[1]),
+        sort("sort_by_rank", issued[2]),
+        row(
             "unpermute",
-            kind,
-            W,
-            forward_bytes=np.where(shard.gathers_tokens, added, moved),
-            backward_bytes=np.where(shard.gathers_tokens, picked, 2.0 * moved),
-            launches=launches,
+            np.where(shard.gathers_tokens, added, moved),
+            np.where(shard.gathers_tokens, picked, 2.0 * moved),
+            issued[3],
         ),
     ]
     returned = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
@@ -183,6 +212,7 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = rows * width
     launches = 1.0 if on.grouped_gemm else groups
+    calls = host.of_products(groups, on)
 
     def gemm(name: str, columns: Floats | float, depth: Floats | float) -> Operator:
         return Operator(
@@ -194,6 +224,8 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             depth=depth,
             groups=groups,
             launches=launches,
+            issued=calls,
+            issued_backward=2.0 * calls,
             per_expert=True,
             fused=on.grouped_gemm,
         )
@@ -207,6 +239,8 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
             launches=2.0,
+            issued=host.ACTIVATION.forward,
+            issued_backward=host.ACTIVATION.backward,
             per_expert=True,
         ),
         gemm("expert_down_proj", h, width),

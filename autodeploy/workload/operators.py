@@ -27,7 +27,8 @@ class Operator:
     rows, columns, depth : m, n, k of a matrix multiplication; groups: how many of them (experts of the rank).
     flops, backward_flops, head_dim, seq : of an attention operator (FLOPs that are computed, mean width of products).
     forward_bytes, backward_bytes : device memory traffic of a vector or movement operator.
-    launches : operators the host issues for the forward pass.
+    launches : kernels of the forward pass, with a fixed cost each on the device.
+    issued, issued_backward : operators that the host issues in each pass, where they are not the launches.
     window : which half of the layer it belongs to, for schedules that pair windows.
     per_expert : its work grows with the tokens of the busiest rank.
     wide : stays in 16 bits where linear layers run in 8.
@@ -48,6 +49,8 @@ class Operator:
     forward_bytes: Floats | float = 0.0
     backward_bytes: Floats | float = 0.0
     launches: Floats | float = 1.0
+    issued: Floats | float | None = None
+    issued_backward: Floats | float | None = None
     per_expert: bool = False
     fused: bool = True
     wide: bool = False
@@ -97,6 +100,7 @@ class LayerTable:
     expert_params: Floats  # parameters on the rank that expert data parallel ranks share
     choices_per_token: float = 0.0  # experts a token is sent to
     synchronisations: Floats | float = 0.0  # device-host synchronisations of the forward pass
+    replayed_synchronisations: float = 0.0  # of a replay that permutes again and does not route again
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order
 
 
@@ -142,6 +146,8 @@ class OperatorFeatures:
     rect_fa: bool = False
     vector_sort: bool = False
     fused_operators: bool = False
+    fused_router: bool = False
+    group_launches: float = 0.0  # of an operator's cost to the host, for each group of a grouped multiplication
     attention_stats_bytes: float = 64.0
     capacity_factor: float | None = None
     norm_bytes: float = 2.0

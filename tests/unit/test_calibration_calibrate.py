@@ -15,7 +15,7 @@ from autodeploy.calibration.configurations import configuration_of, shares_of
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.parameters import HOST, PARAMETERS
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import coverage_table, shipped_records
 from autodeploy.errors import SpecError
@@ -91,7 +91,7 @@ def test_carried_over_factors_are_assumed_and_without_links() -> None:
     assert names == [*TRUTH, *(f"link_{tier.name}" for tier in target.tiers)]
     known = covariance_of(load_profile("nvidia-h800", overlay=document, calibrated=False)).matrix()
     assert known[:4, :4] == pytest.approx(calibrated().fit.covariance, rel=1e-5)
-    assert np.diag(known)[4:] == pytest.approx(0.09)
+    assert np.diag(known)[4 : len(names)] == pytest.approx(0.09)
     assert not known[4:, :4].any()
     assert {entry["kind"] for entry in document["efficiency"].values()} == {"assumed"}
     assert all(entry["source"].startswith("carried over from nvidia-h100") for entry in document["efficiency"].values())
@@ -121,14 +121,19 @@ def test_what_ships_is_the_covariance_of_the_fit() -> None:
     found = calibrated()
     profile = load_profile(NAME, overlay=overlay_of(found), calibrated=False)
     covariance = covariance_of(profile)
-    assert [factor.name for factor in covariance.factors] == list(TRUTH)
-    assert covariance.matrix() == pytest.approx(found.fit.covariance, rel=1e-5)
+    host = [parameter.name for parameter in HOST]
+    assert [factor.name for factor in covariance.factors] == [*TRUTH, *host]
+    known = len(TRUTH)
+    assert covariance.matrix()[:known, :known] == pytest.approx(found.fit.covariance, rel=1e-5)
+    # No run of the fit moved the host's numbers.
+    assert covariance.matrix()[known:, known:] == pytest.approx(np.diag([p.prior_sigma**2 for p in HOST]))
     assert covariance.in_residuals == 0.0
     priors = covariance_of(load_profile(NAME, calibrated=False))
     spread = {f.name: float(s) for f, s in zip(priors.factors, np.diag(priors.matrix()), strict=True)}
     own = {p.name: p.prior_sigma**2 for p in found.fit.parameters}
     assert {name: spread[name] for name in own} == pytest.approx(own)
-    assert {name for name in spread if name not in own} == {f"link_{tier.name}" for tier in profile.tiers}
+    links = {f"link_{tier.name}" for tier in profile.tiers}
+    assert {name for name in spread if name not in own} == links | set(host)
 
 
 def test_a_family_without_parameters_is_refused() -> None:

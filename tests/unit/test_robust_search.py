@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.parameters import HOST, PARAMETERS
 from autodeploy.calibration.spreads import Z80
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.spec_file import read_spec_document
@@ -46,7 +46,7 @@ def test_the_box_is_what_calibration_left_possible() -> None:
     box = error_box(profile)
     covariance = covariance_of(profile)
     spread = dict(zip([f.name for f in covariance.factors], np.sqrt(np.diag(covariance.matrix())), strict=True))
-    prior = {parameter.name: parameter.prior_sigma for parameter in PARAMETERS["ascend-910b"]}
+    prior = {parameter.name: parameter.prior_sigma for parameter in (*PARAMETERS["ascend-910b"], *HOST)}
     assert "gemm" in [p.name for p in box.parameters]
     assert not any(name.startswith("release_") for p in box.parameters for name in p.multiplies)
     for parameter, width in zip(box.parameters, box.half_widths, strict=True):

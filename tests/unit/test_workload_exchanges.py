@@ -140,22 +140,32 @@ def test_expert_tensor_parallelism_gathers_the_rows_of_its_group() -> None:
     assert float(exchange(cut, "expert_gather").message_bytes[0]) == 2 * 4096 * 2 * 4096
 
 
-def test_dropless_routing_synchronises_once_a_layer_and_capacity_never() -> None:
-    model = load_preset("deepseek-v3")
-    assert layer_table(model, shard(ep=8), FUSED, ("moe", None)).synchronisations == 1
+def test_dropless_routing_synchronises_in_every_layer_and_capacity_never() -> None:
+    # Megatron-LM core_v0.12.1 token_dispatcher.py: one wait for sizes, on one rank too; moe_utils.py permute: rows and
+    # weights selected by a mask unless the permutation is fused.
+    model, once = load_preset("deepseek-v3"), replace(FUSED, fused_operators=True)
+    for degrees in ({"ep": 8}, {"tp": 8}, {}):
+        assert layer_table(model, shard(**degrees), once, ("moe", None)).synchronisations == 1
+        assert (
+            layer_table(model, shard(**degrees), replace(once, grouped_gemm=False), ("moe", None)).synchronisations == 1
+        )
+        assert layer_table(model, shard(**degrees), FUSED, ("moe", None)).synchronisations == 3
     assert layer_table(model, shard(ep=8), FUSED, ("dense", None)).synchronisations == 0
     padded = OperatorFeatures(capacity_factor=1.0)
     assert layer_table(model, shard(ep=8), padded, ("moe", None)).synchronisations == 0
 
 
-def test_the_host_waits_only_for_sizes_that_it_must_know() -> None:
-    # On one rank no message has a size to learn: a grouped multiplication reads its own on the device, experts that are
-    # operators of their own, and rows picked out of gathered tokens, have sizes that the host needs.
-    model, apart = load_preset("mixtral-8x7b"), replace(FUSED, grouped_gemm=False)
-    assert layer_table(model, shard(tp=8), FUSED, ("moe", None)).synchronisations == 0
-    assert layer_table(model, shard(tp=8), apart, ("moe", None)).synchronisations == 1
+def test_gathered_tokens_are_selected_by_a_mask_whatever_is_fused() -> None:
     gathers = replace(shard(tp=8), gathers_tokens=np.array([True]))
-    assert layer_table(model, gathers, FUSED, ("moe", None)).synchronisations == 1
+    for on in (FUSED, replace(FUSED, fused_operators=True)):
+        assert layer_table(load_preset("mixtral-8x7b"), gathers, on, ("moe", None)).synchronisations == 3
+
+
+def test_a_replay_of_the_permutation_waits_for_its_selections_alone() -> None:
+    model = load_preset("deepseek-v3")
+    assert layer_table(model, shard(ep=8), FUSED, ("moe", None)).replayed_synchronisations == 2
+    fused = replace(FUSED, fused_operators=True)
+    assert layer_table(model, shard(ep=8), fused, ("moe", None)).replayed_synchronisations == 0
 
 
 def test_the_output_head_communicates_as_any_product_cut_by_columns() -> None:

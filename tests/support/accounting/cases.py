@@ -211,6 +211,7 @@ def case_of(
         precision=precision,
         gradient_bytes=2.0 if precision == "fp16" or "quantized_optimizer" in on else 4.0,
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
+        group_launches=0.0 if context.machine.vendor == "huawei" else 0.5,
         copies_heads=context.machine.vendor == "huawei",
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)

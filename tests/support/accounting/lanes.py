@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 
 def restart(a: Account, ahead: float) -> float:
-    """A round trip with an empty queue, then the host issues what follows, operator by operator."""
+    """Round trips with an empty queue, then the host issues what follows, operator by operator."""
     shared = [n for n in ("shared_up_proj", "shared_activation", "shared_down_proj") if n in a.operators]
-    order = ["permute", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj"]
-    order += ["sort_by_rank", "unpermute"]
+    order = ["permute", "dispatch", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj"]
+    order += ["sort_by_rank", "combine", "unpermute"]
+    exchanges = {"dispatch": (2, a.dispatch), "combine": (1, a.combine)}  # tokens and, on the way there, weights
     queued = 0.0
     if "host_reorder" in a.run.on:
         queued = sum(a.operators[n].busy[0] for n in shared)
@@ -22,10 +23,12 @@ def restart(a: Account, ahead: float) -> float:
         queued += a.dispatch  # gathered while the host waits
     worst, clock, work = ahead, 0.0, 0.0
     for name in order:
-        clock += a.launched[name] * a.machine.issue_s
+        messages, seconds = exchanges.get(name, (0, 0.0))
+        calls = (messages if seconds > 0 else 0) if name in exchanges else a.launched[name]
+        clock += calls * a.machine.issue_s
         worst = max(worst, clock - work)
-        work += a.operators[name].busy[0]
-    return a.machine.sync_s + worst - queued
+        work += seconds if name in exchanges else a.operators[name].busy[0]
+    return a.waits * a.machine.sync_s + worst - queued
 
 
 def beside_cubes(a: Account, *, backward: bool, busy: bool) -> float:

@@ -77,7 +77,8 @@ class Account:
     forward: Pass = field(default_factory=Pass)
     backward: Pass = field(default_factory=Pass)
     issued: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    synchronises: bool = False
+    waits: int = 0  # times that the host waits for the router in the forward pass
+    waits_again: int = 0  # in a replay that permutes and does not route
     backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
     launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
     shapes: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # rows, columns, depth of a product
@@ -117,13 +118,21 @@ class Account:
     # -- entries ---------------------------------------------------------------------------------------------
 
     def gemm(
-        self, name: str, window: str, m: float, n: float, k: float, groups: float = 1, launches: float = 1
+        self,
+        name: str,
+        window: str,
+        m: float,
+        n: float,
+        k: float,
+        groups: float = 1,
+        launches: float = 1,
+        calls: tuple[float, float] | None = None,
     ) -> None:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
         self.shapes[name] = (m, n, k)
         times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups))
-        self._operator(name, window, times, times, launches, 2 * launches)
+        self._operator(name, window, times, times, *(calls or (launches, 2 * launches)))
 
     def experts(self, name: str, groups: float, m: float, n: float, k: float) -> None:
         """A grouped multiplication over the experts of the rank, m rows each under even load."""
@@ -134,8 +143,9 @@ class Account:
             a, b, c = (self.machine.grouped_gemm_s(groups, *shape, fused=fused) for shape in shapes)
             return a, b, c
 
-        launches = 1 if fused else groups
-        self._operator(name, "mlp", times(m), times(m * self.hot), launches, 2 * launches)
+        # One operator; a kernel inside it for each expert costs the host half of one, where the vendor has such.
+        calls = 1 + self.run.group_launches * groups if fused else groups
+        self._operator(name, "mlp", times(m), times(m * self.hot), calls, 2 * calls)
 
     def vector(
         self,
@@ -147,13 +157,14 @@ class Account:
         *,
         moves: bool = False,
         hot: bool = False,
+        calls: tuple[float, float] | None = None,
     ) -> None:
-        """A memory-bound operator: bytes forward and backward."""
+        """A memory-bound operator: bytes forward and backward; the host calls as many as it launches, or `calls`."""
         seconds = self.machine.scatter if moves else self.machine.stream
         factor = self.hot if hot else 1.0
         even = (seconds(forward, launches), seconds(backward, launches), 0.0)
         busy = (seconds(forward * factor, launches), seconds(backward * factor, launches), 0.0)
-        self._operator(name, window, even, busy, launches, launches)
+        self._operator(name, window, even, busy, *(calls or (launches, launches)))
 
     def _operator(self, name: str, window: str, even: Any, busy: Any, forward: float, backward: float) -> None:
         assert name not in self.operators
@@ -220,9 +231,10 @@ class Account:
                 self, backward=number == 1, busy=False
             )
             part.dp = sharded(self, part.compute + self._uneven(number), backward=number == 1)
+            if "graph_mode" in self.run.on:  # a compiled graph runs without the host
+                continue
             ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
-            free = {"host_sync_free", "graph_mode"} & self.run.on  # a compiled graph runs without the host
-            waits = self.synchronises and number == 0 and not free
+            waits = self.waits and number == 0 and "host_sync_free" not in self.run.on
             part.host = max(ahead, restart(self, ahead)) if waits else ahead
 
     def _uneven(self, number: int) -> float:
@@ -293,7 +305,11 @@ def add_layer(a: Account, index: int) -> None:
         each = 2 + 2 + 2
     else:
         each = 2 + 4 + 4 if "unfused_gradient_accumulation" in a.run.on else 0
-    a.vector("gradient_accumulation", "mlp", 0, each * (a.dense_params + a.expert_params), 0)
+    # A hook for each parameter: two norms, attention's two products, the router or the MLP's two; experts have two,
+    # joined or each its own.
+    own = a.run.group_launches or "grouped_gemm" not in a.run.on
+    hooks = 2 + 2 + (1 + 2 * (a.run.n_routed_experts / a.d.ep if own else 1) if moe else 2)
+    a.vector("gradient_accumulation", "mlp", 0, each * (a.dense_params + a.expert_params), 0, calls=(0, hooks))
 
 
 def _norms(a: Account) -> None:
@@ -529,19 +545,24 @@ def _mixture(a: Account) -> None:
     r, d = a.run, a.d
     h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
     fused = "fused_operators" in r.on
-    # Sizes that the host must know: of messages, of rows picked out of gathered ones, of experts one by one.
-    unknown = d.ep > 1 or d.dispatcher == "allgather" or "grouped_gemm" not in r.on
-    a.synchronises = r.capacity_factor is None and unknown
+    # Sizes that the host must know: of messages or the experts' rows, and of two selections that fused kernels do
+    # without; gathered tokens are always selected.
+    gathered = d.dispatcher == "allgather"
+    if r.capacity_factor is None:
+        a.waits = 3 if gathered or not fused else 1
+        a.waits_again = 0 if fused else 2
     # Replicated: each tensor-parallel rank routes and sends the tokens of all.
     everything = "replicated_dispatch" in r.on
     own = a.tokens if everything else a.local
     logits = own * experts
-    a.gemm("router", "mlp", own, experts, h)
+    a.gemm("router", "mlp", own, experts, h, calls=(2, 4))
     passes, steps = (24, 4) if fused else (48, 12)
     sorts = "vector_sort" in r.on
     if sorts:  # values and indices of two choices are not written and read again, but the logits once
         passes, steps = passes - (16 - 4), steps - 1
-    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps)
+    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(22, 12))
+    several = d.ep > 1 or d.etp > 1
+    a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else (13, 1) if several else (3, 0))
     a.keep("router_logits", 4 * logits)
     a.dense_params += h * experts
 
@@ -564,18 +585,23 @@ def _mixture(a: Account) -> None:
     once = 1 if fused else 3
     if sorts:  # a key and a place of each choice, in and out, twice
         permute += 2 * (8 + 8) * own * k
-    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts)
-    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
+    calls = {"permute": (3, 2), "there": (2, 1), "back": (1, 1), "unpermute": (1, 1)}
+    if not fused:
+        calls = {"permute": (7, 6), "there": (3, 3), "back": (2, 2), "unpermute": (3, 2)}
+    if not resorted:
+        calls |= {"there": (0, 0), "back": (0, 0)}
+    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, calls=calls["permute"])
+    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=not sorts, hot=True, calls=calls["there"])
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
     levelled = r.levelled or Levelled(1, 1, 1)
     multiplied = mine + levelled.hot
     a.experts("expert_up_proj", multiplied, received / multiplied, r.gates * width, h)
     elements = received * width
-    a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True)
+    a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
-    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=not sorts, hot=True)
-    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts)
+    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=not sorts, hot=True, calls=calls["back"])
+    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, calls=calls["unpermute"])
     padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
     a.keep("unpermute_in", 2 * h * sent * padded)
     a.keep("expert_in", 2 * received * h, hot=True)

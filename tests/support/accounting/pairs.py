@@ -94,9 +94,10 @@ def _on_tier(a: Account, tier: int, *steps: str, backward: bool) -> float:
 def paired(f: Account, b: Account) -> Paired:
     """The forward of `f` beside the backward of `b`: after another layer of the chunk, and as the chunk's first."""
     alone = f.forward.total + b.backward.total
-    host = (f.issued[0] + b.issued[1]) * f.machine.issue_s
+    issue = 0.0 if "graph_mode" in f.run.on else f.machine.issue_s
+    host = (f.issued[0] + b.issued[1]) * issue
     # Beyond issuing, the host holds the forward up for its synchronisation.
-    behind = f.issued[0] * f.machine.issue_s - (f.forward.total - f.forward.host)
+    behind = f.issued[0] * issue - (f.forward.total - f.forward.host)
     wait = f.forward.host - max(0.0, behind)
 
     def whole(device: float) -> float:

@@ -42,6 +42,7 @@ class Run:
     slow_attention: float = 1.0  # of the ranks whose packed documents take longest
     keys: float | None = None  # that a query sees in the mean, where documents are packed
     weighted_activation: bool = False  # experts keep their activation before and after the routing weights
+    group_launches: float = 0.0  # calls of the host for each expert inside a grouped multiplication
     copies_heads: bool = False  # slices of the joined projection are copied out
 
     def __getattr__(self, name: str) -> Any:

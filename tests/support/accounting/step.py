@@ -241,8 +241,15 @@ def _again_s(a: Account, name: str) -> float:
 
 
 def _waits_again_s(a: Account, name: str) -> float:
-    """What the host holds up a replay that routes: it is issued again, and learns its split sizes again."""
-    return a.forward.host if name in ("full", "moe") else 0.0
+    """What the host holds up a replay that routes: it is issued again, and learns its split sizes again.
+
+    One that permutes without routing selects its rows again.
+    """
+    if name in ("full", "moe"):
+        return a.forward.host
+    free = {"host_sync_free", "graph_mode"} & a.run.on
+    permutes = name in ("permute", "moe_zero_memory_level0", "moe_zero_memory_level1")
+    return a.waits_again * a.machine.sync_s if permutes and not free else 0.0
 
 
 def _work(a: Account, operators: tuple[str, ...]) -> float:
