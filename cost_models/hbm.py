@@ -155,14 +155,17 @@ def optimizer_moved_bytes(
     return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 
 
-def first_step_peak_bytes(static_bytes: Number, adam_bytes: Number, activation_bytes: Number) -> Floats:
+def first_step_peak_bytes(
+    static_bytes: Number, adam_bytes: Number, activation_bytes: Number, update_bytes: Number = 0.0
+) -> Floats:
     """Bytes at the allocator's peak in a run's first step: Adam's moments appear only at its end [n].
 
-    max(static, static - moments + activations): what a short run's log shows. Source: torch.optim.Adam makes its state
-    in the first step().
+    max(static + update, static - moments + activations): what a short run's log shows. update_bytes : of Adam's
+    operator, which makes the moments of all weights before it begins. Source: torch.optim.Adam makes its state in the
+    first step().
     """
     static = np.asarray(static_bytes, dtype=np.float64)
-    return np.asarray(np.maximum(static, static - adam_bytes + activation_bytes))
+    return np.asarray(np.maximum(static + update_bytes, static - adam_bytes + activation_bytes))
 
 
 def communicator_bytes(message_bytes: Number) -> Floats:

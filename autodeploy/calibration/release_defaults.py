@@ -24,6 +24,12 @@ CANDIDATES = {"1": (2024, 3, 30), "2": (2024, 6, 30), "3": (2024, 9, 30)}  # Min
 FUSED_ACCUMULATION = (2024, 11, 18)
 # Two of 21 example scripts of 1.0.RC1 fuse the rotary embedding, half of those of 1.0.RC3.
 FUSED_ROTARY = (2024, 6, 1)
+# MindSpeed's loss works in place since then (Ascend/MindSpeed @55859a22, released with 2.2).
+LOSS_IN_PLACE = (2025, 8, 9)
+LOSS_IN_PLACE_RELEASE = (2, 2)
+# Adam's operator updates in place in all CI baselines of MindSpeed-LLM 26.0 and 26.1, and in none before.
+UPDATE_IN_PLACE = (2026, 1, 1)
+UPDATE_IN_PLACE_RELEASE = (26, 0)
 FLASH_ATTENTION_IN_MEGATRON = (2023, 1, 1)
 NVIDIA = "nvidia"
 OF_2021 = "Ampere"  # the chips of the runs of 2021 and 2022
@@ -95,6 +101,10 @@ def release_of(record: Record) -> ReleaseDefaults:
         unfused.add("unfused_gradient_accumulation")
     if (year, month, day) < FUSED_ROTARY:
         unfused.add("unfused_rotary")
+    if _older(record, LOSS_IN_PLACE_RELEASE, LOSS_IN_PLACE):
+        unfused.add("copied_logits")
+    if _older(record, UPDATE_IN_PLACE_RELEASE, UPDATE_IN_PLACE):
+        unfused.add("copied_update")
     band = "current"
     if (year, month, day) < RELEASE_1_0_0:
         band = "early_2024" if (year, month) < (2024, 6) else "mid_2024"
@@ -143,6 +153,14 @@ def _mindformers(record: Record) -> ReleaseDefaults:
     else:
         late = text[:3] in {"mas", "dev"} or (text[:2] == "20" and _released(record) >= MINDFORMERS_1_5_DATE)
     return ReleaseDefaults(features, "current" if late else stack_of(record))
+
+
+def _older(record: Record, release: tuple[int, int], date: tuple[int, int, int]) -> bool:
+    """Whether a record's stack is older than a release of MindSpeed, or a date; one without a date is of today."""
+    text = (record.date or "").lower()
+    if found := re.match(r"[vr]?(\d{1,2})\.(\d+)", text):
+        return (int(found[1]), int(found[2])) < release
+    return text[:2] == "20" and _released(record) < date
 
 
 def _released(record: Record) -> tuple[int, int, int]:

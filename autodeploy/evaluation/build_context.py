@@ -105,6 +105,7 @@ def operator_features(
     """The switches of the operator table; `release`: what the plan is launched with."""
     ascend, features = vendor == "huawei", mechanisms(features)
     full = training.precision == "fp32"  # norms have nothing to cast
+    kept, beside = loss_bytes(features, full=full)
     return OperatorFeatures(
         flash_attention="flash_attention" in features,
         fused_swiglu="fused_swiglu" in features,
@@ -122,7 +123,8 @@ def operator_features(
         keeps_gathered="graph_mode" in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,
         element_bytes=4.0 if full else 2.0,
-        logit_bytes=_logit_bytes(features, full=full),
+        logit_bytes=kept,
+        loss_bytes=beside,
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
@@ -164,19 +166,24 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     return Loads(experts, *factors, found.series, found.of_ranks, capacity, levelling)
 
 
-def _logit_bytes(features: frozenset[str], *, full: bool) -> float:
-    """Kept of a logit: 16 bits where one kernel works in place, else with its FP32 cast.
+def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, float]:
+    """Bytes of a logit that the loss keeps for the backward pass, and beside them while it runs.
 
-    An FP32 run has no cast: where its backward pass begins, the log-softmax that the loss keeps, the loss's gradient
-    and the logits' are there together. Source: torch.nn.functional.cross_entropy, nll_loss of log_softmax.
-
-    MindFormers' loss keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
+    Megatron's loss casts 16-bit logits to FP32 (2 + 4), works in place on the cast, and casts its gradient back
+    (4 + 2). Before MindSpeed 2.2 the difference to the maximum was an array of its own (2 + 4 + 4, `copied_logits`):
+    mindspeed/core/tensor_parallel/cross_entropy.py, calculate_predicted_logits, @2.1.0_core_r0.12.1 and @55859a22.
+    One kernel works in place on the 16-bit logits (Transformer Engine, triton/cross_entropy.py). PyTorch's, also that
+    of an FP32 run (`full`), keeps the FP32 log-softmax, and where its backward pass begins the loss's gradient and the
+    logits' are there beside it (4 + 4 + 4, `torch_loss`; torch.nn.functional.cross_entropy, nll_loss of log_softmax).
+    MindFormers' keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
     """
-    if full:
-        return 12.0
+    if full or "torch_loss" in features:
+        return 4.0, 8.0
     if "fused_cross_entropy" in features:
-        return 2.0
-    return 8.0 if "graph_mode" in features else 6.0
+        return 2.0, 0.0
+    if "graph_mode" in features:
+        return 8.0, 0.0
+    return 4.0, 6.0 if "copied_logits" in features else 2.0
 
 
 def _accumulation_bytes(training: TrainingSpec, features: frozenset[str]) -> float:

@@ -110,7 +110,7 @@ def _cost_columns(cost: LayerCost, context: Context, *, layer: bool) -> dict[str
     }
     found["imbalance_s"] = found["imbalance_s"] + slow * found["compute_s"]
     if not layer:
-        return found
+        return found | {"workspace_bytes": cost.workspace_bytes, "passing_bytes": cost.passing_bytes}
     found |= {"split_s": cost.split_s, "covering_s": cost.covering_s}
     for name in REPAIRS:
         choice = cost.choices.get(name)

@@ -22,9 +22,11 @@ from autodeploy.evaluation.inner_problem import (
     worst_moment,
 )
 from autodeploy.evaluation.layer_cost import PhaseCost
+from autodeploy.evaluation.overlapping_choices import without_overlaps
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
 from autodeploy.evaluation.step_parts import TAIL_PARTS
+from autodeploy.evaluation.update_copy import update_copy_bytes
 from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import model_parts, operation_order, pair_counts, simulate
 
@@ -80,6 +82,7 @@ def estimate_layout(
     problem = build_problem(classes, candidates, context, index, choices=chosen, menu=False)
     applied = applied_array(problem, layout)
     layers = layout.layers[None]
+    problem = without_overlaps(problem, layers, applied, candidates, context, index)
     times = chunk_times(problem, layers, applied)
     order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
     timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
@@ -223,10 +226,16 @@ def _memory(
     def static(part: str) -> Floats:
         return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.static, part), index))
 
+    def parameters(part: str) -> Floats:
+        return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.cost, part), index))
+
+    ends = np.array([float(any(p.stage == stage for p in problem.pieces)) for stage in range(problem.pp)])
+    sizes = parameters("dense_params"), parameters("expert_params")
+    update = update_copy_bytes(classes, candidates, context, index, *sizes, ends)
     activations = activation_bytes(problem, layers, applied)[0]
-    allocator = static_bytes(problem, layers)[0] + activations + buffers.workspace_bytes
     kept = activations + buffers.workspace_bytes
-    first_step = first_step_peak_bytes(static("total"), static("adam"), kept)
+    allocator = static_bytes(problem, layers)[0] + np.maximum(kept, update)
+    first_step = first_step_peak_bytes(static("total"), static("adam"), kept, update)
     spread = buffers.fragmentation * allocator
     memory = {
         "weights": static("weights"),

@@ -20,7 +20,7 @@ from cost_models.data_parallel import sharded_pass_s, synchronisation
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.options import ExchangeFeatures
@@ -96,6 +96,8 @@ class LayerCost:
     activation_bytes: Floats
     balanced_activation_bytes: Floats  # the same with evenly loaded experts
     expert_activation_bytes: Floats  # of evenly loaded experts alone: these grow with the imbalance
+    workspace_bytes: Floats  # beyond what is kept, while it runs
+    passing_bytes: Floats  # of what it keeps: gone before the backward pass of any layer begins
     moved_params: Floats  # arriving at the busiest rank in each interval of expert migration
     dense_params: Floats
     expert_params: Floats
@@ -209,6 +211,8 @@ def layer_cost(
         expert_activation_bytes=np.asarray(
             sum(t.kept_bytes for t in table.tensors if t.per_expert) + np.zeros_like(shard.tp)
         ),
+        workspace_bytes=np.asarray(table.workspace_bytes + np.zeros_like(shard.tp)),
+        passing_bytes=np.asarray(table.passing_bytes + np.zeros_like(shard.tp)),
         moved_params=np.asarray(table.expert_params * features.balance.moved_share),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
@@ -387,7 +391,7 @@ def _choices(
     found = {}
     waits = _waits(kept, times, exchanged, features)
     for choice in CHOICES.values():
-        freed = _freed(choice, kept)
+        freed = freed_by(choice, kept)
         if not freed:
             continue
         saved = np.asarray(sum(kept[name] for name in freed) + zero)
@@ -424,7 +428,7 @@ def _waits(
     they never hide more than there is.
     """
     exposed = sum(exchanged.exposed_ep(backward=True)) * features.recompute_in_waits
-    partial = [c for c in CHOICES.values() if c.kind == "recompute" and EVERYTHING not in c.frees and _freed(c, kept)]
+    partial = [c for c in CHOICES.values() if c.kind == "recompute" and EVERYTHING not in c.frees and freed_by(c, kept)]
     together = np.asarray(sum((_replayed_work(c, times) for c in partial), np.zeros(1)))
 
     def window(choice: MemoryChoice, work: Floats) -> Floats:
@@ -434,7 +438,8 @@ def _waits(
     return window
 
 
-def _freed(choice: MemoryChoice, kept: dict[str, Floats]) -> list[str]:
+def freed_by(choice: MemoryChoice, kept: Mapping[str, object]) -> list[str]:
+    """Names of the kept tensors that a choice frees."""
     if EVERYTHING in choice.frees:
         return [name for name in kept if name != LAYER_INPUT]
     return [name for name in choice.frees if name in kept]

@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.entries import at
 from cost_models.hbm import MIB, communicator_bytes
+from cost_models.schedule import kinds, model_parts
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -119,11 +120,29 @@ def saves_buffers(candidates: Candidates, context: Context) -> bool:
     return bool(communication_bytes(candidates, context)[0] < communication_bytes(candidates, plain)[0])
 
 
-def workspace_bytes(widest_bytes: Floats, gathered: Floats, *, recomputes_layers: bool) -> Floats:
-    """Allocator bytes beyond what is kept [n]: gradients in flight, a whole layer where layers are recomputed, and the
-    layers whose sharded parameters are gathered. widest_bytes : activations of the layer that keeps most.
+@dataclass(frozen=True, slots=True)
+class LossBytes:
+    """The loss on the stage that has it, 0 elsewhere [n]: what it needs while it runs beside what the head keeps, and
+    what of that is gone when the backward pass of the stage's layers begins.
     """
-    return np.asarray(widest_bytes * (GRADIENT_SHARE + (1.0 if recomputes_layers else 0.0)) + gathered)
+
+    beside: Floats | float = 0.0
+    passing: Floats | float = 0.0
+
+
+def workspace_bytes(
+    widest_bytes: Floats, gathered: Floats, *, recomputes_layers: bool, pairs: bool, loss: LossBytes | None = None
+) -> Floats:
+    """Allocator bytes beyond what is kept [n] at a stage's worst moment: in a layer's backward pass, or in the loss.
+
+    A layer's: gradients in flight, and a whole layer where layers are recomputed, or where a forward hands over to a
+    backward (`pairs`): the backward's layer goes when the forward's has come. Beside either, the layers whose sharded
+    parameters are gathered. widest_bytes : activations of the layer that keeps most.
+    """
+    layer = widest_bytes * (GRADIENT_SHARE + (1.0 if recomputes_layers or pairs else 0.0))
+    if loss is not None:
+        layer = np.maximum(layer - loss.passing, loss.beside)
+    return np.asarray(layer + gathered)
 
 
 def gathered_bytes(largest_params: Floats, context: Context) -> Floats:
@@ -140,14 +159,24 @@ def stage_buffers(
 ) -> StageBuffers:
     """Buffers of candidate `index` on each of its stages."""
     machine = context.machine
-    pp = int(candidates.pp[index])
+    axes = candidates.axes_at(index)
+    pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
     widest = max(at(step.cost.activation_bytes, index) for step in classes.layers)
     units = [step.cost for step in (*classes.layers, *classes.pieces)]
     largest = max(at(np.asarray(cost.dense_params + cost.expert_params), index) for cost in units)
-    gathered = gathered_bytes(np.asarray(largest), context)
-    workspace = float(np.max(workspace_bytes(np.asarray(widest), gathered, recomputes_layers=recomputes_layers)))
+    ends = np.zeros(pp)
+    ends[[stage for stage, _ in model_parts(schedule, pp, vpp)[-1]]] = 1.0
+    head = classes.head.cost
+    loss = LossBytes(at(head.workspace_bytes, index) * ends, at(head.passing_bytes, index) * ends)
+    workspace = workspace_bytes(
+        np.full(pp, widest),
+        gathered_bytes(np.asarray(largest), context),
+        recomputes_layers=recomputes_layers,
+        pairs=kinds.schedule(schedule).pairs,
+        loss=loss,
+    )
     return StageBuffers(
-        workspace_bytes=np.full(pp, workspace),
+        workspace_bytes=workspace,
         communication_bytes=float(communication_bytes(candidates, context)[index]),
         runtime_bytes=machine.runtime_bytes,
         fragmentation=machine.fragmentation,

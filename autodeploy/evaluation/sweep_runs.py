@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.cut_tables import REPAIRS, WORK_PARTS
-from autodeploy.evaluation.stage_memory import workspace_bytes
+from autodeploy.evaluation.stage_memory import LossBytes, workspace_bytes
 from autodeploy.evaluation.sweep_columns import FIRST_PIECE, LAST_PIECES, Columns
 from autodeploy.evaluation.sweep_template import (
     FIRST,
@@ -309,6 +310,11 @@ def _with_parameters(
             values[:, MIDDLE] *= ~absent
         return values
 
+    def of_loss(name: str) -> Floats:
+        total = np.zeros((len(shapes.pp), 3))
+        total[:, pieces_at] = costs[name, LAST_PIECES]
+        return _onto_one(total, single)
+
     in_flight = _in_flight(way, shapes)
     kept = _onto_one(template.sum_over([costs["activation_bytes", n] for n in classes]), single)
     freed = _onto_one(template.sum_over([costs["full_saved_bytes", n] for n in classes]), single)
@@ -320,11 +326,12 @@ def _with_parameters(
     pieces[:, FIRST] *= in_flight[:, FIRST]
     pieces[:, LAST] *= 1.0 if single is None else np.where(single, in_flight[:, LAST], 1.0)
     widest, gathered = costs["widest_bytes", "all"], costs["gathered_bytes", "all"]
-    workspace, replaying = (workspace_bytes(widest, gathered, recomputes_layers=again) for again in (False, True))
     kept *= in_flight
     freed *= in_flight
     kept += pieces
-    bare, lean = kept + workspace[:, None], kept - freed + replaying[:, None]
+    loss = LossBytes(*(of_loss(f"{name}_bytes") for name in ("workspace", "passing")))
+    beside = partial(workspace_bytes, widest[:, None], gathered[:, None], pairs=way.paired, loss=loss)
+    bare, lean = kept + beside(recomputes_layers=False), kept - freed + beside(recomputes_layers=True)
     for bytes_ in (bare, lean):
         _existing(bytes_)
         if single is not None:
@@ -338,7 +345,7 @@ def _with_parameters(
         expert_params=held("expert_params"),
         bare_bytes=bare,
         lean_bytes=lean,
-        workspace_bytes=workspace,
+        workspace_bytes=workspace_bytes(widest, gathered, recomputes_layers=False, pairs=way.paired),
         floor_s=floor_s,
         repairs=_repairs(shapes, costs, template, np.maximum(in_flight[:, FIRST], in_flight[:, LAST])),
     )

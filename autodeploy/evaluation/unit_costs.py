@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.model import ModelSpec
     from autodeploy.strategies.candidates import Candidates, Ints
-    from autodeploy.workload.operators import LayerTable, OperatorFeatures
+    from autodeploy.workload.operators import Floats, LayerTable, OperatorFeatures
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -149,6 +149,18 @@ def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = 
         then priced once for all ways to cut experts.
     """
     return _levelled(_unlevelled(context, candidates, one_machine), context)
+
+
+def tensor_bytes(context: Context, candidates: Candidates) -> dict[str, dict[str, Floats]]:
+    """Bytes that a layer of each class keeps of each tensor, of a micro batch at the worst moment [n], by class."""
+    batch = _Batch.of(context, candidates)
+    peak = batch.exchange.balance.peak
+    found: dict[str, dict[str, Floats]] = {}
+    for place, table in {**batch.tables(experts=False), **batch.tables(experts=True)}.items():
+        if place != MODULE:
+            tensors = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
+            found.setdefault(table.name.removesuffix("_window"), tensors)
+    return found
 
 
 def costs_under(

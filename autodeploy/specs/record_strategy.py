@@ -18,7 +18,7 @@ RELEASE_FACTS = frozenset(
     {
         *("deduplicated_dispatch", "graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
         *("fused_gradient_accumulation", "unfused_gradient_accumulation", "unfused_optimizer", "whole_vocabulary"),
-        *("replicated_dispatch", "scatter_gather_sends"),
+        *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),
     }
 )
 _SIZES = ("tp", "pp", "vpp", "dp", "cp", "ulysses_degree", "ep", "etp", "micro_batch_size")

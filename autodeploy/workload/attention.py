@@ -141,6 +141,8 @@ def _core(
     heads, _ = _heads(model, shard)
     qk, value, tokens, seq = model.qk_head_dim, model.value_head_dim, shard.tokens, shard.seq_length
     out = Tensor("attention_out", np.asarray(2.0 * tokens * heads * value))
+    # Ulysses exchanges the output back to the sequence: the kernel keeps it before, the output projection after.
+    exchanged = Tensor("attention_out_exchanged", np.where(shard.ulysses > 1, out.kept_bytes, 0.0))
     if on.flash_attention:
         padded_value = value if on.rect_fa else qk
         # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
@@ -158,8 +160,8 @@ def _core(
             head_dim=(qk + padded_value) / 2.0,
             seq=seq / shard.ring,
         )
-        return [core], [out, stats] if padded_value == value else [out, padded_out, stats]
-    return _materialised_core(shard, on, heads, qk, value), [out, _score_tensor(shard, on, heads)]
+        return [core], [out, exchanged, stats] if padded_value == value else [out, exchanged, padded_out, stats]
+    return _materialised_core(shard, on, heads, qk, value), [out, exchanged, _score_tensor(shard, on, heads)]
 
 
 def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk: int, value: int) -> list[Operator]:

@@ -221,10 +221,11 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
 
     The loss works on FP32 logits, bytes a logit: cast (6), maximum (4), difference (8), exponent (8), sum (4), softmax
     (8); backward it is scaled (8) and cast back (6). A fused kernel keeps the maximum, difference and exponent
-    together (22 forward, 12 backward). It keeps the 16-bit logits and their FP32 cast, which the softmax and the
-    gradient overwrite; fused kernels work in place. Tied weights are the embedding's: a pipeline that keeps them apart
-    adds a copy. A whole head makes whole 16-bit logits on every rank, and needs their whole gradient when the loss is
-    done with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py.
+    together (22 forward, 12 backward). It keeps the FP32 cast of the logits, which the softmax and the gradient
+    overwrite; the 16-bit logits, and after it their 16-bit gradient, are there beside it only while it runs. Fused
+    kernels work in place on the 16-bit logits. Tied weights are the embedding's: a pipeline that keeps them apart adds
+    a copy. A whole head makes whole 16-bit logits on every rank, and needs their whole gradient when the loss is done
+    with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py.
     """
     h, tokens, cut = model.hidden_size, shard.tokens, vocabulary_cut(shard, on)
     vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
@@ -259,7 +260,9 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     once = np.where(shard.tp > 1, 1.0, 0.0)
     loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), once, 0.0, as_it_is=True)
     params = np.asarray(model.head_params / cut + h)
-    table = LayerTable("head", operators, tensors, (*exchanges, loss), params, np.zeros_like(params))
+    none, kept = np.zeros_like(params), tensors[1].kept_bytes
+    beside = np.asarray(on.loss_bytes * logits)
+    table = LayerTable("head", operators, tensors, (*exchanges, loss), params, none, beside, kept)
     return in_format(table, on.element_bytes)
 
 

@@ -98,6 +98,8 @@ class LayerTable:
     exchanges: tuple[Exchange, ...]
     dense_params: Floats  # parameters on the rank that data parallel x context parallel ranks share
     expert_params: Floats  # parameters on the rank that expert data parallel ranks share
+    workspace_bytes: Floats | float = 0.0  # beyond what is kept, while it runs
+    passing_bytes: Floats | float = 0.0  # of what it keeps: gone before the backward pass of any layer begins
     choices_per_token: float = 0.0  # experts a token is sent to
     synchronisations: Floats | float = 0.0  # device-host synchronisations of the forward pass
     replayed_synchronisations: float = 0.0  # of a replay that permutes again and does not route again
@@ -155,7 +157,8 @@ class OperatorFeatures:
     keeps_gathered: bool = False  # a compiled graph keeps what it gathered for the weight gradient; others gather again
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
-    logit_bytes: float = 6.0  # kept of a logit: 16 bits and their FP32 cast; other losses differ
+    logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
+    loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
     fused_rotary: bool = True
     whole_vocabulary: bool = False  # every tensor-parallel rank holds embedding and head whole
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts

@@ -1,7 +1,9 @@
 """Micro batches in flight: how many forwards of each chunk a device holds whose backward has not ended yet.
 
-A device runs one slot at a time, so the counts follow from its order alone, whatever the times. In a fused pair
-the new forward's activations and the old backward's are there together.
+A device runs one slot at a time, so the counts follow from its order alone, whatever the times. In a fused pair the
+old backward frees a layer for each that the new forward keeps: beside the larger of the two there is one layer more,
+which is workspace. Source: MindSpeed @028de58c moe_feature/fb_overlap/overlap_funcs/fwdbwd.py, whose pairs of layers
+drop the backward's graph before the next pair, and no_pipelining_schedules.py.
 """
 
 from __future__ import annotations
@@ -112,7 +114,8 @@ def _held(order: OperationOrder) -> Ints:
     begun = np.cumsum(order.forward_chunk[..., None] == chunks, axis=1)
     ended = np.cumsum(order.backward_chunk[..., None] == chunks, axis=1)
     before = np.concatenate([np.zeros_like(ended[:, :1]), ended[:, :-1]], axis=1)
-    return np.asarray(begun - before)
+    # What a pair starts from is what the slot before it has left: no row of its own.
+    return np.asarray(begun - np.where(order.pairs[..., None], ended, before))
 
 
 def in_flight_closed(
@@ -121,15 +124,15 @@ def in_flight_closed(
     """Chunk-micro-batches that a stage holds at its peak [n]: the sum of `in_flight` over its chunks, by formula.
 
     1f1b: min(M, P - p). interleaved: min(M V, 2 (P - p - 1) + (V - 1) N + 1), all M V when M <= P, with group size N;
-    one more for each extra forward of the warm-up (adaptive_pipe). Folded (dualpipev): 2P, and one more on every stage
-    that reaches the main step; with two copies (dualpipe) as many as a DualPipeV of half the devices, in chunks twice
-    as large. A schedule with an order of its own holds what its graph says. Divide by vpp for whole micro batches of
-    the stage. size: `group_size`, where they are known already.
+    one more for each extra forward of the warm-up (adaptive_pipe). Folded (dualpipev): 2P, and one more on the stage at
+    the turn, whose first pair is not fused; with two copies (dualpipe) as many as a DualPipeV of half the devices, in
+    chunks twice as large. A schedule with an order of its own holds what its graph says. Divide by vpp for whole micro
+    batches of the stage. size: `group_size`, where they are known already.
 
     References
     ----------
     arXiv 2104.04473; Megatron-LM `theoretical_memory_usage.py` (stage 0: L (1 + (P - 1) / (P V)) layers); MindSpeed
-    `vpp_schedules.py`. DualPipeV: <= 2P + 1 chunks of L / 2P layers on every rank.
+    `vpp_schedules.py`. DualPipeV: <= 2P + 1 chunks of L / 2P layers on every rank, with whole chunks handed over.
     """
     m, how = micro_batches, schedule(kind)
     if how.own_order:
@@ -140,17 +143,17 @@ def in_flight_closed(
         if how.copies > 1:
             stage, pp, m = np.minimum(stage, pp - 1 - stage), pp // 2, m // 2
         return _dual_closed(stage, pp, m)
-    # A pair holds one more: its new forward is there together with its old backward.
-    ahead = forwards_ahead(kind, stage, pp, vpp, m, size)
-    most = np.minimum(m * vpp, ahead + (1 if how.pairs else 0))
+    most = np.minimum(m * vpp, forwards_ahead(kind, stage, pp, vpp, m, size))
     if how.gathers:
         most = np.where((m <= pp) & (vpp > 1), m * vpp, most)
     return np.asarray(most)
 
 
 def _dual_closed(stage: Counts, ranks: Counts, m: Counts) -> Counts:
-    """After the first two steps a rank holds 2 (P - r - 1) + 2 (r + 1) = 2P chunks; the main step holds one more."""
-    return np.asarray(2 * ranks + (m - 2 * ranks + stage + 1 > 0))
+    """After the first two steps a rank holds 2 (P - r - 1) + 2 (r + 1) = 2P chunks; at the turn the main step begins
+    with a forward alone.
+    """
+    return np.asarray(2 * ranks + ((m - 2 * ranks + stage + 1 > 0) & (stage == ranks - 1)))
 
 
 def _most_held(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:

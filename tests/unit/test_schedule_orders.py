@@ -135,7 +135,15 @@ def test_in_flight_published_counts() -> None:
     assert counts[0].sum() / (p * v) == pytest.approx(1 + (p - 1) / (p * v))
     for stage in range(p):
         assert counts[stage].tolist() == [p + max(0, p - 2 * stage - 1), p, p + min(0, p - 2 * stage - 1)]
-    assert in_flight("dualpipev", 8, 2, 32).sum(axis=1).tolist() == [17] * 8
+    # DualPipeV: 2 P chunks, and at most one more where a pair is not fused (its forward comes before its backward).
+    assert in_flight("dualpipev", 8, 2, 32).sum(axis=1).tolist() == [16] * 7 + [17]
+
+
+def test_a_pair_hands_over_layer_by_layer() -> None:
+    # MindSpeed, forward_backward_no_pipelining: the next forward runs beside the backward that frees its layers.
+    assert in_flight("adaptive_pipe", 1, 1, 8).tolist() == [[1]]
+    one_more = in_flight("adaptive_pipe", 4, 2, 16).sum(axis=1) - in_flight("interleaved", 4, 2, 16).sum(axis=1)
+    assert one_more.tolist() == [0] * 4
 
 
 def test_uneven_chunks_have_another_peak() -> None:
