@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.calibration.measured import tokens_of
 from autodeploy.calibration.record_run import runnable
-from autodeploy.calibration.release_defaults import features_of, release_of
+from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
 from autodeploy.evaluation.build_context import device_of, profile_of, spec_context
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
@@ -71,7 +71,7 @@ def predict_record(
     context = spec_context(
         Spec(model=record.model, cluster=record.cluster, training=record.training, search=ANY_FRAMEWORK),
         profile,
-        features_of(record) | ({"fsdp"} if record.strategy.fsdp else frozenset()),
+        features_of(record) | memory_facts(record) | ({"fsdp"} if record.strategy.fsdp else frozenset()),
         distributed_optimizer=record.strategy.distributed_optimizer,
         release=release_of(record).band,
         efficiency=efficiency,

@@ -101,10 +101,6 @@ def release_of(record: Record) -> ReleaseDefaults:
         unfused.add("unfused_gradient_accumulation")
     if (year, month, day) < FUSED_ROTARY:
         unfused.add("unfused_rotary")
-    if _older(record, LOSS_IN_PLACE_RELEASE, LOSS_IN_PLACE):
-        unfused.add("copied_logits")
-    if _older(record, UPDATE_IN_PLACE_RELEASE, UPDATE_IN_PLACE):
-        unfused.add("copied_update")
     band = "current"
     if (year, month, day) < RELEASE_1_0_0:
         band = "early_2024" if (year, month) < (2024, 6) else "mid_2024"
@@ -153,6 +149,19 @@ def _mindformers(record: Record) -> ReleaseDefaults:
     else:
         late = text[:3] in {"mas", "dev"} or (text[:2] == "20" and _released(record) >= MINDFORMERS_1_5_DATE)
     return ReleaseDefaults(features, "current" if late else stack_of(record))
+
+
+def memory_facts(record: Record) -> frozenset[str]:
+    """Facts of a record's stack that change its memory alone."""
+    if _vendor(record.cluster.profile) == NVIDIA or in_graph_mode(record):
+        return frozenset()
+    if stack_of(record) == "torchtitan":
+        return frozenset({"torch_loss"})
+    facts = (
+        ("copied_logits", LOSS_IN_PLACE_RELEASE, LOSS_IN_PLACE),
+        ("copied_update", UPDATE_IN_PLACE_RELEASE, UPDATE_IN_PLACE),
+    )
+    return frozenset(name for name, release, date in facts if _older(record, release, date))
 
 
 def _older(record: Record, release: tuple[int, int], date: tuple[int, int, int]) -> bool:
