@@ -82,5 +82,5 @@ def memory_errors(records: Sequence[Record], profile: str) -> Errors:
     for record in records:
         peak = record.measured.peak_memory_gib
         if record.cluster.profile == profile and record.memory_regime == "first_step" and peak is not None:
-            logs.append(np.log(peak / predict_record(record).allocator_peak_gib))
+            logs.append(np.log(peak / predict_record(record).memory_gib))
     return errors_of(np.array(logs, dtype=np.float64))

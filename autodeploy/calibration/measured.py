@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from autodeploy.calibration.release_defaults import stack_of
 from autodeploy.workload.flops import forward_flops_per_token
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from autodeploy.specs.record import Record
+    from autodeploy.specs.record import MemoryCounts, Record
 
 FORWARD_AND_BACKWARD = 3.0
+_IN_DOCUMENTS = re.compile(r"MindSpeed-LLM\b.*\bdocs/.*\.md", re.IGNORECASE)
 # Frameworks that train from rollouts: their records are of the update phase of a step.
 UPDATES = frozenset({"verl", "nemorl", "openrlhf", "areal", "slime", "mindspeedrl"})
 
@@ -22,6 +25,20 @@ def measured_step_s(record: Record) -> float | None:
     if measured.tokens_per_s_per_npu is not None:
         return tokens_of(record) / measured.tokens_per_s_per_npu / int(record.cluster.num_npus or 1)
     return measured.step_time_s if measured.step_time_s is not None else _step_of_flops_s(record)
+
+
+def memory_counts(record: Record) -> MemoryCounts:
+    """What a record's memory counts, from what it says, else from where it was published.
+
+    Megatron-LM logs what is allocated (training.py, report_memory). torchtitan logs what its allocator has reserved
+    (torchtitan/components/metrics.py, max_reserved_gib). Feature documents of MindSpeed-LLM print whole MB of a card,
+    which npu-smi shows.
+    """
+    if record.measured.memory_counts is not None:
+        return record.measured.memory_counts
+    if stack_of(record) == "torchtitan":
+        return "reserved"
+    return "card" if _IN_DOCUMENTS.search(record.source) else "allocated"
 
 
 def tokens_of(record: Record) -> int:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.measured import tokens_of
+from autodeploy.calibration.measured import memory_counts, tokens_of
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
 from autodeploy.evaluation.build_context import device_of, profile_of, spec_context
 from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout
 from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.specs.search import SearchSpec
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.specs.record import Record
+    from autodeploy.specs.record import MemoryCounts, Record
     from autodeploy.strategies.candidates import Candidates
     from cost_models.collectives import Number
     from hardware_profiles.profile import Profile
@@ -37,13 +38,15 @@ ANY_FRAMEWORK = SearchSpec(target=UNRESTRICTED)
 class Prediction:
     """What the model says about a record's run.
 
-    record : as it was priced, with a diagnosis of all that was read otherwise than written.
+    record : as it was priced, with a diagnosis of all that was read otherwise than written. memory_gib : of the fullest
+        rank, counted as the record counts it.
     """
 
     record: Record
     step_time_s: float
     tokens_per_s_per_npu: float
     allocator_peak_gib: float
+    memory_gib: float
     estimate: Estimate
     context: Context
     candidate: Candidates
@@ -95,9 +98,20 @@ def predict_record(
         step_time_s=estimate.step_time_s,
         tokens_per_s_per_npu=tokens_of(record) / estimate.step_time_s / context.num_npus,
         allocator_peak_gib=float(np.max(peak)) / GIB,
+        memory_gib=_counted(float(np.max(peak)), memory_counts(record), candidate, context) / GIB,
         estimate=estimate,
         context=context,
         candidate=candidate,
         layout=layout,
         profile=profile,
     )
+
+
+def _counted(allocated: float, counts: MemoryCounts, candidate: Candidates, context: Context) -> float:
+    """Bytes that a rank's peak is, by what is counted."""
+    if counts == "allocated":
+        return allocated
+    outside = 0.0
+    if counts == "card":
+        outside = float(communication_bytes(candidate, context)[0]) + context.machine.runtime_bytes
+    return float(on_card_bytes(np.asarray(allocated), outside, context.machine.fragmentation))

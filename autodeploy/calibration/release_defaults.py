@@ -153,10 +153,10 @@ def _mindformers(record: Record) -> ReleaseDefaults:
 
 def memory_facts(record: Record) -> frozenset[str]:
     """Facts of a record's stack that change its memory alone."""
-    if _vendor(record.cluster.profile) == NVIDIA or in_graph_mode(record):
-        return frozenset()
     if stack_of(record) == "torchtitan":
         return frozenset({"torch_loss"})
+    if _vendor(record.cluster.profile) == NVIDIA or in_graph_mode(record):
+        return frozenset()
     facts = (
         ("copied_logits", LOSS_IN_PLACE_RELEASE, LOSS_IN_PLACE),
         ("copied_update", UPDATE_IN_PLACE_RELEASE, UPDATE_IN_PLACE),

@@ -102,7 +102,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
 def _memory_residuals(records: Sequence[Record]) -> Floats:
     """log(predicted / measured) of every allocator peak; nothing in the memory model is fitted."""
     measured = [r for r in records if r.measured.peak_memory_gib is not None]
-    predicted = [predict_record(r, calibrated=False).allocator_peak_gib for r in measured]
+    predicted = [predict_record(r, calibrated=False).memory_gib for r in measured]
     return np.log(np.array(predicted) / np.array([r.measured.peak_memory_gib for r in measured], dtype=np.float64))
 
 

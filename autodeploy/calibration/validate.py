@@ -143,7 +143,7 @@ def _row(record: Record, predicted: Prediction) -> Row:
     measured_s = measured_step_s(record)
     time = measured_s / step - 1.0 if measured_s is not None else None
     peak = record.measured.peak_memory_gib
-    memory = predicted.allocator_peak_gib / peak - 1.0 if peak is not None else None
+    memory = predicted.memory_gib / peak - 1.0 if peak is not None else None
     parts = {name: seconds / step for name, seconds in predicted.estimate.breakdown.items() if seconds > 0.01 * step}
     return Row(
         id=record.id,
@@ -153,7 +153,7 @@ def _row(record: Record, predicted: Prediction) -> Row:
             tokens_per_s_per_npu=predicted.tokens_per_s_per_npu,
             step_time_s=step,
             step_time_interval_s=record_spread(predicted).interval(step),
-            peak_memory_gib=predicted.allocator_peak_gib,
+            peak_memory_gib=predicted.memory_gib,
         ),
         error=Errors(time=time, memory=memory),
         parts=dict(sorted(parts.items(), key=lambda item: -item[1])),

@@ -22,14 +22,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_NAME = 200
+MemoryCounts = Literal["allocated", "reserved", "card"]
+
+
+def _absent(value: object) -> bool:
+    return value is None
 
 
 class Measured(Document):
-    """What was measured. Throughput per card; memory is the framework allocator's maximum."""
+    """What was measured. Throughput per card; memory of the fullest rank."""
 
     tokens_per_s_per_npu: Annotated[float, Field(gt=0)] | None = None
     step_time_s: Annotated[float, Field(gt=0)] | None = None
     peak_memory_gib: Annotated[float, Field(gt=0)] | None = None
+    memory_counts: Annotated[
+        MemoryCounts | None,
+        Field(
+            description="what peak_memory_gib counts: bytes in arrays, what the allocator took for them, or all on the "
+            "card as the driver shows it; absent: as the framework's own figures do",
+            exclude_if=_absent,
+        ),
+    ] = None
     tflops_per_npu: Annotated[
         float | None, Field(gt=0, description="model FLOPs with full attention, without recomputation")
     ] = None

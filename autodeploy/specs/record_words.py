@@ -107,6 +107,16 @@ MODEL_FIELDS = {
     "mtp_num_layers": "num_nextn_predict_layers",
     "qk_layernorm": "qk_norm",
 }
+# Published models whose head is their embedding, by width, heads and intermediate width. Source: their config.json.
+TIED = frozenset(
+    {
+        *((896, 14, 4864), (1536, 12, 8960), (2048, 16, 11_008)),  # Qwen2.5 0.5B, 1.5B, 3B
+        *((1024, 16, 3072), (2048, 16, 6144), (2560, 32, 9728)),  # Qwen3 0.6B, 1.7B, 4B
+        *((2048, 32, 8192), (3072, 24, 8192)),  # Llama 3.2 1B, 3B
+        *((2048, 8, 16_384), (3072, 16, 24_576), (2304, 8, 9216), (3584, 16, 14_336), (4608, 32, 36_864)),  # Gemma, 2
+        *((2304, 36, 5760), (6400, 80, 18_304)),  # MiniCPM-2B, Hunyuan-Large
+    }
+)
 # Facts about a run that change no time and no byte of it.
 IDLE = frozenset(
     {

@@ -73,6 +73,8 @@ class Account:
     on_tiers: dict[str, list[float]] = field(default_factory=dict)  # dispatch, combine if one tier alone took time
     dense_params: float = 0.0
     expert_params: float = 0.0
+    loss_beside: float = 0.0  # while the loss runs
+    loss_done: float = 0.0  # what it kept
     copied_params: float = 0.0  # of the dense ones, another unit's: gathered there
     forward: Pass = field(default_factory=Pass)
     backward: Pass = field(default_factory=Pass)
@@ -416,6 +418,8 @@ def behind(a: Account, seconds: float) -> Hide:
 def _core(a: Account, heads: float, window: int | None) -> None:
     r, s = a.run, a.run.seq
     a.keep("attention_out", 2 * a.tokens * heads * r.value)
+    if a.d.ulysses > 1:  # once as the kernel left it, once as the projection takes it
+        a.keep("attention_out_exchanged", 2 * a.tokens * heads * r.value)
     if "flash_attention" not in r.on:
         scores = a.d.micro_batch_size * heads / a.d.cp * s * s
         pairs = a.d.micro_batch_size * heads / a.d.cp

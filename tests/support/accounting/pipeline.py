@@ -176,9 +176,13 @@ def play(
 
 
 def peak(slots: list[Slot], held: list[float]) -> float:
-    """Most bytes a stage holds at once, `held` for each micro batch of each chunk."""
+    """Most bytes a stage holds at once, `held` for each micro batch of each chunk; a pair hands over as it goes."""
     now = most = 0.0
     for f, b in slots:
+        if f and b:
+            now += held[f[1]] - held[b[1]]
+            most = max(most, now)
+            continue
         if f:
             now += held[f[1]]
         most = max(most, now)

@@ -470,7 +470,11 @@ def _memory(
         held.append(size)
     activations = peak(slots, held)
     widest = max(sum(a.kept.values()) for s in stages for chunk in s.layers for _, a in chunk)
-    workspace = widest * (1.25 if any(applied.get("full", ())) else 0.25)
+    hands_over = d.schedule in ("adaptive_pipe", "dualpipe", "dualpipev")
+    workspace = widest * (1.25 if hands_over or any(applied.get("full", ())) else 0.25)
+    ends = [a for _, a, _ in stage.pieces if a.loss_done]
+    if ends:
+        workspace = max(workspace - ends[0].loss_done, ends[0].loss_beside)
     if "fsdp" in run.on:
         # The unit at work and the next one are whole, and a gradient until it is reduced.
         unit = max(n * (a.dense_params + a.expert_params) for s in stages for a, n in s.all())
