@@ -1,6 +1,6 @@
 """Every figure that predictions are held to beside its aim, from fits made on the spot.
 
-`make scoreboard` prints it. It sees uncommitted formulas, profiles and parameters, and starts from the shipped overlays.
+`make scoreboard` prints it. Uncommitted formulas, profiles and parameters count; shipped overlays are where fits start.
 """
 
 from __future__ import annotations

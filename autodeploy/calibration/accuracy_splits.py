@@ -11,7 +11,7 @@ import numpy as np
 
 from autodeploy.calibration.accuracy_errors import Errors, errors_of, residuals_at
 from autodeploy.calibration.calibrate import calibrate
-from autodeploy.calibration.coverage import widened
+from autodeploy.calibration.coverage import PER_CARRIED_DEVICE, is_carried, widened
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import jacobian_of, projected, values_of
@@ -140,4 +140,6 @@ def log_sigma(run: Mapping[str, Any], basis: Basis, slope: float, parameter_vari
     what lies beyond its records.
     """
     spread = class_spread(run, basis.rows, basis.left_out, basis.parameter_variance)
-    return math.sqrt(widened(spread.variance_with(parameter_variance), run, spread.records, slope)[0])
+    variance = spread.variance_with(parameter_variance)
+    variance += PER_CARRIED_DEVICE**2 if is_carried(run["family"], run, basis.rows) else 0.0
+    return math.sqrt(widened(variance, run, spread.records, slope)[0])

@@ -25,8 +25,9 @@ ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and
 RANKS_PER_DOUBLING = 0.02  # for devices without records, and the prior of the others
 PER_DOUBLING = {"ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
-# A device without records takes the efficiencies of another; what that costs beside the other's own spread.
+# A device with few records takes the efficiencies of another; what that costs beside the other's own spread.
 PER_CARRIED_DEVICE = 0.08
+FEW = 4  # configurations
 AXES = ("ranks", *PER_DOUBLING)
 
 
@@ -103,18 +104,29 @@ def spread_of(
     key = f"{origin}/{name}"
     measured = key in classes
     entry = classes.get(key) or classes["uncalibrated"]
-    records = [r for r in table["records"] if r["family"] == origin and (name in classes_of_run(r) or not measured)]
+    fitted = [r for r in table["records"] if r.get("fit", r["family"]) == origin]
+    records = [r for r in fitted if name in classes_of_run(r) or not measured]
     known = ClassSpread(float(entry["log_sigma"]), float(entry["parameter_variance"]), tuple(records))
     variance, extrapolated = known.variance_with(parameter_variance), []
-    if own or origin != family or not records:
+    if own or is_carried(family, run, fitted):
         variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")
     variance, beyond = widened(
         variance, run, records, float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING))
     )
     extrapolated += beyond
-    basis = f"{entry['n']} records of {key}" if measured else f"no record of {family}; spread of uncalibrated devices"
+    basis = (
+        f"{entry['n']} configurations of {key}"
+        if measured
+        else f"no record of {family}; spread of uncalibrated devices"
+    )
     return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
+
+
+def is_carried(family: str, run: Mapping[str, Any], fitted: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run's device has too few records of its kind, dense or with experts, among those that were fitted."""
+    own = {r.get("configuration", r["id"]) for r in fitted if r["family"] == family and r["moe"] == run["moe"]}
+    return len(own) < FEW
 
 
 def widened(

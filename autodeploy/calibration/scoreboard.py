@@ -270,7 +270,7 @@ def interval_lines(fitted: Iterable[Calibration]) -> list[Line]:
         some = by_configuration([h for h in held if h.record.model.is_moe is moe])
         inside = sum(h.inside for h in some)
         share, chance = inside / len(some), binomial_chance(inside, len(some))
-        half = float(np.median([math.expm1(h.half_width) for h in some]))
+        half = float(np.median([math.sinh(h.half_width) for h in some]))
         p90 = errors_of(np.array([h.residual for h in some])).p90_ape
         met = 0.72 <= share <= 0.88 if len(some) >= MANY else chance >= DOUBTFUL
         lines.append(

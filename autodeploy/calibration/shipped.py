@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
+from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.covariances import prior_variance
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
+from autodeploy.calibration.families import family_of
+from autodeploy.calibration.measured_mfu import mfu_of
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, class_spreads, log_sigma_of, shares_node
@@ -82,6 +86,8 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
             [rows[r.id] for r in calibration.records], calibration.left_out, calibration.parameter_variance
         )
         classes |= {f"{calibration.family}/{name}": each for name, each in spreads.items()}
+        for record in calibration.records:
+            rows[record.id]["fit"] = calibration.family
         pairs += _pair_differences(calibration)
     memory = _memory_residuals(records)
     # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
@@ -135,12 +141,16 @@ def run_row(record: Record) -> dict[str, Any]:
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     return {
         "id": record.id,
+        "configuration": hashlib.sha256(configuration_of(record).encode()).hexdigest()[:8],
         "model": record.model.name,
+        "model_family": family_of(record),
         "family": profile.family,
         "vendor_family": profile.family.split("-")[0],
         "device": record.cluster.device or profile.default_device,
         "npus": record.cluster.num_npus,
         "moe": record.model.is_moe,
+        "precision": record.training.precision,
+        "mfu": None if (share := mfu_of(record)) is None else rounded(share, 4),
         "ranks": ranks,
         "shares_node": shares_node(ranks, strategy.tp, profile.ranks_per_node),
         "tp": strategy.tp,

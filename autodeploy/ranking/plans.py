@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.calibration.measured_mfu import highest_mfu
 from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
 from autodeploy.evaluation.lane_report import lane_report
@@ -225,6 +226,9 @@ def plan_of_estimate(
         tokens_per_s_per_npu=tokens / context.num_npus,
         mfu=share,
         mfu_convention=f"{CONVENTION}, {peak / 1e12:.1f} TF/{per_die}",
+        measured_mfu=highest_mfu(
+            context.family, moe=context.model.is_moe, npus=context.num_npus, precision=context.precision
+        ),
         peak_memory_gib=float(np.max(card)) / GIB,
         allocator_peak_gib=float(np.max(estimate.allocator_bytes)) / GIB,
         memory_limit_gib=context.limit_bytes / GIB,

@@ -62,7 +62,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy, with_dp=True)}{say(lang, 'comma')}{choices(strategy, lang)}"
     lines = wrap(title, columns, hanging=INDENT * 3)
-    facts = [_speed(plan, lang), _interval(plan, lang), _memory(spec, plan, lang)]
+    facts = [_speed(plan, lang), measured_mfu(plan, lang), _interval(plan, lang), _memory(spec, plan, lang)]
     if plan.run is not None:
         facts += run_facts(plan.run, lang)
     elif plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
@@ -111,6 +111,14 @@ def _speed(plan: Plan, lang: Language) -> str:
         say(lang, "mfu", value=percent(plan.mfu), convention=convention),
     ]
     return _spaced(parts)
+
+
+def measured_mfu(plan: Plan, lang: Language) -> str:
+    """The highest MFU that a published run of the plan's class reached."""
+    found = plan.measured_mfu
+    if found is None:
+        return say(lang, "no_measured_mfu")
+    return say(lang, "measured_mfu", runs=found.runs, value=percent(found.highest), record=found.record)
 
 
 def _interval(plan: Plan, lang: Language) -> str:

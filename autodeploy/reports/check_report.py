@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from autodeploy.reports.best_plan import header
+from autodeploy.reports.best_plan import header, measured_mfu
 from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
@@ -167,6 +167,7 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
         tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + survives,
         tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
+    lines.append(measured_mfu(plan, lang))
     lines.append(tell(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
     if report.baseline is not None:
         name = (report.changes.name if report.changes is not None else "") or tell(lang, "baseline_name")

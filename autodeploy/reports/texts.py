@@ -30,6 +30,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "per_card": ("{value} tokens/s/card", "{value} tokens/s/卡"),
     "in_total": ("{value} tokens/s", "共 {value} tokens/s"),
     "mfu": ("MFU {value} % ({convention})", "MFU {value} %（{convention}）"),
+    "measured_mfu": (
+        "highest measured MFU of {runs} runs of its class {value} % ({record})",
+        "同类 {runs} 次实测的最高 MFU 为 {value} %（{record}）",
+    ),
+    "no_measured_mfu": ("no run of its class has a measured MFU", "同类没有实测 MFU"),
     "interval": ("80 % interval {low}-{high} s", "80 % 区间 {low}-{high} s"),
     "extrapolated": ("extrapolated in {axes}", "外推维度：{axes}"),
     "nearest": ("nearest record: {record}", "最近实测：{record}"),

@@ -135,6 +135,16 @@ class Uncertainty(Document):
     sensitivity: dict[str, float] = {}
 
 
+class MeasuredMfu(Document):
+    """The highest MFU among published runs on the same chips: dense or with experts, of one number format, and on 64
+    cards and more or on fewer, as the plan.
+    """
+
+    highest: float
+    runs: int
+    record: str
+
+
 class Robustness(Document):
     """A plan at the corners of what calibration leaves possible: its slowest step there, and how far it falls behind.
 
@@ -159,6 +169,7 @@ class Plan(Document):
     tokens_per_s_per_npu: float
     mfu: float
     mfu_convention: str
+    measured_mfu: MeasuredMfu | None = None
     peak_memory_gib: float
     allocator_peak_gib: float
     memory_limit_gib: float

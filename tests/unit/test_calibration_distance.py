@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import RANKS_PER_DOUBLING
+from autodeploy.calibration.coverage import RANKS_PER_DOUBLING, covering, is_carried
 from autodeploy.calibration.distance import MOST, Rehearsal, ranks_per_doubling, rehearsed_slope
+from autodeploy.calibration.measured_mfu import highest_mfu
 from autodeploy.calibration.spreads import (
     Z80,
     ClassSpread,
@@ -15,7 +16,9 @@ from autodeploy.calibration.spreads import (
     classes_of_run,
     log_sigma_of,
     shares_node,
+    weights_of,
 )
+from autodeploy.specs.planset import MeasuredMfu
 
 
 def row(*, moe: bool = False, shared: bool = False) -> dict[str, object]:
@@ -54,19 +57,52 @@ def test_classes_name_who_shares_a_node() -> None:
 
 
 def test_a_spread_comes_from_the_narrowest_class_with_enough_records() -> None:
-    rows = [row()] * 5 + [row(shared=True)] * 4
-    residuals = np.array([0.01] * 5 + [0.2] * 4)
-    variances = np.array([0.001] * 5 + [0.004] * 4)
+    rows = [row()] * 8 + [row(shared=True)] * 4
+    residuals = np.array([0.01] * 8 + [0.2] * 4)
+    variances = np.array([0.001] * 8 + [0.004] * 4)
     found = class_spread(row(), rows, residuals, variances)
-    assert (found.log_sigma, len(found.records)) == (pytest.approx(0.01 / Z80), 5)
+    assert (found.log_sigma, len(found.records)) == (pytest.approx(0.01 / Z80), 8)
     assert found.parameter_variance == pytest.approx(0.001)
     found = class_spread(row(shared=True), rows, residuals, variances)
-    assert (found.log_sigma, len(found.records)) == (pytest.approx(log_sigma_of(residuals)), 9)
+    assert (found.log_sigma, len(found.records)) == (pytest.approx(log_sigma_of(residuals)), 12)
     assert found.parameter_variance == pytest.approx(variances.mean())
     assert class_spread(row(moe=True), rows, residuals, variances).log_sigma >= 0.15
     shipped = class_spreads(rows, residuals, variances)
     assert set(shipped) == {"dense, whole nodes", "dense"}
     assert shipped["dense, whole nodes"]["parameter_variance"] == pytest.approx(0.001)
+
+
+def test_a_spread_holds_the_next_residual_four_times_in_five() -> None:
+    # Of nine exchangeable residuals the eighth: the next one lies below it with a probability of 8 / 10.
+    assert log_sigma_of(np.arange(9.0, 0.0, -1.0)) == pytest.approx(8.0 / Z80)
+    assert log_sigma_of(np.array([0.3, -0.1])) == pytest.approx(0.3 / Z80), "too few: the farthest"
+
+
+def test_repeats_and_families_weigh_less() -> None:
+    rows = [{"configuration": "a", "model_family": "x"}] * 2 + [
+        {"configuration": str(n), "model_family": "y"} for n in range(4)
+    ]
+    assert weights_of(rows).tolist() == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.5, 0.5])
+
+
+def test_a_device_with_few_records_of_a_kind_takes_those_of_another() -> None:
+    runs = [{"id": str(n), "family": "a3", "moe": n < 4} for n in range(6)]
+    assert not is_carried("a3", {"moe": True}, runs)
+    assert is_carried("a3", {"moe": False}, runs)
+
+
+def test_the_highest_measured_utilisation_is_of_the_class() -> None:
+    base = {"family": "chip", "moe": True, "precision": "bf16", "model": "m", "device": "d"}
+    rows = [
+        {**base, "id": "small", "npus": 8, "mfu": 0.5},
+        {**base, "id": "large", "npus": 64, "mfu": 0.3},
+        {**base, "id": "other", "npus": 512, "mfu": 0.9, "family": "other"},
+    ]
+    with covering({"records": rows}):
+        found = highest_mfu("chip", moe=True, npus=256, precision="fp16")
+        assert highest_mfu("chip", moe=False, npus=256, precision="bf16") is None
+        assert highest_mfu("chip", moe=True, npus=256, precision="fp8") is None
+    assert found == MeasuredMfu(highest=0.3, runs=1, record="m on 64 d (large)")
 
 
 def test_only_what_the_class_does_not_hold_already_widens() -> None:

@@ -135,7 +135,7 @@ def test_an_interval_is_the_spread_of_its_class() -> None:
     spread = spread_of("ascend-910b", RUN)
     assert spread.log_sigma == pytest.approx(coverage()["classes"]["ascend-910b/dense, whole nodes"]["log_sigma"])
     assert spread.extrapolated == ()
-    assert spread.basis.endswith("records of ascend-910b/dense, whole nodes")
+    assert spread.basis.endswith("configurations of ascend-910b/dense, whole nodes")
     low, high = spread.interval(10.0)
     assert math.log(10.0 / low) == pytest.approx(math.log(high / 10.0)) == pytest.approx(Z80 * spread.log_sigma)
 
@@ -165,9 +165,9 @@ def test_runs_whose_groups_share_nodes_have_a_spread_of_their_own() -> None:
     whole = spread_of("nvidia-a100", {**RUN, "seq_length": 2048})
     shared = spread_of("nvidia-a100", {**RUN, "tp": 2, "shares_node": True, "seq_length": 2048})
     assert shared.log_sigma > 2.0 * whole.log_sigma
-    assert shared.basis.endswith("records of nvidia-a100/dense, shared nodes")
+    assert shared.basis.endswith("configurations of nvidia-a100/dense, shared nodes")
     few = spread_of("ascend-910b", {**RUN, "tp": 2, "shares_node": True})
-    assert few.basis.endswith("records of ascend-910b/dense")
+    assert few.basis.endswith("configurations of ascend-910b/dense")
 
 
 def test_the_nearest_record_is_one_of_the_table() -> None:
