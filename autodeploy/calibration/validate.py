@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from autodeploy.calibration.coverage import memory_interval
-from autodeploy.calibration.measured import counts_for_time, measured_step_s
+from autodeploy.calibration.measured import counts_for_time, is_update_phase, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.record_interval import record_spread
 from autodeploy.calibration.release_defaults import release_of, stack_of
@@ -72,7 +72,9 @@ class Statistics(Document):
 
 
 class Summary(Document):
-    """Time over records whose time counts, memory over all that have one, and time by class."""
+    """Time over records whose time counts, update phases only where there is nothing else; memory over all that have
+    one; time by class.
+    """
 
     time: Statistics | None
     memory: Statistics | None
@@ -108,6 +110,7 @@ def validate(records: Iterable[Record], overlay: Path | None = None, unread: Ite
         prior = load_profile(record.cluster.profile, calibrated=False)
         used.append(ProfileUses(predicted.profile, prior, uses_of(predicted.context, predicted.candidate)))
     timed = [(r, row) for r, row in found if row.error.time is not None and row.counts_for_time]
+    training = [(r, row) for r, row in timed if not is_update_phase(r)]
     memory = [row.error.memory for _, row in found if row.error.memory is not None]
     by_class: dict[str, list[float]] = {}
     for record, row in timed:
@@ -115,7 +118,7 @@ def validate(records: Iterable[Record], overlay: Path | None = None, unread: Ite
             by_class.setdefault(name, []).append(float(row.error.time or 0.0))
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
     summary = Summary(
-        time=_statistics([float(row.error.time or 0.0) for _, row in timed]),
+        time=_statistics([float(row.error.time or 0.0) for _, row in training or timed]),
         memory=_statistics(memory),
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
         skipped=sum(row.skipped is not None for _, row in found) + len(lost),
@@ -128,6 +131,7 @@ def classes_of(record: Record) -> tuple[str, ...]:
     profile = load_profile(record.cluster.profile)
     several = int(record.cluster.num_npus or 1) > profile.npus_per_node
     return (
+        *(("update phase",) if is_update_phase(record) else ()),
         "moe" if record.model.is_moe else "dense",
         "long sequence" if record.training.seq_length >= LONG_SEQUENCE else "short sequence",
         "several nodes" if several else "one node",
