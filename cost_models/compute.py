@@ -28,7 +28,9 @@ class ComputeRates:
     gemm_fraction : of the peak, for an endless matrix multiplication.
     gemm_k_half, gemm_mn_half : elements; the depth and the width at which half the rate is lost.
     gemm_units : matrix units whose waves count; 0 where the kernels of the device are not known to run in waves.
-    grouped_gemm : rate of a grouped matrix multiplication against one of the same total shape.
+    grouped_gemm : rate of a grouped matrix multiplication against plain ones of its groups' shape.
+    grouped_gemm_exposed : share of the time to store its results that a grouped multiplication does not hide.
+    operand_fraction : of hbm_bytes_per_s, at which matrix kernels stream operands and results.
     attention_forward, attention_backward : of the peak, at head dimension 128 and long sequences.
     attention_head_dim_half, attention_seq_half : elements, tokens; saturation in head dimension and sequence.
     hbm_fraction : of hbm_bytes_per_s, for streaming vector operators.
@@ -53,6 +55,8 @@ class ComputeRates:
     movement_fraction: Number
     cube_op_s: Number
     vector_op_s: Number
+    grouped_gemm_exposed: Number = 0.0
+    operand_fraction: Number = 1.0
     cube_cores: float = 1.0
     pipelined_tiles: bool = False
     gemm_units: float = 0.0
@@ -129,38 +133,88 @@ def _efficiency(m: Number, n: Number, k: Number, rates: ComputeRates, groups: Nu
     return gemm_efficiency(m, n, k, rates, groups=groups)
 
 
-def gemm_s(m: Number, n: Number, k: Number, rates: ComputeRates, *, groups: Number = 1.0) -> Floats:
+ADDED_BYTES = 8.0  # moved for an element of a product that is added into an FP32 sum: read and written
+
+
+def gemm_s(
+    m: Number, n: Number, k: Number, rates: ComputeRates, *, groups: Number = 1.0, result_bytes: Number | None = None
+) -> Floats:
     """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost.
 
     Where waves are counted (`gemm_units`), whole tiles are, and edges don't count again. Operands are read and the
     result is written once, in the run's format. Source: the roofline model, Williams, Waterman, Patterson, 2009.
 
+    Parameters
+    ----------
     groups : equal products in the same operator, whose tiles share the cores; the time is that of one of them.
+    result_bytes : moved for an element of the result: ADDED_BYTES, or by default one of the run's format.
     """
-    efficiency = _efficiency(m, n, k, rates, groups)
-    matrix_s = 2.0 * m * n * k / (rates.peak_flops * efficiency)
-    moved = rates.operand_bytes * (m * k + k * n) + rates.element_bytes * m * n
-    memory_s = moved / (rates.hbm_bytes_per_s * rates.hbm_fraction)
-    return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s)
+    matrix_s = 2.0 * m * n * k / (rates.peak_flops * _efficiency(m, n, k, rates, groups))
+    return np.asarray(np.maximum(matrix_s, _operands_s(m, n, k, rates, result_bytes)) + rates.cube_op_s)
+
+
+def _operands_s(m: Number, n: Number, k: Number, rates: ComputeRates, result_bytes: Number | None) -> Floats:
+    """Seconds to read both operands of a product and to write its result [s]."""
+    moved = rates.operand_bytes * (m * k + k * n) + _result_bytes(rates, result_bytes) * m * n
+    return np.asarray(moved / (rates.hbm_bytes_per_s * rates.operand_fraction))
+
+
+def _result_bytes(rates: ComputeRates, given: Number | None) -> Number:
+    return rates.element_bytes if given is None else given
 
 
 def grouped_gemm_s(
-    groups: Number, m: Number, n: Number, k: Number, rates: ComputeRates, *, fused: bool | npt.NDArray[np.bool_] = True
+    groups: Number,
+    m: Number,
+    n: Number,
+    k: Number,
+    rates: ComputeRates,
+    *,
+    fused: bool | npt.NDArray[np.bool_] = True,
+    uneven_depth: bool = False,
+    result_bytes: Number | None = None,
 ) -> Floats:
     """Seconds of `groups` matrix multiplications of m rows each: the experts of one rank.
 
-    Fused, they are one operator with one fixed cost, at the grouped rate; apart, each is an operator of its own.
-    The weights of all groups are read whatever m is: few tokens per expert make the operator memory-bound. An expert
-    without tokens (m = 0) costs that reading; m is kept above 0 only so that no efficiency divides by it.
-    Source: the roofline model, as `gemm_s`; grouped rates: SimuMax's system files, in the hardware profiles.
+    Fused, they are one operator with one fixed cost; apart, each is an operator of its own. The weights of all groups
+    are read whatever m is: few tokens per expert make the operator memory-bound. An expert without tokens (m = 0) costs
+    that reading; sizes are kept above 0 only so that no efficiency divides by them.
+
+    Parameters
+    ----------
+    groups : products (count). m, n, k : rows, columns, depth of each [elements].
+    uneven_depth : groups differ in their depth k, as the gradients of weights do; else in their rows m.
+    result_bytes : moved for an element of the result, as of `gemm_s`.
+
+    Notes
+    -----
+    Each product runs at the plain rate of its shape: the gradient of a weight has the tokens as its depth. Three things
+    are of groups alone, and vanish for one group:
+
+    - the last tile of 128 rows of every group is partly filled, half of it on average: (1 - 1 / groups) 64 rows more;
+    - operands are loaded ahead, but a tile's sums can be stored, or added to those in memory, only when they are
+      complete, and small groups have few tiles to go on with: a share x of that time is not hidden,
+      max(matrix, memory) + (1 - 1 / groups) x min(matrix, results);
+    - the rate `grouped_gemm` of the kernel, 1 where nothing says otherwise.
+
+    With many rows a group the memory time is small beside the matrix time, and the plain multiplication is met.
+
+    References
+    ----------
+    The roofline model, as `gemm_s`. Memory end: 32 groups of 32 to 80 rows on Ascend 910B, 0.93 of the datasheet
+    bandwidth (FlagGems, pull request 6325). Tiles: TILE_ROWS. x is of the hardware profile.
     """
-    m = np.maximum(m, 1e-9)
+    m, n, k = (np.maximum(size, 1e-9) for size in (m, n, k))
     together = np.where(fused, groups, 1.0)
-    efficiency = _efficiency(m, n, k, rates, together) * np.where(fused, rates.grouped_gemm, 1.0)
-    matrix_s = groups * 2.0 * m * n * k / (rates.peak_flops * efficiency)
-    moved = groups * (rates.operand_bytes * (m * k + k * n) + rates.element_bytes * m * n)
-    memory_s = moved / (rates.hbm_bytes_per_s * rates.hbm_fraction)
-    return np.asarray(np.maximum(matrix_s, memory_s) + rates.cube_op_s * np.where(fused, 1.0, groups))
+    others = 1.0 - 1.0 / np.maximum(together, 1.0)
+    rate = np.where(together > 1.0, rates.grouped_gemm, 1.0)
+    tiled = m if uneven_depth or rates.gemm_units else m + 0.5 * TILE_ROWS * others
+    matrix_s = 2.0 * tiled * n * k / (rates.peak_flops * _efficiency(tiled, n, k, rates, together) * rate)
+    memory_s = _operands_s(m, n, k, rates, result_bytes)
+    results_s = _result_bytes(rates, result_bytes) * m * n / (rates.hbm_bytes_per_s * rates.operand_fraction)
+    exposed = rates.grouped_gemm_exposed * others * np.minimum(matrix_s, results_s)
+    seconds = groups * (np.maximum(matrix_s, memory_s) + exposed)
+    return np.asarray(seconds + rates.cube_op_s * np.where(fused, 1.0, groups))
 
 
 def attention_saturation(head_dim: Number, seq: Number, rates: ComputeRates) -> Floats:

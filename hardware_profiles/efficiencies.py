@@ -71,10 +71,28 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
         ),
         EfficiencyTerm(
             "grouped_gemm",
-            "rate of a grouped expert GEMM relative to one dense GEMM of a group's shape",
+            "rate of a grouped expert GEMM relative to plain GEMMs of its groups' shape",
             "fraction",
-            0.75,
+            1.0,
+            0.15,
+        ),
+        EfficiencyTerm(
+            "grouped_gemm_exposed",
+            "share of the time to store results, or to add them to sums in memory, that a grouped GEMM does not hide "
+            "behind its products, where there are many groups",
+            "fraction",
+            0.4,
+            0.60,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "expert_rate",
+            "rate of the operators that route tokens to experts and run them, under the newest release, against what "
+            "their shapes give",
+            "ratio",
+            1.0,
             0.20,
+            upper=4.0,
         ),
         EfficiencyTerm(
             "attention_forward",
@@ -112,6 +130,13 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
         ),
         EfficiencyTerm(
             "hbm", "share of the HBM bandwidth that streaming vector operators reach", "fraction", 0.80, 0.10
+        ),
+        EfficiencyTerm(
+            "hbm_operands",
+            "share of the HBM bandwidth at which matrix kernels stream operands and results",
+            "fraction",
+            0.90,
+            0.08,
         ),
         EfficiencyTerm(
             "permute",

@@ -87,5 +87,11 @@ def is_update_phase(record: Record) -> bool:
 
 
 def fits_time(record: Record) -> bool:
-    """Whether fits see a record's time: of pre-training, and of a run whose configuration its source is sure of."""
-    return counts_for_time(record) and not is_update_phase(record) and record.confidence != "low"
+    """Whether fits see a record's time: of pre-training, and of a run whose configuration its source is sure of.
+
+    Fully sharded runs have software of their own, which no plan is launched with: their prediction is reported, and
+    says nothing of the others' rates.
+    """
+    if record.strategy.fsdp or record.confidence == "low":
+        return False
+    return counts_for_time(record) and not is_update_phase(record)

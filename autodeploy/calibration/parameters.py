@@ -1,4 +1,4 @@
-"""Free parameters of each device family: at most ten, each with a physical meaning, none per model or record."""
+"""Free parameters of each device family: at most twelve, each with a physical meaning, none per model or record."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
+from cost_models.compute import ADDED_BYTES
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
 from hardware_profiles.errors import ProfileError as BadProfile
 from hardware_profiles.loader import load_profile, shipped_profiles
@@ -118,7 +119,8 @@ def operator_features(
         group_launches=0.0 if ascend else GROUP_LAUNCHES,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
-        accumulation_bytes=_accumulation_bytes(training, features),
+        accumulation_bytes=(accumulation := _accumulation_bytes(training, features)),
+        gradient_bytes=None if accumulation else ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
         keeps_gathered="graph_mode" in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,

@@ -119,16 +119,21 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
     if op.kind == "gemm":
         m, n, k, g = op.rows, op.columns, op.depth, op.groups
         once = rates.cube_op_s
-        shapes = ((m, n, k), (m, k, n), (k, n, m))
+        shapes = ((m, n, k, None), (m, k, n, None), (k, n, m, op.gradient_bytes))
         # A batch of equal products is one operator: its fixed cost is paid once.
-        forward, dx, dw = ((compute.gemm_s(*shape, rates, groups=g) - once) * g + once for shape in shapes)
+        forward, dx, dw = (
+            (compute.gemm_s(rows, columns, depth, rates, groups=g, result_bytes=result) - once) * g + once
+            for rows, columns, depth, result in shapes
+        )
         times = (forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates), dw)
     elif op.kind == "grouped_gemm":
         m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
         times = (
             compute.grouped_gemm_s(g, m, n, k, rates, fused=op.fused) + cast_s(g * m * k, rates),
             compute.grouped_gemm_s(g, m, k, n, rates, fused=op.fused) + cast_s(g * m * n, rates),
-            compute.grouped_gemm_s(g, k, n, m, rates, fused=op.fused),
+            compute.grouped_gemm_s(
+                g, k, n, m, rates, fused=op.fused, uneven_depth=True, result_bytes=op.gradient_bytes
+            ),
         )
     elif op.kind == "attention":
         flops = op.flops * factor
@@ -144,7 +149,7 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
             seconds(op.backward_bytes * factor, op.launches, rates),
             np.zeros(1),
         )
-    slower = machine.software_factor
+    slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
     return OperatorTime(*(np.asarray(t * slower) for t in times))
 
 

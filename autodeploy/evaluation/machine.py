@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.collectives import Group, Number, Tier
-from cost_models.compute import ComputeRates
+from cost_models.compute import ComputeRates, Floats
 from cost_models.host_bound import bound_issue_factor
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Machine:
     comm_op_s: Number
     host: HostRates
     software_factor: Number  # time against the release that the efficiencies describe
+    routing_factor: Number  # beyond it, of the software that routes tokens to experts and runs them
     dispatch_loss: Number  # by how much a dispatch slows per doubling of a tier's ranks beyond 8
     combine_loss: Number
     contention: Number  # a collective beside computation takes this much longer
@@ -94,6 +95,7 @@ def machine_of(
         comm_op_s=profile.fixed_costs.comm_op_s,
         host=_host_rates(profile, value, features),
         software_factor=_software_factor(profile, topology, value, release or "current"),
+        routing_factor=_release_factor(profile, value, f"experts_{release or 'current'}") / value["expert_rate"],
         dispatch_loss=value["dispatch_loss"],
         combine_loss=value["combine_loss"],
         contention=1.0 + np.asarray(value["link_overlap_contention"]),
@@ -113,12 +115,14 @@ def _software_factor(profile: Profile, topology: ClusterTopology, value: Mapping
     host that is late (garbage collection, other processes) holds up all ranks that wait for its own; more nodes, more
     of them. A compiled graph has no host between its operators.
     """
-
-    def factor(name: str) -> Number:
-        return value.get(f"release_{name}", profile.release_factors.get(name, 1.0))
-
     doublings = math.log2(max(1.0, topology.num_ranks / profile.ranks_per_node))
-    return np.asarray(factor(release)) * np.asarray(factor(f"{release}_per_doubling")) ** doublings
+    growth = _release_factor(profile, value, f"{release}_per_doubling")
+    return np.asarray(_release_factor(profile, value, release) * growth**doublings)
+
+
+def _release_factor(profile: Profile, value: Mapping[str, Number], name: str) -> Floats:
+    """A factor of the profile's releases, 1 where it has none of this name."""
+    return np.asarray(value.get(f"release_{name}", profile.release_factors.get(name, 1.0)))
 
 
 def _compute_rates(
@@ -133,6 +137,8 @@ def _compute_rates(
         gemm_k_half=value["gemm_k_half"],
         gemm_mn_half=value["gemm_mn_half"],
         grouped_gemm=value["grouped_gemm"],
+        grouped_gemm_exposed=value["grouped_gemm_exposed"],
+        operand_fraction=value["hbm_operands"],
         attention_forward=value["attention_forward"],
         attention_backward=value["attention_backward"],
         attention_head_dim_half=value["attention_head_dim_half"],

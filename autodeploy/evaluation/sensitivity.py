@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cost_models.collectives import Number
     from hardware_profiles.covariance import FittedFactor
 
-OF_EXPERTS = frozenset({"grouped_gemm", "host_sync"})  # numbers that no model without experts reads
+OF_EXPERTS = frozenset({"grouped_gemm", "grouped_gemm_exposed", "expert_rate", "host_sync"})  # no dense model reads them
 STEP = 0.02  # of a log factor, as in the Jacobian of the fit
 
 
@@ -61,14 +61,16 @@ def _matters(factor: FittedFactor, context: Context) -> bool:
     """Whether the strategy reads any number that the factor multiplies."""
     assert context.profile is not None
     links = {f"link_{tier.name}" for tier in context.profile.tiers}
-    release = f"release_{context.release or 'current'}"
+    band, moe = context.release or "current", context.model.is_moe
 
     def read(name: str) -> bool:
+        if name.startswith("release_experts_"):
+            return moe and name == f"release_experts_{band}"
         if name.startswith("release_"):
-            return name.startswith(release)  # with what each doubling of the nodes costs it
+            return name.startswith(f"release_{band}")  # with what each doubling of the nodes costs it
         if name.startswith("link_"):
             return name in links
-        return context.model.is_moe or name not in OF_EXPERTS
+        return moe or name not in OF_EXPERTS
 
     return any(read(name) for name in factor.multiplies)
 

@@ -174,7 +174,9 @@ def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk:
     scores = batch_heads * seq * seq
     per_score = 4.0 + (5.0 if on.attention_dropout else 0.0)
     return [
-        Operator("scores", "gemm", W, rows=seq, columns=seq, depth=float(qk), groups=batch_heads, wide=True),
+        Operator(
+            "scores", "gemm", W, rows=seq, columns=seq, depth=float(qk), groups=batch_heads, wide=True, weighted=False
+        ),
         Operator(
             "softmax_dropout",
             "vector",
@@ -184,7 +186,15 @@ def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk:
             launches=2.0,
         ),
         Operator(
-            "weighted_values", "gemm", W, rows=seq, columns=float(value), depth=seq, groups=batch_heads, wide=True
+            "weighted_values",
+            "gemm",
+            W,
+            rows=seq,
+            columns=float(value),
+            depth=seq,
+            groups=batch_heads,
+            wide=True,
+            weighted=False,
         ),
     ]
 

@@ -18,6 +18,7 @@ from autodeploy.workload.operators import (
     Sharding,
     Tensor,
     Window,
+    accumulating,
 )
 from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
 
@@ -60,7 +61,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     operators.append(_accumulation(dense_params + expert_params, on, of_hooks(groups, on) if moe else MLP_HOOKS))
     table = LayerTable(
         name=kind[0] if window is None else f"{kind[0]}_window",
-        operators=tuple(operators + norms[0] + part[0]),
+        operators=accumulating(operators + norms[0] + part[0], on),
         tensors=tuple(norms[1] + tensors + part[1]),
         exchanges=tuple(exchanges + part[2]),
         dense_params=dense_params,
@@ -77,7 +78,7 @@ def _accumulation(params: Floats, on: OperatorFeatures, hooks: Floats | float) -
     """Adding a micro batch's weight gradients to the accumulated ones; the host runs a hook for each parameter.
 
     Unfused, a 16-bit sum reads product and sum and writes the sum (6 B a parameter); fused into the product's epilogue
-    it costs nothing beyond the product's own memory traffic. Source: Megatron-LM DistributedDataParallel main_grad.
+    it is that product's memory traffic (`accumulating`). Source: Megatron-LM DistributedDataParallel main_grad.
     """
     return Operator(
         "gradient_accumulation",
@@ -262,7 +263,8 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     params = np.asarray(model.head_params / cut + h)
     none, kept = np.zeros_like(params), tensors[1].kept_bytes
     beside = np.asarray(on.loss_bytes * logits)
-    table = LayerTable("head", operators, tensors, (*exchanges, loss), params, none, beside, kept)
+    summed = accumulating(operators, on)
+    table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, beside, kept)
     return in_format(table, on.element_bytes)
 
 
@@ -285,7 +287,7 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
     return LayerTable(
         name="mtp",
-        operators=(joined, *layer.operators, *head.operators),
+        operators=(*accumulating([joined], on), *layer.operators, *head.operators),
         tensors=(kept, *layer.tensors, *head.tensors),
         exchanges=(*layer.exchanges, *head.exchanges),
         dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h),

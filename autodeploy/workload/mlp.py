@@ -83,6 +83,7 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     for rows in (_permute(model, shard, on), _experts(model, shard, on)):
         operators += rows[0]
         tensors += rows[1]
+    operators = [replace(operator, routes=True) for operator in operators]
     if model.shared_expert_width:
         shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", tp=shard.tp)
         operators += shared[0]

@@ -6,16 +6,20 @@ change rows of the table; nothing multiplies a layer's final time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 OperatorKind = Literal["gemm", "grouped_gemm", "attention", "vector", "movement"]
+MATRIX_KINDS = frozenset({"gemm", "grouped_gemm"})
 Window = Literal["attention", "mlp"]
 ExchangeKind = Literal["gather", "scatter", "reduce", "dispatch", "combine", "ring", "heads"]
 
@@ -31,6 +35,10 @@ class Operator:
     issued, issued_backward : operators that the host issues in each pass, where they are not the launches.
     window : which half of the layer it belongs to, for schedules that pair windows.
     per_expert : its work grows with the tokens of the busiest rank.
+    routes : belongs to the software that routes tokens to experts and runs them, whose releases have a factor of their
+        own.
+    weighted : one factor is a weight, whose gradient is added into a sum over micro batches.
+    gradient_bytes : moved by the product that makes it, for an element of the weight's gradient; None: it is written.
     wide : stays in 16 bits where linear layers run in 8.
     as_it_is : its bytes are of FP32 numbers or integers, whatever format the run computes in.
     """
@@ -52,6 +60,9 @@ class Operator:
     issued: Floats | float | None = None
     issued_backward: Floats | float | None = None
     per_expert: bool = False
+    routes: bool = False
+    weighted: bool = True
+    gradient_bytes: float | None = None
     fused: bool = True
     wide: bool = False
     as_it_is: bool = False
@@ -156,6 +167,7 @@ class OperatorFeatures:
     element_bytes: float = 2.0  # of what layers compute with: 2 in 16 bits (and in 8: casts are operators), 4 in FP32
     keeps_gathered: bool = False  # a compiled graph keeps what it gathered for the weight gradient; others gather again
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
+    gradient_bytes: float | None = None  # of it by its own product, where that adds to the sum; None: it writes alone
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
     loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
@@ -168,3 +180,11 @@ class OperatorFeatures:
     dropout: bool = False
     attention_dropout: bool = False
     mean_keys: float | None = None  # a query attends to, where documents are packed; None: the whole sequence is one
+
+
+def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:
+    """The operators, each product with a weight as its release adds the weight's gradients up."""
+    return tuple(
+        replace(op, gradient_bytes=on.gradient_bytes) if op.weighted and op.kind in MATRIX_KINDS else op
+        for op in operators
+    )

@@ -88,7 +88,7 @@ def test_one_run_moves_the_prediction_most_of_the_way(factor: float) -> None:
 
 def test_what_a_run_does_not_use_stays_as_shipped() -> None:
     factors = factors_of(fitted_to_one_run(1.2))
-    assert factors["grouped"] == factors["permute"] == 1.0
+    assert factors["experts"] == factors["permute"] == 1.0
     assert factors["software"] > 1.0
     assert factors["gemm"] < 1.0
 

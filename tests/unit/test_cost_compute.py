@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.compute import (
+    ADDED_BYTES,
     ComputeRates,
     attention_backward_flops,
     attention_flops,
@@ -42,6 +43,8 @@ def rates_of(device: str) -> ComputeRates:
         attention_seq_half=value["attention_seq_half"],
         hbm_fraction=value["hbm"],
         movement_fraction=value["permute"],
+        grouped_gemm_exposed=value["grouped_gemm_exposed"],
+        operand_fraction=value["hbm_operands"],
         cube_op_s=profile.fixed_costs.cube_op_s,
         vector_op_s=profile.fixed_costs.vector_op_s,
     )
@@ -73,14 +76,14 @@ def test_no_shape_is_faster_than_the_best_one_measured_by_more_than_the_fit_allo
 def test_a_large_gemm_is_bound_by_the_cube_and_a_thin_one_by_memory() -> None:
     large = float(gemm_s(8192, 8192, 8192, RATES))
     assert large == pytest.approx(2 * 8192**3 / (353.9e12 * float(gemm_efficiency(8192, 8192, 8192, RATES))), rel=1e-2)
-    weights_read_s = 2.0 * 8192 * 8192 / (1600e9 * 0.8)
+    weights_read_s = 2.0 * 8192 * 8192 / (1600e9 * 0.93)
     thin = float(gemm_s(1, 8192, 8192, RATES))
     assert weights_read_s < thin < 1.2 * weights_read_s + 5e-6
 
 
 def test_grouped_gemm_reads_every_expert_weight_however_few_its_tokens() -> None:
     few = float(grouped_gemm_s(32, 1.0, 4096, 7168, RATES))
-    weights_s = 32 * 2.0 * 4096 * 7168 / (1600e9 * 0.8)
+    weights_s = 32 * 2.0 * 4096 * 7168 / (1600e9 * 0.93)
     assert few >= weights_s
 
 
@@ -93,15 +96,44 @@ def test_unfused_experts_pay_one_operator_each() -> None:
 def test_a_memory_bound_grouped_gemm_moves_tokens_weights_and_results() -> None:
     # One row of 8192 results from an input of 16: the three matrices of 4 experts, 2 B a number.
     moved = 4 * 2.0 * (1 * 16 + 16 * 8192 + 1 * 8192)
-    seconds = float(grouped_gemm_s(4, 1, 8192, 16, RATES)) - RATES.cube_op_s
-    assert seconds == pytest.approx(moved / (RATES.hbm_bytes_per_s * RATES.hbm_fraction))
+    hidden = replace(RATES, grouped_gemm_exposed=0.0)
+    matrix_s = float(grouped_gemm_s(4, 1, 8192, 16, replace(hidden, hbm_bytes_per_s=1e18)))
+    seconds = float(grouped_gemm_s(4, 1, 8192, 16, hidden))
+    assert seconds - RATES.cube_op_s == pytest.approx(
+        max(moved / (1600e9 * 0.93), matrix_s - RATES.cube_op_s), rel=1e-9
+    )
 
 
-def test_grouped_gemm_crossover_follows_the_grouped_rate() -> None:
-    # SimuMax and others: grouped 0.60-0.65 of peak where dense reaches 0.85 (hardware profile: 0.74 of the dense rate).
-    dense = float(gemm_s(65_536, 4096, 7168, RATES))
-    grouped = float(grouped_gemm_s(8, 8192, 4096, 7168, RATES))
-    assert 0.60 <= 0.85 * dense / grouped <= 0.65
+# Source: FlagGems, pull request 6325, aclnn grouped multiplication of 32 experts on Ascend 910B, FP16.
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "milliseconds"),
+    [(1024, 2048, 4096, 0.3597), (1024, 4096, 1024, 0.1841), (2560, 2048, 4096, 0.3671), (2560, 4096, 1024, 0.1773)],
+)
+def test_few_rows_a_group_are_bound_by_reading_the_weights(rows: int, n: int, k: int, milliseconds: float) -> None:
+    seconds = float(grouped_gemm_s(32, rows / 32, n, k, RATES))
+    assert seconds == pytest.approx(milliseconds * 1e-3, rel=0.25)
+
+
+def test_one_group_and_large_groups_meet_the_plain_multiplication() -> None:
+    one = float(grouped_gemm_s(1, 8192, 4096, 7168, RATES))
+    assert one == pytest.approx(float(gemm_s(8192, 4096, 7168, RATES)), rel=1e-12)
+    plain = [8 * float(gemm_s(rows, 4096, 7168, RATES)) for rows in (256, 1024, 4096, 65_536)]
+    grouped = [float(grouped_gemm_s(8, rows, 4096, 7168, RATES)) for rows in (256, 1024, 4096, 65_536)]
+    ratios = [a / b for a, b in zip(grouped, plain, strict=True)]
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[0] > 1.1
+    assert ratios[-1] == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_gradient_of_experts_weights_has_their_rows_as_its_depth() -> None:
+    # 8 experts of 7168 x 4096 with 256 rows each: the sum in FP32 is read and written, 8 B a parameter.
+    def gradient(result: float | None) -> float:
+        return float(grouped_gemm_s(8, 7168, 4096, 256, RATES, uneven_depth=True, result_bytes=result))
+
+    assert gradient(ADDED_BYTES) > 8 * ADDED_BYTES * 7168 * 4096 / (1600e9 * 0.93)
+    assert gradient(ADDED_BYTES) > 1.5 * gradient(None)
+    deep = float(grouped_gemm_s(8, 7168, 4096, 8192, RATES, uneven_depth=True, result_bytes=ADDED_BYTES))
+    assert deep < 8192 / 256 * gradient(ADDED_BYTES) / 2.0
 
 
 def test_attention_flops_count_both_products() -> None:
@@ -230,7 +262,8 @@ def test_a_deep_product_in_8_bits_takes_half_as_long_and_a_shallow_one_more_than
 
 def test_weights_of_8_bits_are_half_the_bytes_where_memory_bounds() -> None:
     few, many = 4, 8192
-    wide, narrow = (grouped_gemm_s(16, few, many, many, rates) - RATES.cube_op_s for rates in (RATES, NARROW))
+    hidden = (replace(rates, grouped_gemm_exposed=0.0) for rates in (RATES, NARROW))
+    wide, narrow = (grouped_gemm_s(16, few, many, many, rates) - RATES.cube_op_s for rates in hidden)
     weights, results = many * many + few * many, few * many
     assert narrow / wide == pytest.approx((weights + 2 * results) / (2 * weights + 2 * results), rel=1e-9)
 

@@ -108,6 +108,13 @@ class Account:
         return min(self.run.imbalance, self.d.ep)
 
     @property
+    def summed(self) -> float:
+        """Bytes that a product moves for an element of a weight's gradient: 8 where it adds into an FP32 sum."""
+        apart = "unfused_gradient_accumulation" in self.run.on
+        apart |= self.run.precision == "fp16" and "graph_mode" not in self.run.on
+        return 2 if apart else 8
+
+    @property
     def tokens(self) -> float:
         """Rows of a tensor-parallel multiplication."""
         return self.d.micro_batch_size * self.run.seq / self.d.cp
@@ -129,11 +136,14 @@ class Account:
         groups: float = 1,
         launches: float = 1,
         calls: tuple[float, float] | None = None,
+        *,
+        weighted: bool = True,
     ) -> None:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
         self.shapes[name] = (m, n, k)
-        times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups))
+        result = self.summed if weighted else 2
+        times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
         self._operator(name, window, times, times, *(calls or (launches, 2 * launches)))
 
     def experts(self, name: str, groups: float, m: float, n: float, k: float) -> None:
@@ -141,9 +151,12 @@ class Account:
         fused = "grouped_gemm" in self.run.on
 
         def times(rows: float) -> tuple[float, float, float]:
-            shapes = ((rows, n, k), (rows, k, n), (k, n, rows))
-            a, b, c = (self.machine.grouped_gemm_s(groups, *shape, fused=fused) for shape in shapes)
-            return a, b, c
+            t = self.machine.grouped_gemm_s
+            return (
+                t(groups, rows, n, k, fused=fused),
+                t(groups, rows, k, n, fused=fused),
+                t(groups, k, n, rows, fused=fused, rows_differ=False, result=self.summed),
+            )
 
         # One operator; a kernel inside it for each expert costs the host half of one, where the vendor has such.
         calls = 1 + self.run.group_launches * groups if fused else groups
@@ -423,10 +436,10 @@ def _core(a: Account, heads: float, window: int | None) -> None:
     if "flash_attention" not in r.on:
         scores = a.d.micro_batch_size * heads / a.d.cp * s * s
         pairs = a.d.micro_batch_size * heads / a.d.cp
-        a.gemm("scores", "attention", s, s, r.qk, groups=pairs)
+        a.gemm("scores", "attention", s, s, r.qk, groups=pairs, weighted=False)
         each = 9 if "dropout" in r.on else 4
         a.vector("softmax_dropout", "attention", each * scores, (each + 4) * scores, 2)
-        a.gemm("weighted_values", "attention", s, r.value, s, groups=pairs)
+        a.gemm("weighted_values", "attention", s, r.value, s, groups=pairs, weighted=False)
         a.keep("scores", (5 if "dropout" in r.on else 2) * scores)
         return
     seen = s / 2 if window is None or window >= s else window - window**2 / (2 * s)

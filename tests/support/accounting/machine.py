@@ -63,6 +63,9 @@ class Numbers:
     links: tuple[Link, ...]
     cube_cores: float = 1.0
     pipelined_tiles: bool = False
+    grouped_gemm_exposed: float = 0.0
+    operand_fraction: float = 1.0
+    routing_factor: float = 1.0
 
     def with_one_tier(self, number: int) -> Numbers:
         """A machine on which only the messages over one tier of links take time."""
@@ -81,14 +84,18 @@ class Numbers:
         lost = waits / k + self.gemm_mn_half / m + self.gemm_mn_half / n
         return self.peak_flops * self.gemm_fraction / (1 + lost)
 
-    def gemm(self, m: float, n: float, k: float, groups: float = 1) -> float:
+    def _touched_s(self, m: float, n: float, k: float, result: float) -> float:
+        """Seconds to read both operands and to move `result` bytes for an element of the product."""
+        return (2 * (m * k + k * n) + result * m * n) / (self.hbm_bytes_per_s * self.operand_fraction)
+
+    def gemm(self, m: float, n: float, k: float, groups: float = 1, result: float = 2) -> float:
         """C[m, n] = A[m, k] B[k, n], `groups` in one operator: matrix or memory rate, and the fixed cost once."""
-        flops, touched = 2 * m * n * k, 2 * (m * k + k * n + m * n)
-        memory_s = touched / (self.hbm_bytes_per_s * self.hbm_fraction)
         matrix_s = (
-            self._in_waves(m, n, k, groups) / groups if self.gemm_units else flops / self._matrix_rate(m, n, k, groups)
+            self._in_waves(m, n, k, groups) / groups
+            if self.gemm_units
+            else 2 * m * n * k / self._matrix_rate(m, n, k, groups)
         )
-        return (groups * max(matrix_s, memory_s) + self.cube_op_s) * self.software_factor
+        return (groups * max(matrix_s, self._touched_s(m, n, k, result)) + self.cube_op_s) * self.software_factor
 
     def _in_waves(self, m: float, n: float, k: float, groups: float) -> float:
         """Seconds of all products on the matrix units, a tile on every one at a time."""
@@ -109,17 +116,25 @@ class Numbers:
                 found.append(rounds * 2 * high * wide * depth / rate)
         return min(found)
 
-    def grouped_gemm_s(self, groups: float, m: float, n: float, k: float, *, fused: bool) -> float:
-        """`groups` multiplications of m rows: one operator at the grouped rate, or one operator each."""
+    def grouped_gemm_s(
+        self, groups: float, m: float, n: float, k: float, *, fused: bool, rows_differ: bool = True, result: float = 2
+    ) -> float:
+        """`groups` multiplications of m rows: one operator whose groups end in half a tile, or one operator each."""
         together = groups if fused else 1
+        tiled = m
+        if together > 1 and rows_differ and not self.gemm_units:
+            tiled += (1 - 1 / together) * 128 / 2
         if self.gemm_units:
             rate = together * 2 * m * n * k / self._in_waves(m, n, k, together)
         else:
-            rate = self._matrix_rate(m, n, k, together)
-        rate *= self.grouped_gemm if fused else 1
-        memory_s = groups * 2 * (m * k + k * n + m * n) / (self.hbm_bytes_per_s * self.hbm_fraction)
+            rate = self._matrix_rate(tiled, n, k, together)
+        rate *= self.grouped_gemm if together > 1 else 1
+        matrix_s, memory_s = 2 * tiled * n * k / rate, self._touched_s(m, n, k, result)
+        stored_s = result * m * n / (self.hbm_bytes_per_s * self.operand_fraction)
+        shown = self.grouped_gemm_exposed * (1 - 1 / together) if together > 1 else 0
         fixed = self.cube_op_s * (1 if fused else groups)
-        return (max(groups * 2 * m * n * k / rate, memory_s) + fixed) * self.software_factor
+        seconds = groups * (max(matrix_s, memory_s) + shown * min(matrix_s, stored_s)) + fixed
+        return seconds * self.software_factor * self.routing_factor
 
     def attention(self, flops: float, head_dim: float, seq: float, *, backward: bool) -> float:
         """A pass of flash attention that computes `flops` in products of mean width `head_dim`."""
