@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 Hide = Callable[[float], float]
 
 
+# What the software that routes tokens to experts does, whose releases have a factor of their own.
+ROUTES = {
+    *("router", "routing", "expert_sizes", "permute", "sort_by_expert", "sort_by_rank", "unpermute"),
+    *("expert_up_proj", "expert_activation", "expert_down_proj"),
+}
+
+
 @dataclass
 class Operator:
     """Seconds of forward, input gradient, weight gradient: of a rank with even load, and of the busiest one."""
@@ -183,6 +190,8 @@ class Account:
 
     def _operator(self, name: str, window: str, even: Any, busy: Any, forward: float, backward: float) -> None:
         assert name not in self.operators
+        if name in ROUTES:
+            even, busy = (tuple(t * self.machine.routing_factor for t in times) for times in (even, busy))
         self.operators[name] = Operator(window, even, busy)
         self.launched[name] = forward
         self.issued[0] += forward

@@ -134,7 +134,7 @@ class Numbers:
         shown = self.grouped_gemm_exposed * (1 - 1 / together) if together > 1 else 0
         fixed = self.cube_op_s * (1 if fused else groups)
         seconds = groups * (max(matrix_s, memory_s) + shown * min(matrix_s, stored_s)) + fixed
-        return seconds * self.software_factor * self.routing_factor
+        return seconds * self.software_factor
 
     def attention(self, flops: float, head_dim: float, seq: float, *, backward: bool) -> float:
         """A pass of flash attention that computes `flops` in products of mean width `head_dim`."""
