@@ -133,17 +133,19 @@ class _Predicted:
 
 def _predicted(series: LoadSeries, interval: int) -> _Predicted:
     """A series after its first row, which only teaches."""
-    loads = series.loads if len(series.loads) > 1 else np.repeat(series.loads, 2, axis=0)
+    several = len(series.loads) > 1
+    loads = series.loads if several else np.repeat(series.loads, 2, axis=0)
+    seen = loads if series.foreseen is None or not several else series.foreseen
     steps = series.steps if len(series.steps) > 1 else series.steps[0] + np.array([0, interval])
     keep = EMA_WEIGHT ** np.diff(steps).astype(np.float64)
-    predictions = [loads[0]]
+    predictions = [seen[0]]
     due: list[int] = []
     for row in range(1, len(loads)):
         if steps[row] >= (steps[due[-1] + 1] + interval if due else steps[1]):
             due.append(row - 1)
-        predictions.append(keep[row - 1] * predictions[-1] + (1.0 - keep[row - 1]) * loads[row])
+        predictions.append(keep[row - 1] * predictions[-1] + (1.0 - keep[row - 1]) * seen[row])
     came, expected = loads[1:], np.stack(predictions[:-1])
-    error = float(np.abs(expected - came).sum()) / max(float(came.sum()), LEAST)
+    error = float(np.abs(expected - seen[1:]).sum()) / max(float(seen[1:].sum()), LEAST)
     wanted = expected[due]
     return _Predicted(came, wanted, heaviest_first(wanted), due, error)
 

@@ -34,25 +34,18 @@ SIGMA_WITHIN = MOST_SIGMA * 2.0**-41  # what 41 halvings of 0 to MOST_SIGMA leav
 class LoadSeries:
     """Loads of the experts of every mixture-of-experts layer over time.
 
-    steps : training step of each row, ascending. loads : [rows, layers, experts].
+    steps : training step of each row, ascending. loads : [rows, layers, experts]. foreseen : of them what many micro
+        batches share, from which a prediction learns; None: the loads themselves.
     """
 
     steps: Ints
     loads: Floats
+    foreseen: Floats | None = None
 
     @property
     def experts(self) -> int:
         """Experts of a layer."""
         return int(self.loads.shape[-1])
-
-
-def rank_imbalance(group_imbalance: Number, ranks: Number) -> Floats:
-    """max / mean load over the ranks of an expert parallel group [n], never above what the group allows.
-
-    The maximum of g loads with sum g is at most g, when one rank receives everything; a group of one rank is balanced
-    by definition.
-    """
-    return np.asarray(np.where(np.asarray(ranks) > 1, np.minimum(group_imbalance, ranks), 1.0))
 
 
 def contiguous(layers: int, experts: int, ranks: int) -> Ints:
@@ -86,7 +79,9 @@ def imbalance_of(rank_loads: Floats) -> Floats:
     return np.asarray(rank_loads.max(axis=-1) / np.maximum(rank_loads.mean(axis=-1), LEAST))
 
 
-def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, row_steps: int) -> LoadSeries:
+def series_of_factor(
+    imbalance: float, experts: int, ranks: int, change: float, row_steps: int, persistent: float = 1.0
+) -> LoadSeries:
     """A load series whose mean max / mean over `ranks` is a given factor: the family behind a factor.
 
     Rows are an interval of `row_steps` steps apart. The first row is the past that a prediction learns from: the mean
@@ -97,6 +92,8 @@ def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, 
     imbalance : the factor, max / mean (ratio). experts, ranks : of a layer, of the group (count).
     change : relative change of an expert's load from one row to the next, its standard deviation (fraction).
     row_steps : training steps between rows.
+    persistent : share of the logarithms' variance that a row's micro batches have in common. The rest is drawn anew
+        for every row, and no prediction sees it.
 
     Notes
     -----
@@ -105,10 +102,12 @@ def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, 
     rho^2) e with sigma sqrt(2 (1 - rho)) = change. Root finding gives sigma, so nothing here is tuned to a gain. The
     draws are the same for every factor: numpy's frozen legacy generator.
     """
-    normal = _draws(experts)
+    normal, passing = _draws(experts)
+    lasting_share, passing_share = np.sqrt(persistent), np.sqrt(1.0 - persistent)
     placement = contiguous(SERIES_LAYERS, experts, ranks)
 
-    def logarithms(sigma: float) -> Floats:
+    def lasting(sigma: float) -> Floats:
+        sigma = sigma * lasting_share
         rho = max(0.0, 1.0 - (change / sigma) ** 2 / 2.0) if sigma > 0.0 else 0.0
         rows = np.sqrt(1.0 - rho * rho) * normal
         rows[0] = normal[0]
@@ -116,20 +115,29 @@ def series_of_factor(imbalance: float, experts: int, ranks: int, change: float, 
             row += rho * before
         return np.asarray(sigma * rows)
 
+    def logarithms(sigma: float) -> Floats:
+        whole = lasting(sigma)
+        return whole if persistent >= 1.0 else whole + sigma * passing_share * passing
+
     def above(sigma: float) -> float:
         later = np.exp(logarithms(sigma)[1:])
         return float(imbalance_of(loads_of_ranks(later, placement, ranks)).mean()) - imbalance
 
     steps = row_steps * np.arange(SERIES_ROWS, dtype=np.int64)
-    return LoadSeries(steps, np.exp(logarithms(_root(above, 1.0, MOST_SIGMA, SIGMA_WITHIN))))
+    sigma = _root(above, 1.0, MOST_SIGMA, SIGMA_WITHIN)
+    foreseen = None if persistent >= 1.0 else np.exp(lasting(sigma))
+    return LoadSeries(steps, np.exp(logarithms(sigma)), foreseen)
 
 
 @lru_cache(maxsize=8)
-def _draws(experts: int) -> Floats:
-    """Independent normal draws [rows, layers, experts]."""
-    draws = np.random.RandomState(SERIES_SEED).standard_normal((SERIES_ROWS, SERIES_LAYERS, experts))
-    draws.flags.writeable = False
-    return draws
+def _draws(experts: int) -> tuple[Floats, Floats]:
+    """Two sets of independent normal draws [rows, layers, experts]: of what lasts, and of what passes."""
+    generator = np.random.RandomState(SERIES_SEED)
+    shape = (SERIES_ROWS, SERIES_LAYERS, experts)
+    found = generator.standard_normal(shape), generator.standard_normal(shape)
+    for draws in found:
+        draws.flags.writeable = False
+    return found
 
 
 def _root(value: Callable[[float], float], start: float, most: float, within: float) -> float:

@@ -9,9 +9,11 @@ from autodeploy.errors import FieldError, ProfileError, SpecError
 from autodeploy.evaluation.context import Context
 from autodeploy.evaluation.expert_balance import Levelling, Loads
 from autodeploy.evaluation.machine import machine_of
+from autodeploy.evaluation.router_priors import family_of
 from autodeploy.evaluation.sample_balance import packs_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
+from autodeploy.specs.router import router_of
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
@@ -139,7 +141,7 @@ def operator_features(
 
 
 def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str]) -> Loads:
-    """What the spec says about the router: its file of expert loads, else its two factors.
+    """What the spec says about the router: its file of expert loads, else the families behind its two factors.
 
     Experts padded to a capacity all do the same work, whatever the router sends them.
 
@@ -148,16 +150,18 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     SpecError
         if the file can't be read or is of a model with other experts.
     """
-    experts = model.n_routed_experts or 1
-    if model.capacity_factor is not None:
-        return Loads(experts, 1.0, 1.0, levelling=Levelling.of(features))
-    capacity = None
-    if "capacity_drop" in mechanisms(features):
+    experts, router = model.n_routed_experts or 1, router_of(model, training)
+    even = model.capacity_factor is not None
+    sustained, worst = (
+        family_of(model, router, None if even else stated, training.seq_length)
+        for stated in (training.imbalance, training.imbalance_peak)
+    )
+    capacity, levelling = None, Levelling.of(features)
+    if "capacity_drop" in mechanisms(features) and not even:
         capacity = float(launch_values(features, "capacity_drop")["capacity_factor"])
-    levelling = Levelling.of(features)
-    factors = training.routing_imbalance, training.routing_imbalance_peak
-    if training.expert_load_file is None or not model.is_moe:
-        return Loads(experts, *factors, capacity=capacity, levelling=levelling)
+    loads = Loads(experts, sustained, worst, router, capacity=capacity, levelling=levelling)
+    if even or training.expert_load_file is None or not model.is_moe:
+        return loads
     found = read_expert_loads(training.expert_load_file, training.expert_load_sha256)
     columns = found.series.experts
     if experts % columns if found.of_ranks else experts != columns:
@@ -165,7 +169,7 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
         raise SpecError(
             f"the loads are of {columns} {what}, the model has {experts} routed experts", path=LOAD_FILE_FIELD
         )
-    return Loads(experts, *factors, found.series, found.of_ranks, capacity, levelling)
+    return replace(loads, series=found.series, of_ranks=found.of_ranks)
 
 
 def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, float]:
@@ -286,7 +290,7 @@ def with_alternatives(context: Context, choice: FeatureChoice, training: Trainin
 
     What is on in the context without being a choice stays on; copies of hot experts are none where experts are even.
     """
-    even = context.loads.series is None and context.loads.factor <= 1.0
+    even = context.loads.even
     others = [on for on in choice.alternatives if not (even and "mutual_routing" in mechanisms(on - choice.on))]
     beside = context.features - choice.on
     return replace(context, alternatives=tuple(_under(on | beside, context, training) for on in others))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.expert_balance import Loads, placed_balance
+from autodeploy.evaluation.expert_balance import ExpertRanks, Loads, placed_balance
 from autodeploy.evaluation.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.sample_balance import Packs, attention_factor
 from autodeploy.stack.expression import evaluate
@@ -132,7 +132,7 @@ class Context:
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
             recompute_in_waits=~paired & ("selective_recompute" in on and self.framework.recomputes_in_waits),
-            balance=placed_balance(self, candidates.ep.astype(np.float64), self.expert_nodes(candidates)),
+            balance=placed_balance(self, self.expert_ranks(candidates)),
             attention_imbalance=attention_factor(self, candidates),
             paired=paired,
             deduplicate=self.deduplicate,
@@ -177,6 +177,21 @@ class Context:
             "packed": self.packs is not None,
             "distributed_optimizer": self.distributed_optimizer,
         }
+
+    def expert_ranks(self, candidates: Candidates) -> ExpertRanks:
+        """The expert groups of candidates: ranks of one are next to each other, so that they share sequences.
+
+        A group of fewer ranks than a sequence is split over has a part of each of them.
+        """
+        c = candidates
+        split, size = (c.tp * c.cp).astype(np.float64), c.micro_batch_size.astype(np.float64)
+        chosen = float(self.model.num_experts_per_tok or 1)
+        return ExpertRanks(
+            ranks=c.ep.astype(np.float64),
+            nodes=self.expert_nodes(c),
+            sequences=size * np.maximum(1.0, c.ep * c.etp / split),
+            copies=chosen * self.seq_length * size * c.etp / split,
+        )
 
     def expert_nodes(self, candidates: Candidates) -> Floats:
         """Instances of the outermost tier that each candidate's expert group spans [n]."""

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 WORK_PARTS = tuple(field.name for field in fields(PhaseCost))
 REPAIRS = ("norm", "activation", "mla_up_proj", "full")  # choices that stand for all in the order of candidates
+# Bytes of a layer, and what uneven experts add to them.
+MEMORY_COLUMNS = {
+    "activation_bytes": "uneven_activation_bytes",
+    **{f"{name}_saved_bytes": f"{name}_uneven_bytes" for name in REPAIRS},
+}
 
 _PLAIN_PIECE = MODULE - 1  # no place among layers that may migrate
 
@@ -112,9 +117,11 @@ def _cost_columns(cost: LayerCost, context: Context, *, layer: bool) -> dict[str
     if not layer:
         return found | {"workspace_bytes": cost.workspace_bytes, "passing_bytes": cost.passing_bytes}
     found |= {"split_s": cost.split_s, "covering_s": cost.covering_s}
+    found["uneven_activation_bytes"] = np.asarray(cost.activation_bytes - cost.balanced_activation_bytes)
     for name in REPAIRS:
         choice = cost.choices.get(name)
         found[f"{name}_saved_bytes"] = np.zeros(1) if choice is None else choice.saved_bytes
+        found[f"{name}_uneven_bytes"] = np.zeros(1) if choice is None else choice.uneven_bytes
         found[f"{name}_recompute_s"] = np.zeros(1) if choice is None else choice.recompute_s
     return found
 

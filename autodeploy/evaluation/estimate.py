@@ -270,28 +270,31 @@ def _oom_imbalance(
 ) -> float | None:
     """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
 
-    Expert activations grow in proportion to the imbalance, all else stays. The busiest of `ep` ranks can't have more
+    Expert activations grow in proportion to the imbalance, all else stays: `held` is what a stage's layers have
+    together, which a layer's own is above by so much as `over_layers` says. The busiest of `ep` ranks can't have more
     than the tokens of all, which is an imbalance of `ep`.
     """
-    uneven, peak = np.zeros((1, problem.pp, problem.vpp)), 1.0
+    uneven, held, share = np.zeros((1, problem.pp, problem.vpp)), 1.0, 1.0
     for number, step in enumerate(classes.layers):
-        extra = at(step.cost.activation_bytes, index) - at(step.cost.balanced_activation_bytes, index)
+        balanced = at(step.cost.balanced_activation_bytes, index)
+        extra = at(step.cost.activation_bytes, index) - balanced
         per_unit = at(step.cost.expert_activation_bytes, index)
         if extra > 0.0:
-            peak = max(peak, 1.0 + extra / per_unit)
-            share = np.ones((problem.pp, problem.vpp))
+            held = max(held, 1.0 + extra / per_unit)
+            share = extra / (at(step.cost.worst_activation_bytes, index) - balanced)
+            kept = np.ones((problem.pp, problem.vpp))
             for position, option in enumerate(problem.options):
                 if option.layer_class == number:
                     count = fill_chunks(applied[:, :, position], layers[..., number])[0]
                     freed = option.saved_bytes / max(at(step.cost.activation_bytes, index), 1.0)
-                    share -= freed * count / np.maximum(layers[0, :, :, number], 1)
-            uneven[0] += layers[0, :, :, number] * per_unit * np.maximum(share, 0.0)
+                    kept -= freed * count / np.maximum(layers[0, :, :, number], 1)
+            uneven[0] += layers[0, :, :, number] * per_unit * np.maximum(kept, 0.0)
     growth = worst_moment(problem, uneven)[0]
     if not np.any(growth > 0.0):
         return None
     room = buffers.limit_bytes - allocator
-    at_limit = peak + np.where(growth > 0.0, room / np.maximum(growth, 1.0), np.inf)
-    fills = float(max(0.0, np.min(at_limit)))
+    at_limit = held + np.where(growth > 0.0, room / np.maximum(growth, 1.0), np.inf)
+    fills = max(0.0, 1.0 + (float(np.min(at_limit)) - 1.0) / share)
     return fills if fills <= ep else None
 
 

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from autodeploy.stack.features import launch_values
 from autodeploy.strategies.tree import distinct
 from cost_models.expert_migration import migrate, migrate_all
+from cost_models.expert_skew import SkewFamily, family_imbalance, persistent_share
 from cost_models.load_balance import (
     LoadSeries,
     capped,
     contiguous,
     hot_share,
     loads_of_ranks,
-    rank_imbalance,
     series_of_factor,
     without_hottest,
 )
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.specs.router import RouterKind
 
 Floats = npt.NDArray[np.float64]
 
@@ -79,16 +80,39 @@ class Levelling:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertRanks:
+    """Expert parallel groups, one entry per candidate [n].
+
+    ranks : of the group. nodes : instances of the outermost tier that it spans. sequences : of its micro batch, whose
+    documents average. copies : of tokens that a rank receives in a micro batch, in the mean.
+    """
+
+    ranks: Floats
+    nodes: Floats
+    sequences: Floats
+    copies: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Loads:
-    """What is known about the router: two factors, or a series of loads (of experts, or of a log's ranks)."""
+    """What is known about the router: two factors, or a series of loads (of experts, or of a log's ranks).
+
+    sustained, worst : the family behind the factor that sizes time, and behind the one that sizes memory.
+    """
 
     experts: int
-    factor: float
-    peak_factor: float
+    sustained: SkewFamily
+    worst: SkewFamily
+    router: RouterKind = "auxiliary_loss"
     series: LoadSeries | None = None
     of_ranks: bool = False
     capacity: float | None = None  # an expert drops its tokens above this times the mean
     levelling: Levelling = field(default_factory=Levelling.of)
+
+    @property
+    def even(self) -> bool:
+        """Whether no group is uneven."""
+        return self.series is None and self.sustained.value <= 1.0
 
 
 def even_balance(n: int) -> ExpertBalance:
@@ -97,17 +121,18 @@ def even_balance(n: int) -> ExpertBalance:
     return ExpertBalance(one, one, one, one, one, zero, zero)
 
 
-def placed_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalance:
+def placed_balance(context: Context, groups: ExpertRanks) -> ExpertBalance:
     """Experts stay where the framework puts them: consecutive ones share a rank."""
-    compute, node, peak = _each(ep, nodes, lambda *pairs: [_placed(context.loads, ranks) for ranks, _ in pairs])
-    one, zero = np.ones_like(ep), np.zeros_like(ep)
-    return ExpertBalance(compute, compute, one, node, peak, zero, zero)
+    compute, peak = _each(groups, lambda *cases: _placed(context.loads, cases))
+    one, zero = np.ones_like(compute), np.zeros_like(compute)
+    # Without loads of experts, nodes are taken to be as uneven as ranks.
+    return ExpertBalance(compute, compute, one, compute, peak, zero, zero)
 
 
-def migrated_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalance:
+def migrated_balance(context: Context, groups: ExpertRanks) -> ExpertBalance:
     """Experts move to level the ranks, never to more imbalance than without."""
-    placed = placed_balance(context, ep, nodes)
-    left, node, peak, moved = _each(ep, nodes, lambda *pairs: _migrated(context.loads, pairs))
+    placed = placed_balance(context, groups)
+    left, node, peak, moved = _each(groups, lambda *cases: _migrated(context.loads, cases))
     left = np.minimum(left, placed.compute)
     return ExpertBalance(
         left,
@@ -115,57 +140,103 @@ def migrated_balance(context: Context, ep: Floats, nodes: Floats) -> ExpertBalan
         placed.mean_exchange,
         np.minimum(node, placed.node),
         np.minimum(peak, placed.peak),
-        moved * ep / context.loads.experts,
+        moved * groups.ranks / context.loads.experts,
         placed.hot_experts,
     )
 
 
-def routed_balance(context: Context, ep: Floats, nodes: Floats, allowed: npt.NDArray[np.bool_]) -> ExpertBalance:
+def routed_balance(context: Context, groups: ExpertRanks, allowed: npt.NDArray[np.bool_]) -> ExpertBalance:
     """Every rank computes its own tokens for the hottest experts, whose weights it receives instead."""
-    placed = placed_balance(context, ep, nodes)
+    placed = placed_balance(context, groups)
     loads = context.loads
-    most = np.minimum(loads.levelling.hot_experts, np.floor(loads.experts / ep))
-    hot = np.where(allowed & (ep > 1), most, 0.0)
-    share, coldest = _each(ep, hot, lambda *pairs: [_routed(loads, ranks, number) for ranks, number in pairs])
+    most = np.minimum(loads.levelling.hot_experts, np.floor(loads.experts / groups.ranks))
+    hot = np.where(allowed & (groups.ranks > 1), most, 0.0)
+    share, coldest = _each(groups, lambda *cases: [_routed(loads, *case) for case in cases], hot)
     share, busiest = np.where(hot > 0, share, 0.0), np.where(hot > 0, coldest, placed.compute)
-    zero = np.zeros_like(ep)
+    zero = np.zeros_like(hot)
     # Activations are sized as if the hot experts' tokens came: the peak is a moment when others are hot.
     return ExpertBalance(share + busiest, busiest, 1.0 - share, placed.node, placed.peak, zero, hot)
 
 
-def prediction_error(context: Context, ep: int) -> float:
+def peak_over_layers(context: Context, groups: ExpertRanks, layers: Floats) -> Floats:
+    """Of what the worst moment adds to the busiest rank of one layer, the share that it adds in the mean over the
+    mixture-of-experts layers of a rank [n].
+
+    The rank that is busiest in one layer is not in the next, whose experts are others: a rank's sum over its layers is
+    less uneven. A file of loads says what its layers' worst moments are.
+    """
+    loads = context.loads
+    if loads.series is not None or loads.worst.value <= 1.0:
+        return np.ones_like(groups.ranks)
+
+    def shares(*cases: Case) -> list[tuple[float]]:
+        ranks, _, sequences, copies, number = np.array(cases).T
+        one, several = (family_imbalance(loads.worst, ranks, sequences, copies, n) for n in (1.0, number))
+        return [(share,) for share in ((several - 1.0) / np.where(one > 1.0, one - 1.0, 1.0)).tolist()]
+
+    (found,) = _each(groups, shares, np.maximum(1.0, layers))
+    return np.asarray(np.where(groups.ranks > 1, np.clip(found, 0.0, 1.0), 1.0))
+
+
+def worst_imbalance(context: Context, groups: ExpertRanks) -> Floats:
+    """The factor that sizes memory, where experts stay where the framework puts them [n]."""
+    if context.loads.worst.value <= 1.0:
+        return np.ones(1)
+    worst = context.loads.worst
+
+    def factors(*cases: Case) -> list[tuple[float]]:
+        ranks, _, sequences, copies = np.array(cases).T
+        return [(factor,) for factor in family_imbalance(worst, ranks, sequences, copies).tolist()]
+
+    return _each(groups, factors)[0]
+
+
+def prediction_error(context: Context, groups: ExpertRanks) -> float:
     """Error of the predicted loads that expert migration places by, on the file or the family behind the factor."""
-    series = _series(context.loads, ep)
-    if series is None or not _divides(series, ep):
+    ranks, sequences, copies = int(groups.ranks[0]), float(groups.sequences[0]), float(groups.copies[0])
+    series = _series(context.loads, ranks, sequences, copies)
+    if series is None or not _divides(series, ranks):
         return 0.0
     how = context.loads.levelling
-    found = migrate(series, nodes=1, ranks=ep, interval=how.interval_steps, least_drop=how.least_drop)
+    found = migrate(series, nodes=1, ranks=ranks, interval=how.interval_steps, least_drop=how.least_drop)
     return found.prediction_error
 
 
-def _each(first: Floats, second: Floats, values: Callable[..., Sequence[tuple[float, ...]]]) -> tuple[Floats, ...]:
-    """`values` of the distinct pairs of whole numbers, one array a result."""
-    columns = [each.astype(np.int64) for each in (first, second)]
-    rows, which = distinct(columns)
-    # Without candidates one pair is asked all the same: it says how many results there are.
-    pairs = zip(*(each[rows].tolist() for each in columns), strict=True) if len(rows) else [(1, 1)]
-    found = np.array(values(*pairs))
+Case = tuple[float, ...]  # ranks, nodes, sequences, copies, and what else a question depends on
+
+
+def _each(groups: ExpertRanks, values: Callable[..., Sequence[tuple[float, ...]]], *more: Floats) -> tuple[Floats, ...]:
+    """`values` of the distinct cases, one array a result."""
+    columns = [groups.ranks, groups.nodes, groups.sequences, groups.copies, *more]
+    rows, which = distinct([np.unique(column, return_inverse=True)[1] for column in columns])
+    # Without candidates one case is asked all the same: it says how many results there are.
+    cases = list(zip(*(each[rows].tolist() for each in columns), strict=True)) or [(1.0,) * len(columns)]
+    found = np.array(values(*cases))
     return tuple(np.ascontiguousarray(found[which, column]) for column in range(found.shape[1]))
 
 
+def _placed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
+    """(sustained, peak) imbalance over contiguous ranks of each case."""
+    if loads.series is not None:
+        return [_placed_of_file(loads, int(case[0])) for case in cases]
+    ranks, sequences, copies = np.array([(case[0], case[2], case[3]) for case in cases]).T
+    sustained = family_imbalance(loads.sustained, ranks, sequences, copies)
+    peak = np.maximum(sustained, family_imbalance(loads.worst, ranks, sequences, copies))
+    found = list(zip(sustained.tolist(), peak.tolist(), strict=True))
+    if loads.capacity is None:
+        return found
+    kept = []
+    for case, factors in zip(cases, found, strict=True):
+        after, worst = (_capped_factor(loads, factor, int(case[0])) for factor in factors)
+        kept.append((after, max(after, worst)))
+    return kept
+
+
 @lru_cache(maxsize=512)
-def _placed(loads: Loads, ranks: int) -> tuple[float, float, float]:
-    """(sustained, of nodes, peak) imbalance over contiguous ranks; without a series nodes are as uneven as ranks."""
-    if ranks <= 1:
-        return 1.0, 1.0, 1.0
-    if loads.series is None:
-        factor, peak_factor = (float(rank_imbalance(f, ranks)) for f in (loads.factor, loads.peak_factor))
-        if loads.capacity is None:
-            return factor, factor, peak_factor
-        interval = loads.levelling.interval_steps
-        sustained = _capped_factor(loads.experts, factor, ranks, loads.capacity, interval)
-        peak = _capped_factor(loads.experts, peak_factor, ranks, loads.capacity, interval)
-        return sustained, sustained, max(sustained, peak)
+def _placed_of_file(loads: Loads, ranks: int) -> tuple[float, float]:
+    """(sustained, peak) imbalance over contiguous ranks, as the file of loads says."""
+    if ranks <= 1 or loads.series is None:
+        return 1.0, 1.0
     # A log of fewer ranks says nothing about how its ranks' experts share their load: they are at least as uneven.
     groups = ranks if loads.series.experts % ranks == 0 or not loads.of_ranks else loads.series.experts
     held, mean = loads.series.loads, loads.series.loads.mean(axis=-1)
@@ -174,69 +245,81 @@ def _placed(loads: Loads, ranks: int) -> tuple[float, float, float]:
     layers, experts = held.shape[1:]
     on_ranks = loads_of_ranks(held, contiguous(layers, experts, groups), groups)
     uneven = np.maximum(1.0, on_ranks.max(axis=-1) / (mean * experts / groups))
-    sustained = float(uneven.mean())
-    return sustained, sustained, float(uneven.max(axis=0).mean())
+    return float(uneven.mean()), float(uneven.max(axis=0).mean())
 
 
-def _capped_factor(experts: int, factor: float, ranks: int, capacity: float, interval: int) -> float:
+@lru_cache(maxsize=512)
+def _capped_factor(loads: Loads, factor: float, ranks: int) -> float:
     """What capacity leaves of a factor: busiest rank after dropping against the mean rank before."""
-    if factor <= 1.0:
+    if factor <= 1.0 or loads.capacity is None:
         return 1.0
-    series = series_of_factor(factor, experts, ranks, PREDICTION_CHANGE, interval)
-    kept = loads_of_ranks(capped(series.loads[1:], capacity), contiguous(series.loads.shape[1], experts, ranks), ranks)
+    series = series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, loads.levelling.interval_steps)
+    layers = series.loads.shape[1]
+    kept = loads_of_ranks(capped(series.loads[1:], loads.capacity), contiguous(layers, loads.experts, ranks), ranks)
     mean = series.loads[1:].sum(axis=-1) / ranks
     return max(1.0, min(factor, float((kept.max(axis=-1) / mean).mean())))
 
 
-@lru_cache(maxsize=512)
-def _series(loads: Loads, ranks: int) -> LoadSeries | None:
-    """Loads of experts: the file's, or the family whose imbalance over the ranks is the factor; None where even."""
+@lru_cache(maxsize=256)
+def _series(loads: Loads, ranks: int, sequences: float, copies: float) -> LoadSeries | None:
+    """Loads of experts: the file's, or the family whose imbalance over the ranks is the factor; None where even.
+
+    Of what the family's micro batches don't share, no prediction knows. A log of ranks says nothing about that.
+    """
     if loads.series is not None and not loads.of_ranks:
         return loads.series
-    factor = _placed(loads, ranks)[0]
+    factor = _placed(loads, [(ranks, 1.0, sequences, copies)])[0][0]
     if factor <= 1.0:
         return None
-    return series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, loads.levelling.interval_steps)
+    lasting = 1.0 if loads.of_ranks else persistent_share(loads.sustained, ranks, sequences, copies)
+    interval = loads.levelling.interval_steps
+    return series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, interval, lasting)
 
 
 def _divides(series: LoadSeries, ranks: int) -> bool:
     return series.experts % ranks == 0
 
 
-def _migrated(loads: Loads, pairs: Sequence[tuple[int, int]]) -> list[tuple[float, ...]]:
-    """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval, of (ranks, nodes)."""
+def _migrated(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, ...]]:
+    """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval."""
     known = _migrations(loads)
-    cases = {}
-    for ranks, nodes in (pair for pair in pairs if pair not in known):
-        series = _series(loads, ranks) if ranks > 1 else None
+    moving = {}
+    for case in (case for case in cases if case not in known):
+        ranks, nodes = int(case[0]), int(case[1])
+        series = _series(loads, ranks, *case[2:]) if ranks > 1 else None
         if series is None or not _divides(series, ranks) or ranks == series.experts:
-            known[ranks, nodes] = (*_placed(loads, ranks), 0.0)
+            sustained, peak = _placed(loads, [case])[0]
+            known[case] = sustained, sustained, peak, 0.0
         else:
-            cases[ranks, nodes] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
+            moving[case] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
     how = loads.levelling
-    moved = migrate_all(list(cases.values()), interval=how.interval_steps, least_drop=how.least_drop)
-    for (ranks, nodes), found in zip(cases, moved, strict=True):
+    moved = migrate_all(list(moving.values()), interval=how.interval_steps, least_drop=how.least_drop)
+    for case, found in zip(moving, moved, strict=True):
         # Without a file the peak is a moment that migration has not seen coming.
-        peak = found.peak_imbalance if loads.series is not None and not loads.of_ranks else _placed(loads, ranks)[2]
-        known[ranks, nodes] = found.imbalance, found.node_imbalance, peak, found.moved_experts
-    return [known[pair] for pair in pairs]
+        of_file = loads.series is not None and not loads.of_ranks
+        peak = found.peak_imbalance if of_file else _placed(loads, [case])[0][1]
+        known[case] = found.imbalance, found.node_imbalance, peak, found.moved_experts
+    return [known[case] for case in cases]
 
 
 @lru_cache(maxsize=8)
-def _migrations(_: Loads) -> dict[tuple[int, int], tuple[float, ...]]:
-    """What is known of these loads already, by (ranks, nodes): found together where several are asked for."""
+def _migrations(_: Loads) -> dict[Case, tuple[float, ...]]:
+    """What is known of these loads already, by case: found together where several are asked for."""
     return {}
 
 
-@lru_cache(maxsize=512)
-def _routed(loads: Loads, ranks: int, hottest: int) -> tuple[float, float]:
+@lru_cache(maxsize=2048)
+def _routed(
+    loads: Loads, ranks: float, nodes: float, sequences: float, copies: float, hottest: float
+) -> tuple[float, float]:
     """(share of tokens that stay at home, copies that the busiest rank receives against all copies of the mean)."""
-    placed = _placed(loads, ranks)[0]
-    series = _series(loads, ranks) if ranks > 1 else None
-    if series is None or hottest < 1 or not _divides(series, ranks):
+    number, most = int(ranks), int(hottest)
+    placed = _placed(loads, [(ranks, nodes, sequences, copies)])[0][0]
+    series = _series(loads, number, sequences, copies) if number > 1 else None
+    if series is None or most < 1 or not _divides(series, number):
         return 0.0, placed
-    share = float(hot_share(series.loads, hottest).mean())
-    cold = without_hottest(series.loads, hottest)
-    on_ranks = loads_of_ranks(cold, contiguous(cold.shape[1], cold.shape[2], ranks), ranks)
-    mean = series.loads.sum(axis=-1) / ranks
+    share = float(hot_share(series.loads, most).mean())
+    cold = without_hottest(series.loads, most)
+    on_ranks = loads_of_ranks(cold, contiguous(cold.shape[1], cold.shape[2], number), number)
+    mean = series.loads.sum(axis=-1) / number
     return share, float((on_ranks.max(axis=-1) / mean).mean())

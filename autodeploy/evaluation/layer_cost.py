@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,7 @@ class ChoiceCost:
     recompute_s: Floats
     swap_bytes: Floats
     host_s: Floats
+    uneven_bytes: Floats  # of saved_bytes, what uneven experts add
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class LayerCost:
     ep_total_s: Floats  # expert communication of both passes, hidden or not
     tp_total_s: Floats
     cp_total_s: Floats
-    activation_bytes: Floats
+    activation_bytes: Floats  # as one of the layers of its stage
+    worst_activation_bytes: Floats  # of the layer by itself, at its worst moment
     balanced_activation_bytes: Floats  # the same with evenly loaded experts
     expert_activation_bytes: Floats  # of evenly loaded experts alone: these grow with the imbalance
     workspace_bytes: Floats  # beyond what is kept, while it runs
@@ -212,6 +214,7 @@ def layer_cost(
         tp_total_s=exchanged.tp_total_s,
         cp_total_s=exchanged.cp_total_s,
         activation_bytes=activation,
+        worst_activation_bytes=activation,
         balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + np.zeros_like(shard.tp)),
         expert_activation_bytes=np.asarray(
             sum(t.kept_bytes for t in table.tensors if t.per_expert) + np.zeros_like(shard.tp)
@@ -223,6 +226,30 @@ def layer_cost(
         expert_params=table.expert_params,
         choices=_choices(table, kept, busiest, exchanged, shard, machine, features, forward.host_bound_s),
     )
+
+
+def over_layers(cost: LayerCost, share: Floats) -> LayerCost:
+    """The cost as one of the layers of a stage, of which uneven experts add this share to a layer's bytes [n].
+
+    See `expert_balance.peak_over_layers`. Seconds and transfers stay as they are: every layer waits for its own
+    busiest rank.
+    """
+    less = 1.0 - share
+    uneven = cost.activation_bytes - cost.balanced_activation_bytes
+    if not np.any(less) or not np.any(uneven):
+        return cost
+    return replace(
+        cost,
+        activation_bytes=np.asarray(cost.activation_bytes - less * uneven),
+        choices={name: _of_layers(choice, less) for name, choice in cost.choices.items()},
+    )
+
+
+def _of_layers(choice: ChoiceCost, less: Floats) -> ChoiceCost:
+    if not np.any(choice.uneven_bytes):
+        return choice
+    off = np.asarray(less * choice.uneven_bytes)
+    return replace(choice, saved_bytes=choice.saved_bytes - off, uneven_bytes=choice.uneven_bytes - off)
 
 
 def _phase(
@@ -395,13 +422,15 @@ def _choices(
     zero = np.zeros_like(shard.tp)
     found = {}
     waits = _waits(kept, times, exchanged, features)
+    even = {t.name: t.kept_bytes for t in table.tensors}
     for choice in CHOICES.values():
         freed = freed_by(choice, kept)
         if not freed:
             continue
         saved = np.asarray(sum(kept[name] for name in freed) + zero)
+        uneven = np.asarray(saved - sum(even[name] for name in freed))
         if choice.kind == "swap":
-            found[choice.name] = ChoiceCost(saved, np.asarray(2.0 * saved / memory_rate), saved, zero)
+            found[choice.name] = ChoiceCost(saved, np.asarray(2.0 * saved / memory_rate), saved, zero, uneven)
             continue
         work = _replayed_work(choice, times)
         replayed = zero + work - np.minimum(work, waits(choice, work))
@@ -413,7 +442,7 @@ def _choices(
         host = zero + (again if PERMUTES in choice.replays else 0.0)
         if EVERYTHING in choice.replays or ROUTES in choice.replays:
             host = forward_host_s
-        found[choice.name] = ChoiceCost(saved, replayed + host, zero, host)
+        found[choice.name] = ChoiceCost(saved, replayed + host, zero, host, uneven)
     return found
 
 

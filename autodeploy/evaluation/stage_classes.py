@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost
+from autodeploy.evaluation.expert_balance import peak_over_layers
+from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost, over_layers
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.step_parts import (
@@ -81,9 +82,10 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         )
 
     shares = merged_kinds(costs)
+    peak = peak_over_layers(context, context.expert_ranks(candidates), expert_layers(context, candidates))
     layers = [
         step_class(
-            _mean([(costs.layers[n], share) for n, share in members]),
+            over_layers(_mean([(costs.layers[n], share) for n, share in members]), peak),
             costs.layers[members[0][0]].name.removesuffix("_window"),
             sum(costs.counts[n] for n, _ in members),
         )
@@ -102,6 +104,11 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         pairs,
         tight_shares([[pair.hidden_s for pair in row] for row in pairs], [layer.count for layer in layers]).both_s,
     )
+
+
+def expert_layers(context: Context, candidates: Candidates) -> Floats:
+    """Mixture-of-experts layers of a stage [n], in the mean."""
+    return np.asarray(context.model.num_moe_layers / candidates.pp)
 
 
 def _mean_pair(costs: UnitCosts, forward: list[tuple[int, float]], backward: list[tuple[int, float]]) -> PairCost:

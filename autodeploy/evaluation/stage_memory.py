@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.expert_balance import worst_imbalance
 from cost_models.hbm import MIB, communicator_bytes
 from cost_models.schedule import kinds, model_parts
 
@@ -76,7 +77,9 @@ def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools,
     cut = hidden / np.where(c.sequence_parallel, c.tp, 1)
     key_value = 2.0 * element * tokens * model.num_key_value_heads * model.head_dim / c.tp
     context_message = np.where(c.ulysses > 1, hidden / c.tp, 0.0) + np.where(c.cp > c.ulysses, key_value, 0.0)
-    most = model.capacity_factor or context.loads.peak_factor  # padded to the capacity, or at the worst moment
+    # Padded to the capacity, or at the worst moment.
+    sized = ADAPTIVE_BUFFERS in context.mechanisms and model.capacity_factor is None
+    most = worst_imbalance(context, context.expert_ranks(c)) if sized else model.capacity_factor or 1.0
     routed = cut * (model.num_experts_per_tok or 0) * most
     small, always = 10.0 * MIB, np.ones(len(c), dtype=np.bool_)
     return [
@@ -161,7 +164,7 @@ def stage_buffers(
     machine = context.machine
     axes = candidates.axes_at(index)
     pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
-    widest = max(at(step.cost.activation_bytes, index) for step in classes.layers)
+    widest = max(at(step.cost.worst_activation_bytes, index) for step in classes.layers)
     units = [step.cost for step in (*classes.layers, *classes.pieces)]
     largest = max(at(np.asarray(cost.dense_params + cost.expert_params), index) for cost in units)
     ends = np.zeros(pp)

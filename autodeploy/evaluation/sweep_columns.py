@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.cut_tables import WORK_PARTS, cut_tables
+from autodeploy.evaluation.cut_tables import MEMORY_COLUMNS, WORK_PARTS, cut_tables
+from autodeploy.evaluation.expert_balance import peak_over_layers
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
-from autodeploy.evaluation.stage_classes import embedding_copy_params, merged_kinds, migrations
+from autodeploy.evaluation.stage_classes import embedding_copy_params, expert_layers, merged_kinds, migrations
 from autodeploy.evaluation.stage_memory import gathered_bytes
 from autodeploy.evaluation.step_parts import ParameterGroups, migration_of, state_rates, synchronised_of
 from autodeploy.evaluation.unit_costs import MODULE
@@ -95,6 +96,7 @@ def _columns(
     for number, members in enumerate(merged):
         for name in kinds[members[0][0]]:
             found[name, number] = _mean([(kinds[kind][name], share) for kind, share in members])
+    _over_layers(found, len(merged), tree, context)
     for number, members in enumerate(merged):
         known = moves.get(members[0][0]) if len(members) == 1 else None
         own = {name: found[name, number] for name in _PARAMETERS}
@@ -102,6 +104,27 @@ def _columns(
     module = moves.get(MODULE) if context.model.num_nextn_predict_layers == 1 else None
     found |= _pieces(pieces, placed, context, groups, module)
     return found | _totals(found, counts, pieces, context)
+
+
+def _over_layers(found: dict[Key, Floats], classes: int, tree: CandidateTree, context: Context) -> None:
+    """Bytes of layers as of one of the layers of their stage: the busiest ranks of layers are not the same."""
+    for number in range(classes):
+        found["worst_bytes", number] = found["activation_bytes", number]
+    uneven = [number for number in range(classes) if found["uneven_activation_bytes", number].any()]
+    if not uneven:
+        return
+    cuts = tree.cuts
+    _, group = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.micro_batch_size])
+    rows, which = distinct([group[tree.cut_of], tree.placed.pp])
+    few = tree.placed.take(rows)
+    less = (1.0 - peak_over_layers(context, context.expert_ranks(few), expert_layers(context, few))).take(which)
+    if not less.any():
+        return
+    for number in uneven:
+        for bytes_, of_uneven in MEMORY_COLUMNS.items():
+            off = found[of_uneven, number]
+            if off.any():
+                found[bytes_, number] = found[bytes_, number] - less * off
 
 
 def _moves(
@@ -155,7 +178,10 @@ def _runs_read(key: Key) -> bool:
         return name not in _PARAMETERS[2:] and (name != "alone_s" or holder == FIRST_PIECE)
     if holder in ("layers", "pieces"):
         return False
-    return holder == "all" or name not in {*_PARAMETERS[2:], "alone_s", "split_s", "covering_s"}
+    return holder == "all" or name not in {
+        *(*_PARAMETERS[2:], "alone_s", "split_s", "covering_s", "worst_bytes"),
+        *MEMORY_COLUMNS.values(),
+    }
 
 
 def _mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
@@ -238,7 +264,7 @@ def _totals(
         ("work_s", "all"): np.asarray(alone + sum(each_piece)),
         ("smallest_s", "all"): np.asarray(np.min([base["alone_s", n] for n in layers], axis=0)),
         ("heaviest_s", "all"): np.asarray(np.max(each_piece, axis=0)),
-        ("widest_bytes", "all"): np.asarray(np.max([base["activation_bytes", n] for n in layers], axis=0)),
+        ("widest_bytes", "all"): np.asarray(np.max([base["worst_bytes", n] for n in layers], axis=0)),
         ("tail_dp_s", "layers"): total("tail_dp_s"),
         ("migration_s", "layers"): total("migration_s"),
         ("dense_params", "layers"): total("dense_params"),

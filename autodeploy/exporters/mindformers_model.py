@@ -83,6 +83,8 @@ def _experts(launch: Launch) -> dict[str, Any]:
         found["moe_shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
     if model.n_group is not None and model.topk_group is not None:
         found |= {"n_group": model.n_group, "topk_group": model.topk_group}
+    if launch.spec.training.router == "forced":
+        found["moe_router_force_expert_balance"] = True
     if strategy.moe_dispatcher == "hierarchical":
         from autodeploy.exporters.target_release import profile_of
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.layer_placement import padded_layer
-from autodeploy.exporters.recipe_arguments import add_recipe, add_router, add_training_recipe, longest_context, untold
+from autodeploy.exporters.recipe_arguments import (
+    add_forced_routing,
+    add_recipe,
+    add_router,
+    add_training_recipe,
+    longest_context,
+    untold,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,6 +121,8 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
         add(block, "--moe-expert-capacity-factor", model.capacity_factor)
         add(block, "--moe-pad-expert-input-to-capacity")
     add_router(arguments, model, ep)
+    if spec.training.router == "forced":
+        add_forced_routing(arguments, ep)
     if not arguments.knows("--first-k-dense-replace"):
         if arguments.knows("--moe-layer-freq") or not all(map(model.is_moe_layer, range(model.num_hidden_layers))):
             add(block, "--moe-layer-freq", _frequency(_pattern(model, arguments.numbers("--noop-layers"))))

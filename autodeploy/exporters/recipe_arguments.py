@@ -25,6 +25,7 @@ YARN_FIXED = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embedd
 # What a parser takes where nobody told it, by the field's name: named in a note.
 SILENT = ("rms_norm_eps", "initializer_range")
 SILENT_ROUTER = ("scoring_func", "router_aux_loss_coef")
+FORCED_ROUTING = ("--fix-router", "--moe-router-force-load-balancing")
 CHOOSES_AFTER_SOFTMAX = frozenset({"group_limited_greedy", "softmax_topk", "pai_megatron_aux_loss"})
 
 
@@ -227,6 +228,16 @@ def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
     if told.shared_expert_gate:
         _add_known(arguments, EXPERTS, "--shared-expert-gate")
     _note_groups(arguments, model, balancing)
+
+
+def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
+    """Tokens are dealt evenly whatever the router says: for measuring, as the spec's `training.router` asks."""
+    known = [flag for flag in FORCED_ROUTING if arguments.knows(flag)]
+    if known and ep > 1:  # MindSpeed refuses it without an exchange: moe_fix_router.py
+        arguments.add(EXPERTS, known[0])
+        arguments.note(f"{known[0]} deals tokens evenly: for measuring speed, not for training")
+    elif ep > 1:
+        arguments.note("no flag of the release forces even routing: the step will be slower than predicted")
 
 
 def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str | None:

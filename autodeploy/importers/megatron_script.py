@@ -106,7 +106,7 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -
         reader.log.default("/training/precision", "fp32", "neither --bf16 nor --fp16")
     for flag in ("--fix-router", "--moe-router-force-load-balancing"):
         if reader.switch(flag, "/training/routing_imbalance"):
-            training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+            training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
             reader.log.default("/training/routing_imbalance", 1.0, f"{flag} sends every expert as many tokens")
     steps = reader.number("--train-iters", "/training/tokens") if _is_known(reader, "--train-iters") else None
     samples = reader.number("--train-samples", "/training/tokens") if _is_known(reader, "--train-samples") else None

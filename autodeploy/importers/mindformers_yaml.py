@@ -120,5 +120,5 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
         reader.fail("model.model_config.compute_dtype", f"{str(dtype)[:40]!r} is not modelled", ", ".join(kinds))
     found = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}
     if reader.switch("/training/routing_imbalance", "model.model_config.moe_router_force_expert_balance"):
-        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     return found

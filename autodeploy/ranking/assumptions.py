@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.expert_balance import migrated_balance, prediction_error, routed_balance
+from autodeploy.evaluation.expert_balance import (
+    migrated_balance,
+    peak_over_layers,
+    placed_balance,
+    prediction_error,
+    routed_balance,
+)
+from autodeploy.evaluation.stage_classes import expert_layers
+from autodeploy.specs.planset import ExpertImbalance
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -29,8 +37,27 @@ def assumptions_of(candidate: Candidates, context: Context) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def expert_imbalance(candidate: Candidates, context: Context) -> ExpertImbalance | None:
+    """The factors that a plan's time and memory are predicted with; None without experts."""
+    if not context.model.is_moe:
+        return None
+    groups, loads = context.expert_ranks(candidate), context.loads
+    balance = placed_balance(context, groups)
+    share = float(peak_over_layers(context, groups, expert_layers(context, candidate))[0])
+    peak = float(balance.peak[0])
+    return ExpertImbalance(
+        ep=int(candidate.ep[0]),
+        time_factor=float(balance.compute[0]),
+        memory_factor=peak,
+        memory_factor_of_stage=1.0 + share * (peak - 1.0),
+        router=loads.router,
+        forced=loads.router == "forced",
+        from_file=loads.series is not None,
+    )
+
+
 def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
-    ep, nodes = candidate.ep.astype(np.float64), context.expert_nodes(candidate)
+    ep, groups = candidate.ep, context.expert_ranks(candidate)
     placed = float(context.exchange_features(candidate).balance.compute[0])
     levels = bool(context.levels_experts(candidate)[0])
     notes = []
@@ -42,13 +69,13 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
             f"tokens above {context.loads.capacity} times the mean expert's are dropped: imbalance {placed:.2f}"
         )
     if levels and "mutual_routing" in context.mechanisms:
-        copied = routed_balance(context, ep, nodes, np.ones(1, dtype=np.bool_))
+        copied = routed_balance(context, groups, np.ones(1, dtype=np.bool_))
         notes.append(
             f"where it is faster, copies of hot experts ({int(copied.hot_experts[0])} a layer) compute "
             f"{100.0 * (1.0 - float(copied.mean_exchange[0])):.0f} % of all tokens where they are"
         )
     elif levels and "expert_migration" in context.mechanisms:
-        moved = migrated_balance(context, ep, nodes)
+        moved = migrated_balance(context, groups)
         family = (
             "" if context.loads.series is not None and not context.loads.of_ranks else " (lognormal loads of experts)"
         )
@@ -56,6 +83,6 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
         notes.append(
             f"where it pays, experts move every {interval} steps: imbalance {placed:.2f} -> "
             f"{float(moved.compute[0]):.2f}{family}, loads predicted within "
-            f"{100.0 * prediction_error(context, int(ep[0])):.0f} %"
+            f"{100.0 * prediction_error(context, groups):.0f} %"
         )
     return notes

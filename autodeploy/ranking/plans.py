@@ -14,7 +14,7 @@ from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
 from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
-from autodeploy.ranking.assumptions import assumptions_of
+from autodeploy.ranking.assumptions import assumptions_of, expert_imbalance
 from autodeploy.ranking.features_in_use import features_in_use
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.uncertainty import interval, slopes_of
@@ -234,6 +234,7 @@ def plan_of_estimate(
         memory_limit_gib=context.limit_bytes / GIB,
         fits=fits(estimate, context),
         oom_imbalance=estimate.oom_imbalance,
+        experts=expert_imbalance(candidate, context),
         num_npus_used=context.num_npus,
         micro_batches=int(candidate.micro_batches[0]),
         days=days,

@@ -15,7 +15,7 @@ from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import ExpertImbalance, Plan
     from autodeploy.specs.spec import Spec
 
 INDENT = "  "
@@ -63,6 +63,8 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
     title = f"{name}  {degrees(strategy, with_dp=True)}{say(lang, 'comma')}{choices(strategy, lang)}"
     lines = wrap(title, columns, hanging=INDENT * 3)
     facts = [_speed(plan, lang), measured_mfu(plan, lang), _interval(plan, lang), _memory(spec, plan, lang)]
+    if plan.experts is not None and plan.experts.ep > 1:
+        facts.append(experts_line(plan.experts, lang))
     if plan.run is not None:
         facts += run_facts(plan.run, lang)
     elif plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
@@ -157,15 +159,28 @@ def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
             lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}"
         )
     elif plan.oom_imbalance is not None and spec.model.is_moe:
-        training = spec.training
+        time, memory = factors_of(spec, plan)
         text += say(lang, "semicolon") + say(
-            lang,
-            "oom",
-            limit=f"{plan.oom_imbalance:.1f}",
-            assumed=f"{training.routing_imbalance:.1f}",
-            peak=f"{training.routing_imbalance_peak:.1f}",
+            lang, "oom", limit=f"{plan.oom_imbalance:.1f}", assumed=f"{time:.1f}", peak=f"{memory:.1f}"
         )
     return text
+
+
+def factors_of(spec: Spec, plan: Plan) -> tuple[float, float]:
+    """Imbalance of experts in the plan's time and memory; of a plan that does not name them, as the spec states it."""
+    if plan.experts is not None:
+        return plan.experts.time_factor, plan.experts.memory_factor
+    return spec.training.imbalance.value, spec.training.imbalance_peak.value
+
+
+def experts_line(experts: ExpertImbalance, lang: Language) -> str:
+    """How uneven experts are taken to be, at which group, and why."""
+    router = say(lang, "loads_file" if experts.from_file else f"router_{experts.router}")
+    if experts.memory_factor == experts.time_factor == 1.0:
+        return say(lang, "experts_even", ep=experts.ep, router=router)
+    factors = experts.time_factor, experts.memory_factor, experts.memory_factor_of_stage
+    time, memory, stage = (f"{factor:.2f}" for factor in factors)
+    return say(lang, "experts", ep=experts.ep, time=time, memory=memory, stage=stage, router=router)
 
 
 def _spaced(parts: list[str]) -> str:

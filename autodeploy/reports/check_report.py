@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from autodeploy.reports.best_plan import header, measured_mfu
+from autodeploy.reports.best_plan import experts_line, header, measured_mfu
 from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
@@ -160,11 +160,12 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     if plan.oom_imbalance is not None and plan.oom_imbalance <= 1.0:
         survives = tell(lang, "survives_none")
     elif plan.oom_imbalance is not None:
-        sized = report.spec["training"]["routing_imbalance_peak"]
+        sized = plan.experts.memory_factor if plan.experts is not None else 1.0
         survives = tell(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
     low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
     lines = [
         tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + survives,
+        *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
         tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
     lines.append(measured_mfu(plan, lang))

@@ -32,6 +32,7 @@ _FIGURES: tuple[tuple[str, str, bool | None], ...] = (
     ("days", "days", False),
     ("npu_hours", "card-hours", False),
 )
+_EXPERTS = ("time_factor", "memory_factor")
 _RUN: tuple[tuple[str, str, bool | None], ...] = (
     ("days", "days", False),
     ("npu_hours", "card-hours", False),
@@ -45,7 +46,7 @@ _PLAIN = (
 _ASKED = (
     *("model.name", "cluster.profile", "cluster.device", "cluster.num_npus", "training.seq_length"),
     *("training.global_batch_size.value", "training.precision", "training.routing_imbalance"),
-    *("training.routing_imbalance_peak", "search.target", "search.numerics", "search.objective"),
+    *("training.routing_imbalance_peak", "training.router", "search.target", "search.numerics", "search.objective"),
 )
 
 
@@ -74,6 +75,8 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
     )
     for name, unit, more in _FIGURES:
         row("time", name, lambda pair, name=name: getattr(pair[1], name), unit, more)  # type: ignore[misc]
+    for name in _EXPERTS:
+        row("time", f"experts.{name}", lambda pair, name=name: getattr(pair[1].experts, name, None), "", False)  # type: ignore[misc]
     for name, unit, more in _RUN:
         row("time", f"run.{name}", lambda pair, name=name: getattr(pair[1].run, name, None), unit, more)  # type: ignore[misc]
     for name in PARTS:
@@ -136,6 +139,8 @@ def _text(field: str, value: Cell, lang: Language, decimals: int) -> str:
 def _at(document: Any, path: str) -> Cell:
     for step in path.split("."):
         document = document.get(step) if isinstance(document, dict) else None
+    if isinstance(document, dict) and "at_ep" in document:
+        return f"{document['value']:g} at EP{document['at_ep']}"
     return document if isinstance(document, str | int | float | bool) else None
 
 

@@ -43,6 +43,17 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "out of memory above expert imbalance {limit} (assumed {assumed}, peak {peak})",
         "专家不均衡超过 {limit} 即内存不足（假设 {assumed}，峰值 {peak}）",
     ),
+    "experts": (
+        "experts: busiest of EP{ep} at {time} times the mean for time, {memory} for memory ({stage} over its layers); "
+        "{router}",
+        "专家：EP{ep} 中最忙的 rank 为平均的 {time} 倍（时间）、{memory} 倍（内存，按其各层合计 {stage} 倍）；{router}",
+    ),
+    "experts_even": ("experts: all of EP{ep} loaded alike; {router}", "专家：EP{ep} 各 rank 负载相同；{router}"),
+    "router_auxiliary_loss": ("router with an auxiliary loss", "带辅助损失的路由器"),
+    "router_bias": ("router balanced by biases", "以偏置均衡的路由器"),
+    "router_grouped": ("router with groups of experts", "分组专家路由器"),
+    "router_forced": ("forced routing", "强制均匀路由"),
+    "loads_file": ("loads from a file", "负载取自文件"),
     "does_not_fit": ("DOES NOT FIT by {excess} GiB", "超出 {excess} GiB，放不下"),
     "run": ("{tokens} tokens: {days} days, {card_hours} card-hours", "{tokens} tokens：{days} 天，{card_hours} 卡时"),
     # why not

@@ -206,7 +206,7 @@ class _Costed:
             (self.alike.most(_column(f, n)), self.alike.most(_column(b, n)))
             for f, b in zip(shares.forward_s, shares.backward_s, strict=True)
         ]
-        widest = np.max([_column(layer.cost.activation_bytes, n) for layer in classes.layers], axis=0)
+        widest = np.max([_column(layer.cost.worst_activation_bytes, n) for layer in classes.layers], axis=0)
         beside = communication_bytes(self.candidates, context) + context.machine.runtime_bytes
         room = (context.limit_bytes - beside) / (1.0 + context.machine.fragmentation)
         none = np.zeros(len(self.alike.first))

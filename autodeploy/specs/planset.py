@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.router import RouterKind
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training_run import TrainingRun
 
@@ -158,6 +159,24 @@ class Robustness(Document):
     regret_corner: dict[str, float]
 
 
+class ExpertImbalance(Document):
+    """How unevenly experts are taken to load the ranks of a plan: tokens of the busiest rank against the mean.
+
+    ep: ranks that the factors are of, as experts are placed before any are moved or copied. time_factor: sustained, in
+    the step time. memory_factor: of one layer at its worst moment. memory_factor_of_stage: of a rank's layers together,
+    in the activations of a stage. router: what balances it. forced: tokens are dealt evenly.
+    from_file: the factors are of a file of loads.
+    """
+
+    ep: int
+    time_factor: float
+    memory_factor: float
+    memory_factor_of_stage: float
+    router: RouterKind
+    forced: bool = False
+    from_file: bool = False
+
+
 class Plan(Document):
     """One deployment plan, ready to be exported to a launch script."""
 
@@ -175,6 +194,7 @@ class Plan(Document):
     memory_limit_gib: float
     fits: bool = True
     oom_imbalance: float | None = None
+    experts: ExpertImbalance | None = None
     num_npus_used: int
     micro_batches: int
     days: float | None = None

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
+from autodeploy.specs.router import Factor, RouterKind, StatedImbalance, as_imbalance, stated
 from autodeploy.specs.validation import complaint
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
@@ -45,8 +46,23 @@ class TrainingSpec(Document):
     global_batch_size: Annotated[BatchSize, BeforeValidator(_as_batch)]
     tokens: Annotated[float, Field(gt=0, le=1e18, examples=[14.8e12])] | None = None
     precision: Precision = "bf16"
-    routing_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] = 1.3
-    routing_imbalance_peak: Annotated[float, Field(ge=1.0, le=64.0)] = 2.0
+    routing_imbalance: Annotated[
+        StatedImbalance | Factor,
+        BeforeValidator(as_imbalance),
+        Field(description="max / mean tokens over expert parallel ranks, sustained; a number: at EP 32"),
+    ] = 1.3
+    routing_imbalance_peak: Annotated[
+        StatedImbalance | Factor,
+        BeforeValidator(as_imbalance),
+        Field(description="the same at the worst moment; sizes memory"),
+    ] = 2.0
+    router: Annotated[
+        RouterKind | None,
+        Field(
+            description="what balances experts; absent: as the model says; forced: tokens are dealt evenly",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
     expert_load_file: Annotated[
         str | None,
         Field(description="expert loads over time: .csv, .json or a MindSpeed log; replaces the two factors"),
@@ -88,9 +104,19 @@ class TrainingSpec(Document):
 
     @model_validator(mode="after")
     def _peak_is_the_larger(self) -> Self:
-        if self.routing_imbalance_peak < self.routing_imbalance:
+        sustained, peak = self.imbalance, self.imbalance_peak
+        if peak.at_ep == sustained.at_ep and peak.value < sustained.value:
             raise ValueError(
-                f"routing_imbalance_peak {self.routing_imbalance_peak} is below the sustained "
-                f"routing_imbalance {self.routing_imbalance}"
+                f"routing_imbalance_peak {peak.value} is below the sustained routing_imbalance {sustained.value}"
             )
         return self
+
+    @property
+    def imbalance(self) -> StatedImbalance:
+        """The sustained factor, and the group that it is of."""
+        return stated(self.routing_imbalance)
+
+    @property
+    def imbalance_peak(self) -> StatedImbalance:
+        """The factor at the worst moment, and the group that it is of."""
+        return stated(self.routing_imbalance_peak)

@@ -39,10 +39,9 @@ def estimated(case: Case, d: Degrees, layers: int = 8) -> Estimate:
 
 def balances(case: Case, d: Degrees) -> tuple[ExpertBalance, ExpertBalance]:
     """What migration and what copying leaves, of the one candidate."""
-    ep = np.array([float(d.ep)])
-    nodes = case.context.expert_nodes(candidates_of([d]))
+    groups = case.context.expert_ranks(candidates_of([d]))
     flat = np.array([d.etp == 1 and d.dispatcher in {"alltoall", "alltoall_seq"}])
-    return migrated_balance(case.context, ep, nodes), routed_balance(case.context, ep, nodes, flat)
+    return migrated_balance(case.context, groups), routed_balance(case.context, groups, flat)
 
 
 def levelled(balance: ExpertBalance) -> Levelled:

@@ -25,7 +25,6 @@ from cost_models.compute import ComputeRates, attention_s, gemm_efficiency, gemm
 from cost_models.data_parallel import exposed_s, host_optimizer_s, optimizer_s, synchronisation
 from cost_models.hbm import state_bytes
 from cost_models.host_bound import exposed_host_s, issue_s
-from cost_models.load_balance import rank_imbalance
 from cost_models.swap import exposed_swap_s
 
 MANY = settings(max_examples=25)
@@ -317,12 +316,6 @@ def test_a_distributed_optimizer_moves_no_more_than_an_all_reduce(params: float,
     shared = synchronisation(params, placed, tiers, distributed_optimizer=True, gradient_bytes=4.0)
     alone = synchronisation(params, placed, tiers, distributed_optimizer=False, gradient_bytes=4.0)
     assert float(shared.reduce_s + shared.gather_s) <= float(alone.reduce_s + alone.gather_s) * (1 + 1e-12)
-
-
-@MANY
-@given(st.floats(1.0, 100.0), st.integers(1, 512))
-def test_imbalance_is_between_one_and_the_ranks(imbalance: float, ranks: int) -> None:
-    assert 1.0 <= float(rank_imbalance(imbalance, ranks)) <= max(1.0, min(imbalance, ranks))
 
 
 @MANY

@@ -232,3 +232,20 @@ def test_a_layer_specification_travels() -> None:
     module = "mindspeed_llm.tasks.models.spec.bailing_spec layer_spec"
     assert flags(told("llama3-8b", layer_spec=module))["--spec"] == module
     assert re.search(r"--transformer-impl local", exported(load_preset("llama3-8b")).text)
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster", "flag"),
+    [
+        ("mindspeed-llm", ASCEND, "--fix-router"),
+        ("megatron", GPUS, "--moe-router-force-load-balancing"),
+        ("mindformers", ASCEND, "moe_router_force_expert_balance: true"),
+    ],
+)
+def test_forced_routing_is_launched_as_it_is_predicted(target: str, cluster: Any, flag: str) -> None:
+    for router, launched in (("forced", True), (None, False)):
+        artefact = exported(load_preset("qwen3-30b-a3b"), target, cluster=cluster, router=router)
+        assert (flag in artefact.text) is launched
+        if launched and target != "mindformers":
+            document = import_document(artefact.text, "launch.sh").document
+            assert document["training"]["router"] == "forced"

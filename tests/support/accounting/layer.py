@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.accounting.expert_messages import expert_messages
 from tests.support.accounting.lanes import beside_cubes, restart
 from tests.support.accounting.run import Levelled, Run
+from tests.support.accounting.uneven_experts import grown, uneven
 
 if TYPE_CHECKING:
     from tests.support.accounting.machine import Numbers
@@ -73,6 +74,7 @@ class Account:
     operators: dict[str, Operator] = field(default_factory=dict)
     shapes: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # of single products
     kept: dict[str, float] = field(default_factory=dict)  # bytes for the backward pass, at the peak imbalance
+    among: dict[str, float] = field(default_factory=dict)  # the same in the mean over the layers of a stage
     forward_messages: dict[str, float] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     dispatch: float = 0.0
@@ -112,7 +114,7 @@ class Account:
             return 1.0
         if self.run.levelled is not None:
             return self.run.levelled.compute
-        return min(self.run.imbalance, self.d.ep)
+        return uneven(self.run, self.d, self.run.imbalance)
 
     @property
     def summed(self) -> float:
@@ -203,11 +205,8 @@ class Account:
 
     def keep(self, name: str, size: float, *, hot: bool = False) -> None:
         """A tensor kept for the backward pass."""
-        uneven = hot and self.d.ep > 1 and not self.run.capacity_factor
-        peak = min(self.run.peak_imbalance, self.d.ep) if uneven else 1.0
-        if uneven and self.run.levelled is not None:
-            peak = self.run.levelled.peak
-        self.kept[name] = size * peak
+        peak, together = grown(self.run, self.d) if hot else (1.0, 1.0)
+        self.kept[name], self.among[name] = size * peak, size * together
 
     def message(
         self,

@@ -21,6 +21,7 @@ from tests.support.accounting.pipeline import (
     programme,
 )
 from tests.support.accounting.ranks import Degrees, groups_of
+from tests.support.accounting.uneven_experts import uneven
 
 if TYPE_CHECKING:
     from tests.support.accounting.layer import Account
@@ -216,11 +217,13 @@ def _choices(a: Account, applied: dict[str, list[int]], used: dict[str, int], st
     return mine
 
 
-def _freed(a: Account, name: str) -> float:
+def _freed(a: Account, name: str, sizes: dict[str, float] | None = None) -> float:
+    """Bytes of what a choice frees, of a layer by itself unless other sizes are given."""
+    sizes = a.kept if sizes is None else sizes
     if name == "full":
-        return sum(size for tensor, size in a.kept.items() if tensor != "attention_norm_in")
+        return sum(size for tensor, size in sizes.items() if tensor != "attention_norm_in")
     tensors = RECOMPUTE[name][0] if name in RECOMPUTE else SWAP[name]
-    return sum(a.kept.get(tensor, 0.0) for tensor in tensors)
+    return sum(sizes.get(tensor, 0.0) for tensor in tensors)
 
 
 def _again_s(a: Account, name: str) -> float:
@@ -463,10 +466,10 @@ def _memory(
             moments += 0.0 if d.swap_optimizer else n * params * adam / shards
     held = []
     for number, (chunk, names) in enumerate(zip(stage.layers, stage.choices, strict=True)):
-        size = sum(sum(a.kept.values()) for _, a in chunk) + sum(
+        size = sum(sum(a.among.values()) for _, a in chunk) + sum(
             n * sum(a.kept.values()) for c, a, n in stage.pieces if c == number
         )
-        size -= sum(_freed(a, name) for (_, a), mine in zip(chunk, names, strict=True) for name in mine)
+        size -= sum(_freed(a, name, a.among) for (_, a), mine in zip(chunk, names, strict=True) for name in mine)
         held.append(size)
     activations = peak(slots, held)
     widest = max(sum(a.kept.values()) for s in stages for chunk in s.layers for _, a in chunk)
@@ -505,7 +508,8 @@ def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
         keys = (run.num_key_value_heads or run.num_attention_heads) * run.qk if run.kv_lora_rank else 0
         keys = keys or run.num_key_value_heads * run.head_dim
         around += 2 * 2 * tokens * keys / d.tp
-    rows = mine * (run.num_experts_per_tok or 0) * (run.capacity_factor or run.peak_imbalance)
+    most = run.capacity_factor or (uneven(run, d, run.peak_imbalance) if run.num_experts_per_tok else 1.0)
+    rows = mine * (run.num_experts_per_tok or 0) * most
     groups: list[tuple[int, float | None]] = [
         *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), (d.pp, mine), (d.pp, mine), (d.pp, mine)],
         *[(d.cp, around), (d.tp * d.pp, 10 * 2**20), (d.ep, rows), (d.ep, None), (d.etp, whole)],
