@@ -188,7 +188,18 @@ def features_of(record: Record) -> frozenset[str]:
     """Everything that was on in a record's run."""
     named = frozenset(record.strategy.features)
     off = {CANCELS[name] for name in named & CANCELS.keys()}
-    return (named | release_of(record).features) - off - CANCELS.keys()
+    apart = {"unfused_expert_accumulation"} if _adds_experts_apart(record) else set()
+    return (named | release_of(record).features | apart) - off - CANCELS.keys()
+
+
+def _adds_experts_apart(record: Record) -> bool:
+    """Whether gradients of grouped experts are added up by operators of their own: MindSpeed's grouped multiplication
+    adds them in its epilogue only with --gemm-gradient-accumulation-fusion (core/transformer/moe/experts.py).
+    """
+    named = frozenset(record.strategy.features)
+    if _vendor(record.cluster.profile) == NVIDIA or in_graph_mode(record):
+        return False
+    return "grouped_gemm" in named and "fused_gradient_accumulation" not in named
 
 
 def unnamed_features(profile: str) -> frozenset[str]:

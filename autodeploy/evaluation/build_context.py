@@ -121,8 +121,9 @@ def operator_features(
         group_launches=0.0 if ascend else GROUP_LAUNCHES,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
-        accumulation_bytes=(accumulation := _accumulation_bytes(training, features)),
-        gradient_bytes=None if accumulation else ADDED_BYTES,
+        accumulation_bytes=_accumulation_bytes(training, features),
+        expert_accumulation_bytes=_accumulation_bytes(training, features, "unfused_expert_accumulation"),
+        added_bytes=ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
         keeps_gathered="graph_mode" in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,
@@ -192,7 +193,7 @@ def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, 
     return 4.0, 6.0 if "copied_logits" in features else 2.0
 
 
-def _accumulation_bytes(training: TrainingSpec, features: frozenset[str]) -> float:
+def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *also: str) -> float:
     """Traffic of adding a micro batch's gradients beyond the product that makes them, bytes a parameter.
 
     For BF16 MindSpeed (matmul_add, on by default), NVIDIA's kernels and compiled graphs add into the FP32 sum in the
@@ -201,7 +202,7 @@ def _accumulation_bytes(training: TrainingSpec, features: frozenset[str]) -> flo
     """
     if training.precision == "fp16" and "graph_mode" not in features:
         return 6.0
-    return 10.0 if "unfused_gradient_accumulation" in features else 0.0
+    return 10.0 if features & {"unfused_gradient_accumulation", *also} else 0.0
 
 
 def spec_context(

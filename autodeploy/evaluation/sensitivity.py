@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from cost_models.collectives import Number
     from hardware_profiles.covariance import FittedFactor
 
-OF_EXPERTS = frozenset({"grouped_gemm", "grouped_gemm_exposed", "expert_rate", "host_sync"})  # no dense model reads them
+OF_EXPERTS = frozenset(
+    {"grouped_gemm", "grouped_gemm_exposed", "expert_rate", "host_sync"}
+)  # no dense model reads them
 STEP = 0.02  # of a log factor, as in the Jacobian of the fit
 
 

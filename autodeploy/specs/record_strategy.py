@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 RELEASE_FACTS = frozenset(
     {
         *("deduplicated_dispatch", "graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
-        *("fused_gradient_accumulation", "unfused_gradient_accumulation", "unfused_optimizer", "whole_vocabulary"),
+        *("fused_gradient_accumulation", "unfused_gradient_accumulation", "unfused_expert_accumulation"),
+        *("unfused_optimizer", "whole_vocabulary"),
         *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),
     }
 )

@@ -58,7 +58,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
         exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
     dense_params, expert_params = _params(model, shard, on, moe)
     groups = (model.n_routed_experts or 1) / shard.ep
-    operators.append(_accumulation(dense_params + expert_params, on, of_hooks(groups, on) if moe else MLP_HOOKS))
+    operators.append(_accumulation(dense_params, expert_params, on, of_hooks(groups, on) if moe else MLP_HOOKS))
     table = LayerTable(
         name=kind[0] if window is None else f"{kind[0]}_window",
         operators=accumulating(operators + norms[0] + part[0], on),
@@ -74,7 +74,7 @@ def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: L
     return in_format(table, on.element_bytes)
 
 
-def _accumulation(params: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
+def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
     """Adding a micro batch's weight gradients to the accumulated ones; the host runs a hook for each parameter.
 
     Unfused, a 16-bit sum reads product and sum and writes the sum (6 B a parameter); fused into the product's epilogue
@@ -84,7 +84,7 @@ def _accumulation(params: Floats, on: OperatorFeatures, hooks: Floats | float) -
         "gradient_accumulation",
         "vector",
         "mlp",
-        backward_bytes=on.accumulation_bytes * params,
+        backward_bytes=on.accumulation_bytes * dense + on.expert_accumulation_bytes * experts,
         launches=0.0,
         as_it_is=True,
         issued=0.0,

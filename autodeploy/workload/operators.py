@@ -167,7 +167,8 @@ class OperatorFeatures:
     element_bytes: float = 2.0  # of what layers compute with: 2 in 16 bits (and in 8: casts are operators), 4 in FP32
     keeps_gathered: bool = False  # a compiled graph keeps what it gathered for the weight gradient; others gather again
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
-    gradient_bytes: float | None = None  # of it by its own product, where that adds to the sum; None: it writes alone
+    expert_accumulation_bytes: float = 0.0  # of an expert's weight gradient
+    added_bytes: float | None = None  # of a weight gradient by its own product, where that adds to the sum
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
     loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
@@ -184,7 +185,12 @@ class OperatorFeatures:
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:
     """The operators, each product with a weight as its release adds the weight's gradients up."""
+
+    def gradient_bytes(op: Operator) -> float | None:
+        apart = on.expert_accumulation_bytes if op.kind == "grouped_gemm" else on.accumulation_bytes
+        return None if apart else on.added_bytes
+
     return tuple(
-        replace(op, gradient_bytes=on.gradient_bytes) if op.weighted and op.kind in MATRIX_KINDS else op
+        replace(op, gradient_bytes=gradient_bytes(op)) if op.weighted and op.kind in MATRIX_KINDS else op
         for op in operators
     )

@@ -71,7 +71,7 @@ SWITCHES = (
     *("o2_optimizer", "quantized_optimizer", "selective_recompute", "adaptive_comm_buffers"),
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
-    *("replicated_dispatch", "fsdp", "whole_vocabulary"),
+    *("replicated_dispatch", "fsdp", "whole_vocabulary", "unfused_expert_accumulation"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {

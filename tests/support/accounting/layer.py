@@ -116,10 +116,9 @@ class Account:
             return self.run.levelled.compute
         return uneven(self.run, self.d, self.run.imbalance)
 
-    @property
-    def summed(self) -> float:
+    def summed(self, *also: str) -> float:
         """Bytes that a product moves for an element of a weight's gradient: 8 where it adds into an FP32 sum."""
-        apart = "unfused_gradient_accumulation" in self.run.on
+        apart = bool(self.run.on & {"unfused_gradient_accumulation", *also})
         apart |= self.run.precision == "fp16" and "graph_mode" not in self.run.on
         return 2 if apart else 8
 
@@ -151,7 +150,7 @@ class Account:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
         self.shapes[name] = (m, n, k)
-        result = self.summed if weighted else 2
+        result = self.summed() if weighted else 2
         times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
         self._operator(name, window, times, times, *(calls or (launches, 2 * launches)))
 
@@ -164,7 +163,15 @@ class Account:
             return (
                 t(groups, rows, n, k, fused=fused),
                 t(groups, rows, k, n, fused=fused),
-                t(groups, k, n, rows, fused=fused, rows_differ=False, result=self.summed),
+                t(
+                    groups,
+                    k,
+                    n,
+                    rows,
+                    fused=fused,
+                    rows_differ=False,
+                    result=self.summed("unfused_expert_accumulation"),
+                ),
             )
 
         # One operator; a kernel inside it for each expert costs the host half of one, where the vendor has such.
@@ -328,11 +335,13 @@ def add_layer(a: Account, index: int) -> None:
         each = 2 + 2 + 2
     else:
         each = 2 + 4 + 4 if "unfused_gradient_accumulation" in a.run.on else 0
+    of_experts = 10 if each == 0 and "unfused_expert_accumulation" in a.run.on else each
     # A hook for each parameter: two norms, attention's two products, the router or the MLP's two; experts have two,
     # joined or each its own.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
     hooks = 2 + 2 + (1 + 2 * (a.run.n_routed_experts / a.d.ep if own else 1) if moe else 2)
-    a.vector("gradient_accumulation", "mlp", 0, each * (a.dense_params + a.expert_params), 0, calls=(0, hooks))
+    added = each * a.dense_params + of_experts * a.expert_params
+    a.vector("gradient_accumulation", "mlp", 0, added, 0, calls=(0, hooks))
 
 
 def _norms(a: Account) -> None:
