@@ -71,7 +71,7 @@ def _binomial(n: Floats, k: int) -> Floats:
 
 
 def _level_s(
-    received_bytes: Floats, peers: Floats, tier: Tier, fan_out: Floats, loss: Number, *, whole_blocks: bool = False
+    received_bytes: Floats, peers: Floats, tier: Tier, fan_out: Floats, loss: Number, *, beside: Number = 1.0
 ) -> Floats:
     """Seconds of one tier's share of a pairwise exchange.
 
@@ -79,7 +79,7 @@ def _level_s(
     ----------
     received_bytes : by the rank over this tier [B]. peers : that send them (count).
     loss : by how much the exchange slows per doubling (fraction), fitted to runs: `dispatch_loss`, `combine_loss`.
-    whole_blocks : the peers pass on blocks as in an all-gather, which starts the links once.
+    beside : ranks of an instance that exchange with theirs over the same fabric at the same time (count).
 
     Notes
     -----
@@ -92,12 +92,10 @@ def _level_s(
     NCCL All-to-All on A100 over two nodes and on H800 over eight (aliyun/SimAI; NVIDIA/nccl issue 1531): beyond wire,
     latency and fixed cost 190 and 75-115 us, as long as the NIC takes for 3.8 and 3.0-4.7 MiB, 4 and 6 steps.
     """
-    doublings = np.log2(np.maximum(peers + 1.0, 8.0) / 8.0)
+    doublings = np.log2(np.maximum(peers * beside + 1.0, 8.0) / 8.0)
     rate = tier_rate(tier, fan_out) / (1.0 + np.asarray(loss) * doublings)
     steps = 1.0 if tier.links else np.ceil(np.log2(np.maximum(peers + 1.0, 1.0)))
-    starts = 1.0 if whole_blocks else steps
-    total = received_bytes / rate + steps * tier.latency_s + starts * tier.start_s
-    return np.asarray(np.where(fan_out > 1, total, 0.0))
+    return np.asarray(np.where(fan_out > 1, received_bytes / rate + steps * (tier.latency_s + tier.start_s), 0.0))
 
 
 def flat_s(
@@ -207,9 +205,10 @@ def hierarchical_s(
     g = np.asarray(group.size, dtype=np.float64)
     outer = group.fan_out[-1]
     across = np.asarray((outer - 1.0) * token_bytes)
-    # An all-gather sends whole blocks of tokens, not one message for each pair of ranks: its rate does not fall.
-    outer_s = _level_s(across, outer - 1.0, tiers[-1], outer, 0.0, whole_blocks=True)
     inner_size = np.maximum(g / np.maximum(outer, 1.0), 1.0)
+    # All ranks of an instance gather at once and load the fabric as a flat exchange does: DeepEP, which crosses between
+    # ranks of one index, loses 14 % from 32 to 64 ranks.
+    outer_s = _level_s(across, outer - 1.0, tiers[-1], outer, loss, beside=inner_size)
     inner = Group(inner_size, (*group.fan_out[:-1], np.ones_like(g)))
     inner_s = flat_s(token_bytes, choices, inner, tiers, 0.0, imbalance=imbalance, loss=loss)
     both = np.maximum(outer_s, inner_s) if pipelined else outer_s + inner_s

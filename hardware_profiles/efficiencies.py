@@ -151,7 +151,7 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             "rate falls to 1 / (1 + this log2(ranks / 8))",
             "fraction",
             0.0,
-            0.50,
+            0.70,
             may_be_zero=True,
         ),
         EfficiencyTerm(
@@ -159,7 +159,16 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             "the same of the combine, which returns the experts' rows",
             "fraction",
             0.0,
-            0.50,
+            0.70,
+            may_be_zero=True,
+        ),
+        EfficiencyTerm(
+            "node_growth",
+            "by how much computation slows with every doubling of the nodes: its time grows to (1 + this)^log2(nodes), "
+            "because all wait for the rank whose host or chip is late; releases with a factor of their own go by that",
+            "fraction",
+            0.01,
+            0.80,
             may_be_zero=True,
         ),
         EfficiencyTerm(

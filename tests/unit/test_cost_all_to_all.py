@@ -197,8 +197,16 @@ def test_the_profile_s_loss_follows_the_measured_exchange(exchange: str, measure
 
 
 def test_an_exchange_was_not_measured_beyond_one_node_of_an_a2() -> None:
-    found = load_profile("ascend-800t-a2").efficiency
-    assert (found["dispatch_loss"], found["combine_loss"]) == (0.0, 0.0)
+    """What others measured stands in, widely; the published doubling at EP32 over 4 nodes stays."""
+    profile = load_profile("ascend-800t-a2")
+    for name in ("efficiency.dispatch_loss", "efficiency.combine_loss"):
+        assert profile.quantity(name).kind == "assumed"
+        assert (profile.quantity(name).prior_sigma or 0.0) >= 0.7
+    loss = profile.efficiency["dispatch_loss"]
+    flat, stepped = (
+        float(way(TOKENS, TOP_K, group(8, 4), tiers_a2(), 1e-5, loss=loss)) for way in (flat_s, hierarchical_s)
+    )
+    assert flat / stepped == pytest.approx(2.0, rel=0.05)
 
 
 @pytest.mark.parametrize("exchange", [flat_s, hierarchical_s])
@@ -220,21 +228,20 @@ def test_the_all_gather_crosses_the_outermost_of_three_tiers() -> None:
     assert inside == pytest.approx(TOKENS * TOP_K * 15 / 16)
 
 
-def test_many_peers_slow_the_exchange_inside_but_not_the_all_gather() -> None:
-    # 64 ranks inside are three doublings of 8: a loss of 0.5 takes 2.5 times as long.
+def test_many_ranks_slow_the_exchange_inside_and_the_all_gather() -> None:
+    # 64 ranks inside are three doublings of 8: a loss of 0.5 takes 2.5 times as long. All of them gather across at
+    # once, over 15 instances more: log2(961 / 8) doublings.
     inside, across = (
         [float(hierarchical_s(TOKENS, TOP_K, group(64, 16), only(tier), 0.0, loss=loss)) for loss in (0.0, 0.5)]
         for tier in (0, 1)
     )
     assert inside[1] == pytest.approx(2.5 * inside[0])
-    assert across[1] == across[0]
+    assert across[1] == pytest.approx(across[0] * (1.0 + 0.5 * np.log2(961 / 8)))
 
 
 def test_an_exchange_starts_its_links_once_a_step() -> None:
-    # 64 peers on a switch are six steps, on the full mesh one; the all-gather across passes whole blocks on.
+    # 64 ranks on a switch are six steps, on the full mesh one.
     switch = (Tier("switch", WIRE, 0, 0.0, 1.0, 0.5e9),)
     mesh = (Tier("mesh", WIRE, 63, 0.0, 1.0, 0.5e9),)
     assert float(flat_s(1.0, 1, group(64), switch, 0.0)) == pytest.approx(6 * 0.5)
     assert float(flat_s(1.0, 1, group(64), mesh, 0.0)) == pytest.approx(0.5)
-    outer = (Tier("inside", 1e30, 0, 0.0, 1.0), Tier("across", WIRE, 0, 0.0, 1.0, 0.5e9))
-    assert float(hierarchical_s(1.0, 1, group(1, 64), outer, 0.0)) == pytest.approx(0.5)

@@ -196,17 +196,14 @@ class Numbers:
         pairs = zip(members, members[1:] + members[:1], strict=True)
         return max(self.send(chunk, a, b) for a, b in pairs)
 
-    def _peers_s(
-        self, received: float, peers: int, pieces: int, link: Link, loss: float, *, gathers: bool = False
-    ) -> float:
-        """Pairwise exchange with `peers` ranks of one tier; small messages slow it beyond eight ranks.
+    def _peers_s(self, received: float, peers: int, pieces: int, link: Link, loss: float, beside: int = 1) -> float:
+        """Pairwise exchange with `peers` ranks of one tier, each step of which starts the links.
 
-        Each of its steps starts the links; an all-gather passes blocks on and starts them once.
+        Beyond eight ranks it slows, those of the exchanges `beside` it on the same fabric included.
         """
-        slower = 1 + loss * math.log2(max(peers + 1, 8) / 8)
+        slower = 1 + loss * math.log2(max(peers * beside + 1, 8) / 8)
         steps = 1 if link.mesh_links else math.ceil(math.log2(peers + 1))
-        starts = (1 if gathers else steps) * link.start_s()
-        return received * slower / self._rate(link, pieces - 1) + steps * link.latency_s + starts
+        return received * slower / self._rate(link, pieces - 1) + steps * (link.latency_s + link.start_s())
 
     def all_to_all(
         self,
@@ -253,7 +250,7 @@ class Numbers:
         outside = len(members) // inside
         outer = 0.0
         if outside > 1:
-            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1], 0.0, gathers=True)
+            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1], loss, inside)
         near = [r for r in members if self.links[-2].home(r) == self.links[-2].home(members[0])]
         inner = self.all_to_all(token_bytes, choices, near, imbalance=imbalance, fixed=0.0, loss=loss)
         return max(outer, inner) + 2 * self.comm_op_s
