@@ -8,7 +8,7 @@ import numpy as np
 
 from autodeploy.calibration.fit import projected
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.parameters import HOST, known_parameters, link_parameters
+from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters
 from hardware_profiles.covariance import Covariance, FittedFactor
 
 if TYPE_CHECKING:
@@ -19,18 +19,25 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 HOST_NUMBERS = {"host_issue": "host.issue_us_per_op", "host_sync": "host.sync_us"}  # what these factors multiply
+OF_LINKS = (
+    "node_growth",
+    "dispatch_loss",
+    "combine_loss",
+)  # efficiencies that measurements of the chip itself may tell
 OF_THE_DEVICE = ("link_", "release_")  # factors that say nothing of another device
 
 
 def covariance_of(profile: Profile) -> Covariance:
     """Covariance of a profile's factors: what ships with it or its overlay, else that of the priors.
 
-    The host's numbers are as uncertain as before any run where the fit did not move them and nobody measured them.
+    The numbers of the host and of large networks are as uncertain as before any run where the fit did not move them and
+    nobody measured them.
     """
     found = profile.covariance or _of_priors(profile)
     named = {name for factor in found.factors for name in factor.multiplies}
     named |= {name for name, path in HOST_NUMBERS.items() if profile.quantity(path).kind == "measured"}
-    added = [parameter for parameter in HOST if not named.intersection(parameter.multiplies)]
+    named |= {name for name in OF_LINKS if profile.quantity(f"efficiency.{name}").kind in {"measured", "fitted"}}
+    added = [parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies)]
     if not added:
         return found
     zeros = (0.0,) * len(found.factors)

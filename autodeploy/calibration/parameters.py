@@ -29,10 +29,17 @@ def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
 _COMMON = _rows(_table()["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
 
-# The host, where a fit held its numbers as they are: no run of most chips waits for it long enough to tell them.
-HOST = tuple(
-    FitParameter(name, (name,), EFFICIENCY_TERMS[name].prior_sigma, EFFICIENCY_TERMS[name].meaning)
-    for name in ("host_issue", "host_sync")
+# What a fit holds as it is: runs of most chips neither wait for the host long enough, nor send small enough messages over
+# large enough networks, to tell these numbers.
+UNFITTED = tuple(
+    FitParameter(name, multiplies, EFFICIENCY_TERMS[multiplies[0]].prior_sigma, EFFICIENCY_TERMS[multiplies[0]].meaning)
+    for name, multiplies in (
+        ("host_issue", ("host_issue",)),
+        ("host_sync", ("host_sync",)),
+        ("nodes", ("node_growth",)),
+        ("small_messages", ("message_half_size",)),
+        ("exchange_loss", ("dispatch_loss", "combine_loss")),
+    )
 )
 # A network that no run has measured: rate of collectives on each of its tiers.
 LINK_SIGMA = 0.30

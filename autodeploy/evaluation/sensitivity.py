@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from cost_models.collectives import Number
     from hardware_profiles.covariance import FittedFactor
 
+# Numbers that no model without experts reads.
 OF_EXPERTS = frozenset(
-    {"grouped_gemm", "grouped_gemm_exposed", "expert_rate", "host_sync"}
-)  # no dense model reads them
+    {"grouped_gemm", "grouped_gemm_exposed", "expert_rate", "host_sync", "dispatch_loss", "combine_loss"}
+)
 STEP = 0.02  # of a log factor, as in the Jacobian of the fit
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.fit import FitParameter, values_of
-from autodeploy.calibration.parameters import HOST, known_parameters, link_parameters
+from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters
 from autodeploy.calibration.spreads import Z80
 
 if TYPE_CHECKING:
@@ -51,14 +51,15 @@ class ErrorBox:
 
 
 def error_box(profile: Profile) -> ErrorBox:
-    """80 % of each fitted efficiency's posterior, of each link's and of the host's; the other efficiencies stay.
+    """80 % of each fitted efficiency's posterior, of each link's and of what no fit moves; the others stay.
 
     The spreads are those of the covariance that ships with the profile or with a cluster's overlay. Factors on the time
     of old releases are left out: plans run on the current one.
     """
     covariance = covariance_of(profile)
     links = link_parameters(tier.name for tier in profile.tiers)
-    meanings = {parameter.name: parameter.meaning for parameter in (*known_parameters(profile.family), *HOST, *links)}
+    known = (*known_parameters(profile.family), *UNFITTED, *links)
+    meanings = {parameter.name: parameter.meaning for parameter in known}
     found, widths = [], []
     for factor, variance in zip(covariance.factors, np.diag(covariance.matrix()), strict=True):
         if all(name.startswith("release_") for name in factor.multiplies):

@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, noise_of, overlay_of, to_yaml
 from autodeploy.calibration.configurations import configuration_of, shares_of
-from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.covariances import OF_LINKS, covariance_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.parameters import HOST, PARAMETERS
+from autodeploy.calibration.parameters import PARAMETERS, UNFITTED
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import coverage_table, shipped_records
 from autodeploy.errors import SpecError
@@ -121,19 +121,20 @@ def test_what_ships_is_the_covariance_of_the_fit() -> None:
     found = calibrated()
     profile = load_profile(NAME, overlay=overlay_of(found), calibrated=False)
     covariance = covariance_of(profile)
-    host = [parameter.name for parameter in HOST]
-    assert [factor.name for factor in covariance.factors] == [*TRUTH, *host]
+    told = {name for name in OF_LINKS if profile.quantity(f"efficiency.{name}").kind in {"measured", "fitted"}}
+    unfitted = [parameter for parameter in UNFITTED if not told.intersection(parameter.multiplies)]
+    assert [factor.name for factor in covariance.factors] == [*TRUTH, *(parameter.name for parameter in unfitted)]
     known = len(TRUTH)
     assert covariance.matrix()[:known, :known] == pytest.approx(found.fit.covariance, rel=1e-5)
-    # No run of the fit moved the host's numbers.
-    assert covariance.matrix()[known:, known:] == pytest.approx(np.diag([p.prior_sigma**2 for p in HOST]))
+    # No run of the fit moved the numbers of the host and of large networks.
+    assert covariance.matrix()[known:, known:] == pytest.approx(np.diag([p.prior_sigma**2 for p in unfitted]))
     assert covariance.in_residuals == 0.0
     priors = covariance_of(load_profile(NAME, calibrated=False))
     spread = {f.name: float(s) for f, s in zip(priors.factors, np.diag(priors.matrix()), strict=True)}
     own = {p.name: p.prior_sigma**2 for p in found.fit.parameters}
     assert {name: spread[name] for name in own} == pytest.approx(own)
     links = {f"link_{tier.name}" for tier in profile.tiers}
-    assert {name for name in spread if name not in own} == links | set(host)
+    assert {name for name in spread if name not in own} == links | {parameter.name for parameter in unfitted}
 
 
 def test_a_family_without_parameters_is_refused() -> None:

@@ -19,7 +19,7 @@ from autodeploy.calibration.cluster_fit import (
     fit_cluster,
 )
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.parameters import HOST
+from autodeploy.calibration.parameters import UNFITTED
 from autodeploy.evaluation.machine import Machine, machine_of
 from autodeploy.planner import estimate, profile_hash, step_time_of
 from autodeploy.ranking.uncertainty import parameter_variance
@@ -183,7 +183,7 @@ def test_an_overlay_says_how_well_its_runs_know_the_factors() -> None:
     fits = (none, fitted_to_one_run(1.2), two_runs)
     covariances = [covariance_of(apply_overlay(shipped, fit.overlay)) for fit in fits]
     names = [factor.name for factor in covariances[0].factors]
-    assert names == [p.name for p in (*cluster_parameters(shipped, {"profile": NAME}), *HOST)]
+    assert names == [p.name for p in (*cluster_parameters(shipped, {"profile": NAME}), *UNFITTED)]
     assert covariances[0].in_residuals == pytest.approx(0.10**2)
     before, one, two = (covariance.matrix() for covariance in covariances)
     assert before == pytest.approx(np.diag(np.diag(before)))
