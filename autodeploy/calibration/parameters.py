@@ -29,8 +29,8 @@ def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
 _COMMON = _rows(_table()["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
 
-# What a fit holds as it is: runs of most chips neither wait for the host long enough, nor send small enough messages over
-# large enough networks, to tell these numbers.
+# What a fit holds as it is: few runs wait for the host long enough, or send small messages over large networks, to tell
+# these numbers.
 UNFITTED = tuple(
     FitParameter(name, multiplies, EFFICIENCY_TERMS[multiplies[0]].prior_sigma, EFFICIENCY_TERMS[multiplies[0]].meaning)
     for name, multiplies in (
