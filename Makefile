@@ -69,8 +69,16 @@ coverage: $(STAMP) ## Run the tests in one process, list what none reaches; TEST
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
 	@$(BIN)/python -m tests.benchmarks
 
-soak: $(STAMP) ## Run many faults, much load, bad input and a large database; one JSON line a figure
+# With torch, in an environment of its own inside the first: nothing else needs it. TORCH_PYTHON= names another.
+TORCH_PYTHON ?= $(VENV)/probe/bin/python
+
+$(VENV)/probe/bin/python: | $(STAMP)
+	@$(PYTHON) -m venv $(VENV)/probe
+	@$@ .ci/install.py probe
+
+soak: $(STAMP) $(TORCH_PYTHON) ## Run many faults, much load, bad input, a large database and real training; one JSON line a figure
 	@$(BIN)/python -m tests.soak
+	@$(BIN)/python -m tests.soak.real_training --python $(TORCH_PYTHON)
 
 wheelhouse: $(STAMP) ## Gather wheels for an install without a network; MACHINE=aarch64 for another machine
 	@$(BIN)/python .ci/wheelhouse.py wheelhouse $(if $(MACHINE),--machine $(MACHINE))
@@ -112,9 +120,10 @@ format: $(STAMP) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# One lock for x86-64 and aarch64, with every extra, hashed, without addresses. Needs uv; nothing else here does.
+# One lock for x86-64 and aarch64, hashed, without addresses, with every extra but `probe`: torch's builds differ by index
+# and machine, and only `make soak` needs one. Needs uv; nothing else here does.
 lock: ## Make requirements.lock anew from pyproject.toml
-	$(UV) pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-emit-index-url \
+	$(UV) pip compile --quiet --universal --extra postgres --extra dev --generate-hashes --no-header --no-emit-index-url \
 		pyproject.toml --output-file requirements.lock
 
 clean: ## Remove caches and build output; .venv and databases stay

@@ -1,7 +1,8 @@
 """Installs requirements.lock and then this project into the environment whose Python runs this file.
 
-`install.py runtime` leaves out what only developing needs. pip's own output goes to a log; a person sees one line of
-progress, and the end of the log when it fails.
+`install.py runtime` leaves out what only developing needs; `install.py probe` installs the extra `probe` alone, which
+is not locked: torch from whichever index pip is set to, for `make soak`. pip's own output goes to a log; a person sees
+one line of progress, and the end of the log when it fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -118,6 +120,11 @@ def show(text: str, step: int) -> None:
 def main() -> None:
     if sys.version_info < MINIMUM:
         sys.exit(f"Python {'.'.join(map(str, MINIMUM))} or newer is needed, this is {sys.version.split()[0]}.")
+    if sys.argv[1:] == ["probe"]:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        with heartbeat("at torch", time.monotonic()):
+            pip(*project["optional-dependencies"]["probe"])
+        return
     lock = LOCK.read_text(encoding="utf-8")
     if sys.argv[1:] == ["runtime"]:
         lock = part_of(lock, runtime_names() | BUILD)

@@ -73,6 +73,7 @@ __all__ = [
     "estimate",
     "fastest_s",
     "launch_rules",
+    "lowered",
     "place",
     "plan",
     "predict",
@@ -413,6 +414,13 @@ def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:
     prior = profile_of(spec.cluster.model_copy(update={"overlay": "none"}), calibrated=False)
     uses = uses_of(context, _candidate_for(context, plan.strategy))
     return unmeasured([ProfileUses(prepared.profile, prior, uses)])
+
+
+def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
+    """What the formulas read of a plan of this spec: its context, and its strategy as a batch of one."""
+    context = _context_of_plan(prepare(spec), plan)
+    candidate = _candidate_for(context, plan.strategy)
+    return resolved(context, candidate), candidate
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ app = typer.Typer()
 
 @app.command(
     epilog="Examples: autodeploy calibrate runs.jsonl --profile ascend-800t-a2 -o overlay.yaml; "
-    "autodeploy calibrate train.log hccl.txt gemm.csv --plan p_7kq2abcd --profile ascend-800t-a2 -o overlay.yaml"
+    "autodeploy calibrate train.log hccl.txt gemm.csv --plan p_7kq2abcd --profile ascend-800t-a2 -o overlay.yaml; "
+    "autodeploy calibrate autodeploy_probe.json --profile cloudmatrix-384 -o overlay.yaml"
 )
 def calibrate(
     files: Annotated[
@@ -27,7 +28,7 @@ def calibrate(
         typer.Argument(
             metavar="FILE...",
             help="records (JSON Lines), or a cluster's own: training log, step times, step_trace_time.csv, "
-            "GEMM table, hccl_test output",
+            "GEMM table, hccl_test output; or the file of a probe",
         ),
     ],
     profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="the profile whose runs are used")],
@@ -52,7 +53,12 @@ def calibrate(
         message = f"{records[0].name} holds records, the other files a cluster's own runs"
         raise SpecError(message, hint="calibrate the profile and the cluster one after the other")
     names = ", ".join(file.name for file in files)
-    document = _from_records(records, profile) if records else _from_runs(_runs(files, op, ranks), profile, plan, spec)
+    if len(files) == 1 and _is_probe(files[0]):
+        document = _from_probe(files[0], profile)
+    elif records:
+        document = _from_records(records, profile)
+    else:
+        document = _from_runs(_runs(files, op, ranks), profile, plan, spec)
     from autodeploy.calibration.calibrate import to_yaml
 
     write_report(to_yaml(document, f"Fitted by autodeploy calibrate to {names}."), output)
@@ -63,6 +69,53 @@ def _is_record_file(file: Path) -> bool:
     with file.open(encoding="utf-8", errors="replace") as stream:
         first = stream.readline(1_000_000).strip()
     return not first or (first.startswith("{") and '"measured"' in first and '"model"' in first)
+
+
+def _is_probe(file: Path) -> bool:
+    from autodeploy.probe.document import is_probe_text
+
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        return is_probe_text(stream.read(200))
+
+
+def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
+    """The overlay, with a table of what changed on stderr: old, new, by how much of its prior, from how much."""
+    from autodeploy.cli.options import spoken
+    from autodeploy.cli.output import table_text, talk, tell
+    from autodeploy.probe.document import read_probe_file
+    from autodeploy.probe.fit import fit_probe
+    from autodeploy.reports.command_texts import command_text
+    from hardware_profiles import load_profile
+
+    probe = read_probe_file(file)
+    found = fit_probe(load_profile(profile_name), probe)
+    tell(
+        "probe_read",
+        count=len(probe.measurements),
+        device=probe.device.name,
+        ranks=probe.ranks,
+        skipped=len(probe.skipped),
+    )
+
+    def titles(*names: str) -> list[str]:
+        return [command_text(spoken(), name) for name in names]
+
+    rows = [
+        [each.path, f"{each.old:.4g}", f"{each.new:.4g}", each.unit, f"{each.sigmas:+.1f}", str(each.points)]
+        for each in found.changes
+    ]
+    columns = titles("number", "old_value", "new_value", "unit", "prior_sigmas", "measurements_column")
+    talk(table_text(columns, rows, right=frozenset({1, 2, 4, 5}), whole=frozenset({0})))
+    rows = [
+        [each.kind, str(each.points), *(f"{100 * value:.0f} %" for value in (each.before, each.after, each.bias))]
+        for each in found.agreements
+    ]
+    columns = titles("class", "measurements_column", "error_before", "error_after", "mean_after")
+    talk(table_text(columns, rows, right=frozenset({1, 2, 3, 4})))
+    for each in found.changes:
+        if each.limited:
+            tell("at_its_limit", path=each.path)
+    return found.overlay
 
 
 def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from autodeploy.cli import (
     keys,
     models,
     plan,
+    probe,
     profiles,
     recommend,
     runs,
@@ -37,11 +38,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (plan, validate, calibrate, export, why_not, improve, recommend, ablate, check, compare, import_file):
+for module in (plan, validate, calibrate, probe, export, why_not, improve, recommend, ablate, check, compare):
     app.add_typer(module.app)
-for module in (serve, worker, doctor):
+for module in (import_file, serve, worker, doctor):
     app.add_typer(module.app)
-app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show.")
+app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show, this-machine.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")
 app.add_typer(runs.app, name="runs", help="Measured runs of plans: add, ls, rm.")
 app.add_typer(keys.app, name="keys", help="API keys of the server: create, ls, revoke.")

@@ -1,7 +1,8 @@
-"""`autodeploy profiles ls` and `show`."""
+"""`autodeploy profiles ls`, `show` and `this-machine`."""
 
 from __future__ import annotations
 
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
 from typing import Annotated
 
 import typer
@@ -41,6 +42,19 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue
     names = ("name", "system", "devices", "default", "dies_a_card", "cards_a_node")
     columns = [command_text(language(lang), name) for name in names]
     write_report(table_text(columns, rows, right=frozenset({4, 5})), None)
+
+
+@app.command("this-machine", epilog="Example: autodeploy profiles this-machine --processes 2 -o cpu.yaml")
+def this_machine(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE.yaml", help="where the profile goes")],
+    processes: Annotated[int, typer.Option("--processes", min=1, max=4096, help="ranks that share the cores")] = 1,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Write a profile of this machine's processors; its rates are bounds until `calibrate` reads a probe."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.probe.own_cpu import facts, profile_yaml
+
+    write_report(profile_yaml(facts(), processes), output)
 
 
 @app.command(epilog="Example: autodeploy profiles show cloudmatrix-384")

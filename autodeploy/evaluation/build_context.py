@@ -198,11 +198,13 @@ def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *also:
 
     For BF16 MindSpeed (matmul_add, on by default), NVIDIA's kernels and compiled graphs add into the FP32 sum in the
     product's epilogue. Without that, an operator of its own reads the 16-bit product and the sum and writes the sum:
-    2 + 4 + 4 bytes with an FP32 sum, 2 + 2 + 2 in FP16 runs, whose sums have 16 bits.
+    2 + 4 + 4 bytes with an FP32 sum, 4 + 4 + 4 where the product is FP32 too, 2 + 2 + 2 in FP16 runs, whose sums have
+    16 bits.
     """
     if training.precision == "fp16" and "graph_mode" not in features:
         return 6.0
-    return 10.0 if features & {"unfused_gradient_accumulation", *also} else 0.0
+    unfused = 12.0 if training.precision == "fp32" else 10.0
+    return unfused if features & {"unfused_gradient_accumulation", *also} else 0.0
 
 
 def spec_context(

@@ -160,6 +160,29 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "runs_on": ("{count} runs on {profile}", "{profile} 上的 {count} 次运行"),
     "measurements_on": ("{count} measurements on {profile}", "{profile} 上的 {count} 次实测"),
     "measurement_on": ("{count} measurement on {profile}", "{profile} 上的 {count} 次实测"),
+    "probe_written": (
+        "{count} measurements from {plans} plans; run the script on the cluster, then `autodeploy calibrate` its file",
+        "来自 {plans} 个方案的 {count} 项测量；在集群上运行该脚本，再用 `autodeploy calibrate` 读取其结果",
+    ),
+    "probe_group_cut": (
+        "the launch has too few ranks for {group}: {instead}",
+        "启动的 rank 数不足以测 {group}：{instead}",
+    ),
+    "probe_read": (
+        "{count} measurements on {device}, {ranks} ranks; {skipped} left out",
+        "{device} 上 {count} 项测量，{ranks} 个 rank；跳过 {skipped} 项",
+    ),
+    "old_value": ("old", "原值"),
+    "new_value": ("new", "新值"),
+    "prior_sigmas": ("sigmas of its prior", "偏离先验（σ）"),
+    "measurements_column": ("measurements", "测量数"),
+    "error_before": ("error before", "拟合前误差"),
+    "error_after": ("after", "拟合后误差"),
+    "mean_after": ("mean", "平均偏差"),
+    "at_its_limit": (
+        "{path} is at the most that it can be: the datasheet's peak is too low",
+        "{path} 已到上限：手册峰值偏低",
+    ),
     "factor_of_prior": ("{name} {factor} of its prior", "{name} {factor}（相对先验值）"),
     "factor_of_shipped": ("{name} {factor} of the shipped value", "{name} {factor}（相对自带值）"),
     # import

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
+UNLOCKED = {"probe"}  # torch, which `make soak` installs beside the environment
 
 # Written in pieces, so that this file keeps its own rules.
 REGISTRY_ADDRESS = re.compile(
@@ -68,7 +69,8 @@ def locked() -> dict[str, tuple[str, list[str]]]:
 
 def requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    groups = project["optional-dependencies"]
+    extras = [line for name, lines in groups.items() if name not in UNLOCKED for line in lines]
     return [Requirement(line) for line in [*project["dependencies"], *extras]]
 
 

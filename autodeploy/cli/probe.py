@@ -1,0 +1,60 @@
+"""`autodeploy probe`: one script that measures what a spec's plans compute and send."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autodeploy.cli.options import Lang, SpecFile, Tongue, read_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples: autodeploy probe spec.yaml -o probe.py; autodeploy probe spec.yaml --nodes 2 -o probe.py; "
+    "then torchrun --nproc-per-node 8 probe.py, and autodeploy calibrate autodeploy_probe.json"
+)
+def probe(
+    spec_file: SpecFile,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROBE.py", help="where the script goes")],
+    plans: Annotated[
+        Path | None, typer.Option("--plans", metavar="PLANSET.json", help="plans of this spec; absent: plan it now")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=2, help="nodes that will run it, whole ones")] = 1,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="ranks that will run it, if fewer")] = None,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Write one self-contained script that measures what this spec's best plans compute and send."""
+    from autodeploy.cli.output import tell, write_report
+    from autodeploy.probe.script import request_of, script_of
+
+    spec = read_spec(spec_file)
+    request = request_of(spec, _plans(spec, plans), nodes=nodes, ranks=ranks)
+    write_report(script_of(request), output)
+    for group, instead in request["cut_groups"].items():
+        tell("probe_group_cut", group=group, instead=instead)
+    tell("probe_written", count=len(request["measurements"]), plans=len(request["plans"]))
+
+
+def _plans(spec: Spec, file: Path | None) -> Sequence[Plan]:
+    """Of the file, or the spec's own strategy, or the best of a search."""
+    from autodeploy import planner
+    from autodeploy.importers.documents import load_json, read_text
+    from autodeploy.specs.planset import PlanSet
+
+    if file is not None:
+        return PlanSet.model_validate(load_json(read_text(file))).plans
+    if spec.strategy is not None:
+        return (planner.estimate(spec),)
+    from autodeploy.cli.progress import SearchTalk
+
+    with SearchTalk() as talk:
+        return planner.plan(spec, progress=talk, should_cancel=talk.should_cancel, alone=True).plans

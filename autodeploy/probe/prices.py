@@ -1,0 +1,73 @@
+"""What the formulas say of a measurement on a machine: the very functions that plans are predicted with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.layer_cost import operator_time
+from autodeploy.evaluation.machine import machine_of
+from autodeploy.workload.operators import Operator, OperatorKind
+from cost_models.all_to_all import flat_s
+from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
+from cost_models.compute import vector_s
+from hardware_profiles.topology import cluster_topology
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.machine import Machine
+    from autodeploy.probe.document import Measurement, ProbeFile
+    from hardware_profiles.profile import Profile
+
+OPERATORS = frozenset({"gemm", "grouped_gemm", "attention", "vector", "movement"})
+# Added by an operator of its own: the 16-bit product is read, the FP32 sum read and written.
+UNFUSED_ADDITION_BYTES = 10.0
+
+
+def probed_machine(profile: Profile, probe: ProbeFile) -> Machine:
+    """The machine that was measured, as a profile describes it; kernels alone, without a release's factor."""
+    nodes = -(-probe.ranks // profile.ranks_per_node)
+    topology = cluster_topology(profile, num_npus=nodes * profile.npus_per_node)
+    device = profile.device(probe.request.device or None)
+    machine = machine_of(profile, device, topology, probe.request.precision)
+    return replace(machine, software_factor=np.asarray(1.0))
+
+
+def predicted_s(point: Measurement, machine: Machine) -> float:
+    """Seconds of one run of a measured operator or collective."""
+    return _operator_s(point, machine) if point.kind in OPERATORS else _collective_s(point, machine)
+
+
+def _operator_s(point: Measurement, machine: Machine) -> float:
+    price: dict[str, Any] = dict(point.price)
+    kind = cast("OperatorKind", point.kind)
+    if point.kernel == "loop":
+        price |= {"fused": False}
+    op = Operator(point.name, kind, "mlp", **price)
+    times = operator_time(op, machine, 1.0)
+    if point.part == "input_gradient":
+        return at(times.input_gradient_s, 0)
+    if point.part == "weight_gradient":
+        seconds = at(times.weight_gradient_s, 0)
+        if "added" in point.kernel:
+            params = point.size("n") * point.size("k") * point.size("groups")
+            seconds += at(vector_s(UNFUSED_ADDITION_BYTES * params, 1.0, machine.rates), 0)
+        return seconds
+    return at(times.backward_s if point.part == "backward" else times.forward_s, 0)
+
+
+def _collective_s(point: Measurement, machine: Machine) -> float:
+    size, fixed, tiers = point.size("bytes"), machine.comm_op_s, machine.tiers
+    group = machine.group(np.array([point.size("stride")]), np.array([point.size("ranks")]))
+    match point.part:
+        case "all_reduce":
+            found = all_reduce_s(size, group, tiers, fixed)
+        case "all_to_all":
+            found = flat_s(size, 1.0, group, tiers, fixed)
+        case "send_receive":
+            found = ring_pass_s(size, group, tiers, fixed)
+        case _:
+            found = all_gather_s(size, group, tiers, fixed)
+    return at(found, 0)

@@ -1,0 +1,260 @@
+"""What a probe measures for a spec: the operators and messages of its plans, as the operator tables have them.
+
+Each measurement says what to run (`shape`) and how the formulas price it (`price`), so that the fit compares a time
+with the very formula that a plan is predicted with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.exchanges import EXPERT
+from autodeploy.evaluation.options import ALL_GATHER
+from autodeploy.evaluation.stage_sends import p2p_bytes
+from autodeploy.evaluation.unit_costs import sharding_of
+from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
+from cost_models.hbm import MIB, optimizer_moved_bytes
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import Exchange, LayerTable, Operator, Sharding
+
+Measurement = dict[str, Any]
+
+DTYPES = {"bf16": "bfloat16", "fp8": "bfloat16", "fp16": "float16", "fp32": "float32"}
+PASSES = ("forward", "input_gradient", "weight_gradient")
+STREAMS = (16, 64, 256)  # MiB read and written
+LINK_SIZES = (1, 16, 128)  # MiB over the host link
+MESSAGES = (64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20)  # bytes, beside those of the plans
+LARGEST_MESSAGE = 256 * 2**20
+LARGEST_UPDATE = 64 * 2**20  # parameters
+OPS = {
+    **{"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"},
+    **{"dispatch": "all_to_all", "combine": "all_to_all", "heads": "all_to_all", "ring": "send_receive"},
+}
+
+
+@dataclass
+class Wanted:
+    """Measurements without duplicates, each with how often a step needs it.
+
+    ranks : of the launch that will measure. cut : groups of the plans that need more ranks, and what stands for them.
+    """
+
+    ranks: int
+    found: dict[str, Measurement] = field(default_factory=dict)
+    cut: dict[str, str] = field(default_factory=dict)
+
+    def add(self, kind: str, part: str, shape: dict[str, Any], price: dict[str, Any], name: str, count: float) -> None:
+        """One measurement, or one more use of it."""
+        key = repr((kind, part, sorted(shape.items())))
+        if key not in self.found:
+            new = {"kind": kind, "pass": part, "name": name, "shape": shape, "price": price, "count": 0.0}
+            self.found[key] = new
+        self.found[key]["count"] = round(self.found[key]["count"] + count, 3)
+
+    def message(self, op: str, name: str, ranks: float, stride: float, size: float, count: float) -> None:
+        """One message of a plan and the ladder of sizes around it, in a group that the launch can have."""
+        size, ranks, stride = min(float(size), float(LARGEST_MESSAGE)), round(ranks), round(stride)
+        if ranks <= 1 or size < 1.0:
+            return
+        kept_ranks, kept_stride = fitting(ranks, stride, self.ranks)
+        if kept_ranks <= 1:
+            self.cut[f"{name}: {ranks} ranks {stride} apart"] = "left out"
+            return
+        if (kept_ranks, kept_stride) != (ranks, stride):
+            self.cut[f"{name}: {ranks} ranks {stride} apart"] = f"{kept_ranks} ranks {kept_stride} apart"
+        for wanted, times in ((round(size), count), *((each, 0.0) for each in MESSAGES)):
+            shape = {"ranks": kept_ranks, "stride": kept_stride, "bytes": int(wanted)}
+            self.add("collective", op, shape, {}, name, times)
+
+
+def fitting(ranks: int, stride: int, world: int) -> tuple[int, int]:
+    """The nearest group that `world` ranks divide into: as many ranks as there are, nearer where they must be."""
+    stride = max(1, min(stride, world // 2))
+    while world % stride:
+        stride -= 1
+    ranks = min(ranks, world // stride)
+    while ranks > 1 and world % (ranks * stride):
+        ranks -= 1
+    return ranks, stride
+
+
+def measurements_of(context: Context, candidate: Candidates, wanted: Wanted) -> None:
+    """Adds what one plan computes and sends; `candidate` is a batch of one."""
+    shard, model, on = sharding_of(candidate, context.seq_length), context.model, context.operators
+    micro_batches = float(candidate.micro_batches[0])
+    tables = [(layer_table(model, shard, on, kind), kind[1], float(n)) for kind, n in layer_kinds(model)]
+    tables += [(embedding_table(model, shard, on), None, 1.0), (head_table(model, shard, on), None, 1.0)]
+    if model.num_nextn_predict_layers:
+        tables.append((mtp_table(model, shard, on), None, float(model.num_nextn_predict_layers)))
+    per_stage = micro_batches / float(candidate.pp[0])
+    for table, _, layers in tables:
+        for operator in table.operators:
+            _operator(operator, context, shard, wanted, layers * per_stage)
+        _exchanges(table, context, candidate, wanted, layers * per_stage)
+        _gradients(table, context, candidate, wanted, layers / float(candidate.pp[0]))
+    _pipeline(context, candidate, wanted, micro_batches)
+    _optimizer(tables, context, candidate, wanted)
+
+
+def of_every_machine(wanted: Wanted) -> None:
+    """Adds what is measured whatever the spec: streams, the host and its link."""
+    for size in STREAMS:
+        moved = size * MIB
+        shape = {"operator": "copy", "rows": int(moved / 2 / 4096), "columns": 1024}
+        wanted.add("vector", "forward", shape, {"forward_bytes": moved, "launches": 1.0}, "stream", 0.0)
+    wanted.add("launch", "", {}, {}, "launch", 0.0)
+    wanted.add("synchronisation", "", {}, {}, "synchronisation", 0.0)
+    for size in LINK_SIZES:
+        for way in ("to_device", "to_host"):
+            wanted.add("host_link", way, {"bytes": int(size * MIB)}, {}, "host link", 0.0)
+
+
+def _operator(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
+    if op.kind in {"gemm", "grouped_gemm"}:
+        m, n, k, groups = (at(value, 0) for value in (op.rows, op.columns, op.depth, op.groups))
+        if min(round(m), round(n), round(k), round(groups)) < 1:
+            return
+        shape = {"m": round(m), "n": round(n), "k": round(k), "groups": round(groups)}
+        price: dict[str, Any] = {
+            "rows": shape["m"],
+            "columns": shape["n"],
+            "depth": shape["k"],
+            "groups": shape["groups"],
+        }
+        for part in PASSES:
+            wanted.add(op.kind, part, shape, {**price, "wide": op.wide, "fused": op.fused}, op.name, count)
+    elif op.kind == "attention":
+        _attention(op, context, shard, wanted, count)
+    elif op.kind == "vector":
+        _vector(op, context, shard, wanted, count)
+    elif op.name == "permute":
+        model = context.model
+        tokens = round(at(shard.local_tokens, 0))
+        moved = {"tokens": tokens, "copies": model.num_experts_per_tok or 1, "hidden": model.hidden_size}
+        traffic = {"forward_bytes": at(op.forward_bytes, 0), "backward_bytes": at(op.backward_bytes, 0)}
+        for part in ("forward", "backward"):
+            wanted.add("movement", part, moved, {**traffic, "launches": at(op.launches, 0)}, op.name, count)
+
+
+def _attention(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
+    """The core of a layer whose queries see all of the sequence; windows are priced by their FLOPs, not measured."""
+    model = context.model
+    heads = model.num_attention_heads / at(shard.tp, 0) / at(shard.ulysses, 0)
+    kv_heads = heads if model.is_mla else max(1.0, model.num_key_value_heads / at(shard.tp, 0) / at(shard.ulysses, 0))
+    seq = at(shard.seq_length, 0) / at(shard.ring, 0)
+    value = round(2.0 * op.head_dim - model.qk_head_dim)
+    shape = {"batch": round(at(shard.micro_batch_size, 0)), "heads": round(heads), "kv_heads": round(kv_heads)}
+    shape |= {"seq": round(seq), "qk_dim": model.qk_head_dim, "v_dim": value}
+    if min(shape.values()) < 1:
+        return
+    scores = shape["batch"] * shape["seq"] * shape["heads"] * shape["seq"]  # twice the causal triangle
+    price: dict[str, float] = {
+        "flops": float(scores * (model.qk_head_dim + value)),
+        "backward_flops": float(scores * (3 * model.qk_head_dim + 2 * value)),
+        "head_dim": op.head_dim,
+        "seq": float(shape["seq"]),
+    }
+    for part in ("forward", "backward"):
+        wanted.add("attention", part, shape, price, op.name, count)
+
+
+def _vector(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
+    """Norms, activations and the loss, which the probe can run alone."""
+    model, tokens = context.model, at(shard.tokens, 0)
+    gated = model.is_gated
+    element = context.operators.element_bytes
+    if op.name.endswith("_activation"):
+        passes = 3.0 if gated else 2.0  # the fused operator's: read its inputs, write its output
+        if not context.operators.fused_swiglu and gated:
+            passes = 5.0
+        columns = at(op.forward_bytes, 0) / (passes * element) / max(tokens, 1.0)
+        name, rows = ("swiglu" if gated else "gelu"), tokens
+    elif op.name.endswith("_norm") and op.name.partition("_")[0] in {"attention", "mlp"}:
+        name = "layer_norm" if model.learned_position_embeddings else "rms_norm"
+        rows, columns = at(shard.local_tokens, 0), float(model.hidden_size)
+    elif op.name == "cross_entropy":
+        name, rows, columns = "cross_entropy", tokens, model.vocab_size / at(shard.tp, 0)
+    else:
+        return
+    if min(round(rows), round(columns)) < 1:
+        return
+    shape = {"operator": name, "rows": round(rows), "columns": round(columns)}
+    price = {"forward_bytes": at(op.forward_bytes, 0), "backward_bytes": at(op.backward_bytes, 0)}
+    for part in ("forward", "backward"):
+        wanted.add("vector", part, shape, {**price, "launches": at(op.launches, 0)}, op.name, count)
+
+
+def _exchanges(table: LayerTable, context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:
+    """Messages of a layer in the groups that its exchanges run in; strides follow the order tp, cp, dp, pp."""
+    axes = candidate.axes_at(0)
+    tp, ep, etp = int(axes["tp"]), int(axes["ep"]), int(axes["etp"])
+    ulysses = int(candidate.ulysses[0])
+    ring = int(axes["cp"]) // ulysses
+    gathers = bool(candidate.moe_dispatcher[0] == ALL_GATHER)
+    for exchange in table.exchanges:
+        times = at(exchange.forward_count, 0) + at(exchange.backward_count, 0)
+        size = at(exchange.message_bytes, 0)
+        if times <= 0.0:
+            continue
+        op = OPS[exchange.kind]
+        if exchange.kind in {"dispatch", "combine"}:
+            name, ranks, stride = "ep", ep, etp
+            if gathers:
+                op = "all_gather" if exchange.kind == "dispatch" else "reduce_scatter"
+            else:
+                size *= table.choices_per_token
+        elif exchange.kind == "ring":
+            name, ranks, stride = "cp ring", 2 if ring > 1 else 1, tp * ulysses
+        elif exchange.kind == "heads":
+            name, ranks, stride = "cp", ulysses, tp
+        else:
+            name, ranks, stride = ("etp", etp, 1) if _of_experts(exchange) else ("tp", tp, 1)
+        wanted.message(op, name, ranks, stride, size, count * times)
+
+
+def _of_experts(exchange: Exchange) -> bool:
+    return exchange.name in EXPERT
+
+
+def _gradients(table: LayerTable, context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:
+    """Gradients and weights of one layer in the data-parallel groups."""
+    axes = candidate.axes_at(0)
+    shared = int(axes["cp"]) * int(axes["dp"])
+    holders = int(axes["etp"]) * int(axes["ep"])
+    copies = max(1, context.world // (holders * int(axes["pp"])))
+    for name, params, ranks, stride in (
+        ("dp", at(table.dense_params, 0), shared, int(axes["tp"])),
+        ("expert dp", at(table.expert_params, 0), copies, holders),
+    ):
+        if context.splits_states:
+            wanted.message("reduce_scatter", name, ranks, stride, params * context.gradient_bytes, count)
+            wanted.message("all_gather", name, ranks, stride, params * context.operators.element_bytes, count)
+        else:
+            wanted.message("all_reduce", name, ranks, stride, params * context.gradient_bytes, count)
+
+
+def _pipeline(context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:
+    pp = int(candidate.pp[0])
+    if pp > 1:
+        wanted.message(
+            "send_receive", "pp", 2, context.world // pp, float(p2p_bytes(candidate, context)[0]), 2.0 * count
+        )
+
+
+def _optimizer(
+    tables: list[tuple[LayerTable, int | None, float]], context: Context, candidate: Candidates, wanted: Wanted
+) -> None:
+    """The update of a rank's share of the parameters, in one operator."""
+    pp, replicas = float(candidate.pp[0]), float(candidate.cp[0] * candidate.dp[0])
+    params = sum(n * at(table.dense_params + table.expert_params, 0) for table, _, n in tables) / pp
+    count = int(min(LARGEST_UPDATE, params / (replicas if context.splits_states else 1.0)))
+    moved = at(optimizer_moved_bytes(1.0, optimizer=context.optimizer), 0) - 2.0 * context.optimizer.gradient
+    if count >= 1024:
+        shape = {"operator": "adam", "rows": count // 1024, "columns": 1024}
+        price = {"forward_bytes": moved * (count // 1024) * 1024, "launches": 1.0}
+        wanted.add("vector", "forward", shape, price, "optimizer", 1.0)
