@@ -17,6 +17,7 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
+MINDSPEED_2_1 = (2025, 6, 1)  # 2.1.0_core_r0.12.1, the first whose dispatchers are Megatron-LM's own again
 RELEASE_1_0_0 = (2024, 10, 30)  # MindSpeed-LLM 1.0.0; tables of its release candidates were measured before
 CANDIDATES = {"1": (2024, 3, 30), "2": (2024, 6, 30), "3": (2024, 9, 30)}  # MindSpeed-LLM 1.0.RC1 to RC3
 # Until then the scripts of all records say --no-gradient-accumulation-fusion, and none after it
@@ -187,6 +188,8 @@ def _released(record: Record) -> tuple[int, int, int]:
 def features_of(record: Record) -> frozenset[str]:
     """Everything that was on in a record's run."""
     named = frozenset(record.strategy.features)
+    if not _patches_permutation(record):
+        named -= {"async_permutation"}
     off = {CANCELS[name] for name in named & CANCELS.keys()}
     apart = {"unfused_expert_accumulation"} if _adds_experts_apart(record) else set()
     return (named | release_of(record).features | apart) - off - CANCELS.keys()
@@ -200,6 +203,17 @@ def _adds_experts_apart(record: Record) -> bool:
     if _vendor(record.cluster.profile) == NVIDIA or in_graph_mode(record):
         return False
     return "grouped_gemm" in named and "fused_gradient_accumulation" not in named
+
+
+def _patches_permutation(record: Record) -> bool:
+    """Whether --moe-permutation-async-comm changes anything: MindSpeed 2.0.0 and before, on Megatron-LM core_r0.8.0.
+
+    Later releases only ask for it beside other flags.
+    """
+    text = (record.date or "").lower()
+    if match := re.match(r"[rv]?(\d{1,2})\.(\d+)", text):
+        return (int(match[1]), int(match[2])) < (2, 1)
+    return text[:2] == "20" and _released(record) < MINDSPEED_2_1
 
 
 def unnamed_features(profile: str) -> frozenset[str]:

@@ -140,6 +140,8 @@ class Context:
             sync_free="host_sync_free" in on or self.graph_mode,
             compiled=self.graph_mode,
             host_reorder="host_reorder" in on,
+            async_gathers="async_permutation" in on,
+            captured="cuda_graphs" in on,
             vector_parallel="cube_vector_parallel" in on,
             pipelined=self.framework.pipelined_exchange,
             groups=_expert_groups(self.model),

@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.exchanges import Groups
 from autodeploy.evaluation.lanes import VECTOR_LANE, beside_matrix_work_s
-from autodeploy.evaluation.layer_cost import launches, layer_times, synchronisation_s
+from autodeploy.evaluation.layer_cost import issued, layer_times, synchronisation_s
 from autodeploy.evaluation.unit_costs import sharding_of
 from autodeploy.workload.layers import layer_kinds, layer_table
 from cost_models.host_bound import exposed_host_s, issue_s
@@ -59,16 +59,14 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     shard, features = sharding_of(one, context.seq_length), context.exchange_features(one)
     seconds = dict.fromkeys(CLASSES, 0.0)
     hidden = synchronisations = event = 0.0
-    issued = {False: 0.0, True: 0.0}
+    calls = {False: 0.0, True: 0.0}
     for kind, count in layer_kinds(context.model):
         table = layer_table(context.model, shard, context.operators, kind)
         _, times, exchanged = layer_times(table, shard, context.machine, features, Groups.of(shard, context.machine))
         for op in table.operators:
             seconds[class_of(op.name, op.kind)] += count * _both_s(times[op.name])
-            for back in issued:
-                issued[back] += count * at(launches(op, backward=back), 0)
-        for back in issued:
-            issued[back] += count * at(exchanged.launches[back], 0)
+        for back in calls:
+            calls[back] += count * at(issued(table, exchanged, features, backward=back), 0)
         if features.vector_parallel:
             hidden += count * sum(
                 at(beside_matrix_work_s(times, exchanged, backward=back), 0) for back in (False, True)
@@ -83,9 +81,9 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     return LaneReport(
         shares={name: value / total for name, value in seconds.items()},
         sorting_hidden=hidden / seconds["sorting"] if seconds["sorting"] > 0.0 else 0.0,
-        launches=sum(issued.values()) / layers,
-        issue_s=each * sum(issued.values()) / layers,
-        forward_issue_s=each * issued[False] / layers,
+        launches=sum(calls.values()) / layers,
+        issue_s=each * sum(calls.values()) / layers,
+        forward_issue_s=each * calls[False] / layers,
         synchronisations=synchronisations,
         event_s=event,
     )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
 WITH_WEIGHTS = {"dispatch": 2.0, "combine": 1.0}  # messages of an exchange: tokens, and there their weights
+HOOKED = "gradient_accumulation"  # hooks of parameters, which no graph runs
 PERMUTES = "permute"  # a replay with this operator selects its rows again
 ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
 
@@ -320,14 +321,14 @@ def _host_s(
     backward: bool,
 ) -> Floats:
     """Seconds of a pass in which the device waits for the host."""
-    issued = _issued(table, exchanged, backward=backward)
     rates = machine.host
     if features.compiled:
         return np.zeros(1)
+    calls = issued(table, exchanged, features, backward=backward)
     if features.sync_free or backward or not np.any(table.synchronisations):
-        return exposed_host_s(issue_s(issued, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
+        return exposed_host_s(issue_s(calls, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
     restart, queued = synchronisation_s(table, machine, features, times, exchanged)
-    host = issue_s(issued, rates.issue_s, table.synchronisations, rates.sync_s)
+    host = issue_s(calls, rates.issue_s, table.synchronisations, rates.sync_s)
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
 
 
@@ -340,22 +341,23 @@ def synchronisation_s(
 ) -> tuple[Floats, Floats]:
     """After a synchronisation: the wait until the host is ahead again, and the work still queued beside it.
 
-    An all-gather of tokens does not depend on what the host waits for: it runs beside the wait. Otherwise nothing is
-    queued where operators are issued in the order of the mathematics. Reordered, what does not depend on the sizes -
-    the shared experts - is issued before the host waits for them. While an exchange runs the host gets ahead.
-    Source: MindSpeed allgather_token_permutation, whose gathers are asynchronous.
+    An all-gather of tokens does not depend on what the host waits for: issued asynchronously, it runs beside the wait.
+    Otherwise nothing is queued where operators are issued in the order of the mathematics. Reordered, what does not
+    depend on the sizes - the shared experts - is issued before the host waits for them. While an exchange runs the host
+    gets ahead. Source: MindSpeed 2.0.0_core_r0.8.0, allgather_token_permutation under --moe-permutation-async-comm;
+    Megatron-LM's own gathers, which later releases keep, end before its wait.
     """
     rows = {op.name: op for op in table.operators}
     names = [name for name in table.after_synchronisation if name in rows or name in WITH_WEIGHTS]
     early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
     queued = np.asarray(sum((times[name].forward_s for name in early), np.zeros(1)))
-    queued = queued + np.where(features.dispatcher == ALL_GATHER, exchanged.dispatch_s, 0.0)
+    queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, exchanged.dispatch_s, 0.0)
     seconds = {"dispatch": exchanged.dispatch_s, "combine": exchanged.combine_s}
     seconds |= {name: times[name].forward_s for name in rows}
-    issued = {name: np.where(seconds[name] > 0.0, calls, 0.0) for name, calls in WITH_WEIGHTS.items()}
-    issued |= {name: np.asarray(launches(op, backward=False)) for name, op in rows.items()}
+    calls = {name: np.where(seconds[name] > 0.0, each, 0.0) for name, each in WITH_WEIGHTS.items()}
+    calls |= {name: np.asarray(launches(op, backward=False)) for name, op in rows.items()}
     late = [name for name in names if name not in early]
-    restart = restart_s([issued[name] for name in late], [seconds[name] for name in late], machine.host.issue_s)
+    restart = restart_s([calls[name] for name in late], [seconds[name] for name in late], machine.host.issue_s)
     return restart, queued
 
 
@@ -367,9 +369,19 @@ def launches(op: Operator, *, backward: bool) -> Floats | float:
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 
 
-def _issued(table: LayerTable, exchanged: ExchangeTimes, *, backward: bool) -> Floats:
-    """Operators and exchanges that the host issues in a pass."""
-    return np.asarray(sum(launches(op, backward=backward) for op in table.operators) + exchanged.launches[backward])
+def issued(table: LayerTable, exchanged: ExchangeTimes, features: ExchangeFeatures, *, backward: bool) -> Floats:
+    """Operators and exchanges that the host issues in a pass.
+
+    Captured, all that comes before the sizes are known is one graph: attention, norms and router; of a layer without
+    experts everything. Source: Megatron-LM --cuda-graph-modules attn moe_router moe_preprocess.
+    """
+    singly = [op for op in table.operators if not (features.captured and _fixed_size(op, table))]
+    graphs = 1.0 if len(singly) < len(table.operators) else 0.0
+    return np.asarray(sum(launches(op, backward=backward) for op in singly) + graphs + exchanged.launches[backward])
+
+
+def _fixed_size(op: Operator, table: LayerTable) -> bool:
+    return op.name not in table.after_synchronisation and op.name != HOOKED
 
 
 def _pairing(
@@ -386,8 +398,8 @@ def _pairing(
     """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
     if not features.paired.any():
         return None
-    issue_s = 0.0 if features.compiled else np.asarray(machine.host.issue_s)
-    issue = tuple(np.asarray(_issued(table, exchanged, backward=b) * issue_s) for b in (False, True))
+    each_s = 0.0 if features.compiled else np.asarray(machine.host.issue_s)
+    issue = tuple(np.asarray(issued(table, exchanged, features, backward=b) * each_s) for b in (False, True))
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
     waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])

@@ -42,6 +42,8 @@ class ExchangeFeatures:
     paired : the schedule runs the forward of one micro batch against the backward of another.
     recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
     attention_imbalance : time of attention on the ranks that set the pace, against the mean.
+    async_gathers : an all-gather dispatcher issues its gathers before the host waits. captured : what does not depend
+    on the router's sizes is launched as a graph.
     compiled : the device runs a whole graph, and no host issues its operators.
     groups : group-limited routing. pipelined : the two steps of a hierarchical exchange run at the same time.
     """
@@ -59,6 +61,8 @@ class ExchangeFeatures:
     sync_free: bool = False
     compiled: bool = False
     host_reorder: bool = False
+    async_gathers: bool = False
+    captured: bool = False
     vector_parallel: bool = False
     pipelined: bool = True
     groups: ExpertGroups | None = None

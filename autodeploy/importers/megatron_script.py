@@ -11,8 +11,9 @@ from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_recipe import read_training_recipe
-from autodeploy.importers.megatron_strategy import read_strategy
+from autodeploy.importers.megatron_strategy import ASYNC_PERMUTATION, read_strategy
 from autodeploy.importers.other_trainings import refuse_other_training
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,9 @@ def import_launch_script(
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
     take_marks(text, document, strategy, reader.log)
     release = release_of_marks(text)
+    patched = release is not None and FEATURES["async_permutation"].variant(release) is not None
+    if patched and reader.has(ASYNC_PERMUTATION) and strategy.get("moe_dispatcher") == "allgather":
+        strategy["features"] = sorted({*strategy["features"], "async_permutation"})
     target = release.framework if release is not None else framework_of_flags(script.flags)
     search = {"target": target} | _search(reader)
     if release is not None and not release.is_default:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
 MAX_DEGREE = 131_072
 # The flags of these features turn on other features, too; they are read where that is known.
-READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm", "fsdp", "capacity_drop"})
+READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm", "fsdp", "capacity_drop", "async_permutation"})
+ASYNC_PERMUTATION = "--moe-permutation-async-comm"  # MindSpeed after 2.0.0 changes nothing by it
 
 
 def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
@@ -102,7 +103,7 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     if etp < 1:
         reader.fail("--expert-tensor-parallel-size", f"{etp} is below 1")
     strategy["etp"] = etp
-    reader.ignore(["--moe-permutation-async-comm"], "part of the dispatcher")
+    reader.ignore([ASYNC_PERMUTATION], "part of the dispatcher")
     if reader.switch("--moe-grouped-gemm", "/strategy/features"):
         features.add("grouped_gemm")
     reader.has("--gemm-gradient-accumulation-fusion")

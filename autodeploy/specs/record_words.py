@@ -145,6 +145,11 @@ FEATURES = {
     "moe_hierarchical_alltoallv": "hierarchical_a2a",
     **dict.fromkeys(("moe_permute_fusion", "permute_fusion", "fused_permute"), "fused_operators"),
     "fused_moe_token_permute_and_unpermute": "fused_operators",
+    "use_fused_moe_token_permute_and_unpermute": "fused_operators",
+    **dict.fromkeys(("moe_router_fusion", "router_fusion"), "fused_router"),
+    **dict.fromkeys(("moe_permutation_async_comm", "permutation_async_comm"), "async_permutation"),
+    **dict.fromkeys(("cuda_graph", "cudagraph", "cudagraphs", "partial_cuda_graph", "te_cuda_graph"), "cuda_graphs"),
+    **dict.fromkeys(("cuda_graph_moe", "cuda_graph_attn", "moe_cuda_graph"), "cuda_graphs"),
     **dict.fromkeys(("fused_rotary_pos_emb", "fused_rope", "rope_fusion"), "fused_rotary"),
     **dict.fromkeys(
         ("gradient_accumulation_fusion", "gemm_gradient_accumulation_fusion"), "fused_gradient_accumulation"

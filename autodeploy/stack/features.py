@@ -67,8 +67,9 @@ class Variant:
 
     by : the part of the launch that says it where it is not the feature's own flags: schedule, placement, dispatcher,
         sequence, memory, environment. flags : all of them have to be registered. keys : of a configuration file, by
-        dotted path: the first is written, all are read. unless : components that the release must not have. needs :
-        features that this component asks for beside it. gives_way_to : features that this component refuses beside it.
+        dotted path: the first is written, all are read. unless : components that the release must not have, or flags
+        that it must not register, with a value after a blank where only that is meant. needs : features that this
+        component asks for beside it. gives_way_to : features that this component refuses beside it.
         when : strategies that the component can launch it with.
         reason : why there is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
     """
@@ -86,10 +87,18 @@ class Variant:
 
     def fits(self, stack: Stack) -> bool:
         """Whether a release has the component and registers every flag with the values written, and the key."""
-        if not stack.has(self.component) or any(map(stack.has, self.unless)):
+        if not stack.has(self.component) or any(_holds(stack, each) for each in self.unless):
             return False
         keys = self.keys[:1]
         return all(map(stack.registers, keys)) and all(stack.registers(f.flag, f.fixed_value) for f in self.flags)
+
+
+def _holds(stack: Stack, name: str) -> bool:
+    """Whether a release has a component, or registers a flag with the value behind it."""
+    if not name.startswith("--"):
+        return stack.has(name)
+    flag, _, value = name.partition(" ")
+    return stack.registers(flag, value or None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,10 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
     experts, tokens = float(model.n_routed_experts or 0), held_tokens(shard, on)
     logits = tokens * experts
-    # Scores, top-k, mask and auxiliary loss in FP32; sort class operators pass over the logits several times.
-    passes = 24.0 if on.fused_operators else 48.0
-    launches = 4.0 if on.fused_operators else 12.0
+    # Scores, top-k, mask and auxiliary loss in FP32; sort class operators pass over the logits several times. Fused
+    # (Megatron-LM --moe-router-fusion): logits in and weights with the mask out, for the choice and for the loss.
+    passes = 24.0 if on.fused_router else 48.0
+    launches = 4.0 if on.fused_router else 12.0
     if on.vector_sort:
         # Two choices read and write values and indices (16 B a logit); sort instructions read the logits once (4 B).
         passes, launches = passes - 12.0, launches - 1.0
@@ -133,9 +134,14 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
 def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     """Rows copied k times into expert order and back; a second reordering where a rank has several experts.
 
-    Exchanged tokens: permute reads each token and writes k copies; unpermute reads k rows and writes one, weighted.
-    Gathered tokens: a rank picks its rows out of the whole group's by an index as wide as the rows (8 B an element) and
-    adds them back into a cleared buffer of the group's size the same way (Megatron-LM MoEAllGatherTokenDispatcher).
+    Exchanged tokens, fused (Transformer Engine moe_permute, torch_npu npu_moe_token_permute): each token streams once,
+    in or out, and k rows. Unfused, k rows are picked (4 B an element) or added to a cleared buffer (2 B an element of
+    a token, 2 in, 2 + 2 of the sum), forward as backward. Source: Megatron-LM moe_utils.py permute, index_select, and
+    unpermute, scatter_add_. Rows that return to be weighted are read again for their weights' gradients. A dispatch
+    that sends a token once to each rank makes the rows where they are needed, in order: nothing is sorted again.
+    Source: token_dispatcher.py get_permuted_hidden_states_by_experts. Gathered tokens: a rank picks its rows out of
+    the whole group's by an index as wide as the rows (8 B an element) and adds them back into a cleared buffer of the
+    group's size the same way (Megatron-LM MoEAllGatherTokenDispatcher); with `row_index` by one index a row.
 
     Sorting on vector units (`vector_sort`) turns the choices into whole rows in order: keys and places (8 B a choice)
     are sorted in on-chip memory and merged once, and rows stream by one index each instead of being gathered.
@@ -144,13 +150,18 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     sent = held_tokens(shard, on) * choices
     received = expert_rows(shard, model, on)
     group = held_tokens(shard, on) * shard.ep * shard.etp
-    index = 0.0 if on.vector_sort else 8.0  # bytes of an index for every element
+    index = 0.0 if on.vector_sort or on.row_index else 8.0  # bytes of an index for every element
     picked = (4.0 + index) * h * received
     added = (10.0 + index) * h * received + 2.0 * h * group
     sorting = 2.0 * 16.0 * sent if on.vector_sort else 0.0  # two passes that read and write 8 B a choice
-    moved = 2.0 * h * (sent + held_tokens(shard, on))
+    if on.fused_operators or on.vector_sort:
+        taken = returned = 2.0 * h * (sent + held_tokens(shard, on))
+    else:
+        taken, returned = 4.0 * h * sent, 2.0 * h * held_tokens(shard, on) + 6.0 * h * sent
+    again = 2.0 if on.weighted_rows else 1.0
     local_experts = (model.n_routed_experts or 1) / shard.ep
-    resort = np.where((local_experts > 1) & (shard.ep > 1) & ~shard.gathers_tokens, 4.0 * h * received, 0.0)
+    sorts = (local_experts > 1) & (shard.ep > 1) & ~shard.gathers_tokens & (not on.sends_once)
+    resort = np.where(sorts, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     kind: OperatorKind = "vector" if on.vector_sort else "movement"
     issued = (
@@ -175,7 +186,7 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         several = np.where(resort > 0.0, 1.0, 0.0)
         return replace(
             row(name, resort, resort, calls),
-            launches=1.0,
+            launches=several,
             issued=several * calls.forward,
             issued_backward=several * calls.backward,
             per_expert=True,
@@ -184,21 +195,21 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     operators = [
         row(
             "permute",
-            np.where(shard.gathers_tokens, picked, moved) + sorting,
-            np.where(shard.gathers_tokens, added, moved),
+            np.where(shard.gathers_tokens, picked, taken) + sorting,
+            np.where(shard.gathers_tokens, added, returned),
             issued[0],
         ),
         sort("sort_by_expert", issued[1]),
         sort("sort_by_rank", issued[2]),
         row(
             "unpermute",
-            np.where(shard.gathers_tokens, added, moved),
-            np.where(shard.gathers_tokens, picked, 2.0 * moved),
+            np.where(shard.gathers_tokens, added, returned),
+            np.where(shard.gathers_tokens, picked, again * taken),
             issued[3],
         ),
     ]
-    returned = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
-    kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, returned))
+    back = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
+    kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, back))
     return operators, [Tensor("unpermute_in", kept)], []
 
 

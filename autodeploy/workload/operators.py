@@ -160,6 +160,9 @@ class OperatorFeatures:
     vector_sort: bool = False
     fused_operators: bool = False
     fused_router: bool = False
+    sends_once: bool = False  # a dispatch sends a token once to each rank, which makes the rows of its experts
+    row_index: bool = False  # gathered tokens are picked and added by one index a row, not one an element
+    weighted_rows: bool = False  # routing weights are applied to the rows that return, not to the experts' activation
     group_launches: float = 0.0  # of an operator's cost to the host, for each group of a grouped multiplication
     attention_stats_bytes: float = 64.0
     capacity_factor: float | None = None

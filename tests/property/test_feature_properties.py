@@ -29,7 +29,7 @@ from tests.support.accounting.cases import (
 from tests.support.accounting.ranks import Degrees
 
 ROUNDING = 1e-9
-OPERATORS = ("rect_fa", "ascendp_mm", "vector_sort", "fused_operators", "fused_swiglu", "fused_rmsnorm")
+OPERATORS = ("rect_fa", "ascendp_mm", "vector_sort", "fused_operators", "fused_router", "fused_swiglu", "fused_rmsnorm")
 HOST = ("host_sync_free", "host_reorder", "host_core_binding")
 LOSSY = ("o2_optimizer", "quantized_optimizer")
 # Communication features and the part that each frees. What uneven experts add is a part of its own, and reordering rows

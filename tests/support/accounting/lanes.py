@@ -19,7 +19,7 @@ def restart(a: Account, ahead: float) -> float:
         queued = sum(a.operators[n].busy[0] for n in shared)
     else:
         order += shared
-    if a.d.dispatcher == "allgather":
+    if a.d.dispatcher == "allgather" and "async_permutation" in a.run.on:
         queued += a.dispatch  # gathered while the host waits
     worst, clock, work = ahead, 0.0, 0.0
     for name in order:

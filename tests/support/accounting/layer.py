@@ -590,11 +590,12 @@ def _mixture(a: Account) -> None:
     own = a.tokens if everything else a.local
     logits = own * experts
     a.gemm("router", "mlp", own, experts, h, calls=(2, 4))
-    passes, steps = (24, 4) if fused else (48, 12)
+    router = "fused_router" in r.on
+    passes, steps = (24, 4) if router else (48, 12)
     sorts = "vector_sort" in r.on
     if sorts:  # values and indices of two choices are not written and read again, but the logits once
         passes, steps = passes - (16 - 4), steps - 1
-    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(22, 12))
+    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(4, 4) if router else (22, 12))
     several = d.ep > 1 or d.etp > 1
     a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else (13, 1) if several else (3, 0))
     a.keep("router_logits", 4 * logits)
@@ -604,15 +605,21 @@ def _mixture(a: Account) -> None:
     sharing = [0] if everything else a.groups["etp"]
     received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
     mine = experts / d.ep
-    resorted = 4 * h * received if mine > 1 and d.ep > 1 and d.dispatcher != "allgather" else 0
+    in_order = d.dispatcher == "allgather" or "deduplicated_dispatch" in r.on  # rows are made where they are needed
+    resorted = 4 * h * received if mine > 1 and d.ep > 1 and not in_order else 0
     sent = own * k
     permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
     unpermute, permute_back = permute, permute
-    unpermute_back = 2 * permute
+    unpermute_back = permute
+    if not fused and not sorts:  # pick a row for each choice; clear a buffer and add rows to its sums
+        permute = unpermute_back = (2 + 2) * h * sent
+        unpermute = permute_back = 2 * h * own + (2 + 2 + 2) * h * sent
+    if "graph_mode" in r.on:  # the rows' weights have gradients of their own
+        unpermute_back = 2 * unpermute_back
     if d.dispatcher == "allgather":
         # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
         whole = sum(own for _ in a.groups["ep"] for _ in a.groups["etp"])
-        wide = 0 if sorts else 8
+        wide = 0 if sorts or "async_permutation" in r.on else 8
         permute = unpermute_back = (2 + wide + 2) * h * received
         unpermute = permute_back = (2 + wide + 4 + 4) * h * received + 2 * h * whole
         sent = received
@@ -625,7 +632,8 @@ def _mixture(a: Account) -> None:
     if not resorted:
         calls |= {"there": (0, 0), "back": (0, 0)}
     a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, calls=calls["permute"])
-    a.vector("sort_by_expert", "mlp", resorted, resorted, 1, moves=not sorts, hot=True, calls=calls["there"])
+    sorted_once = 1 if resorted else 0
+    a.vector("sort_by_expert", "mlp", resorted, resorted, sorted_once, moves=not sorts, hot=True, calls=calls["there"])
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
     levelled = r.levelled or Levelled(1, 1, 1)
@@ -634,7 +642,7 @@ def _mixture(a: Account) -> None:
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
-    a.vector("sort_by_rank", "mlp", resorted, resorted, 1, moves=not sorts, hot=True, calls=calls["back"])
+    a.vector("sort_by_rank", "mlp", resorted, resorted, sorted_once, moves=not sorts, hot=True, calls=calls["back"])
     a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, calls=calls["unpermute"])
     padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
     a.keep("unpermute_in", 2 * h * sent * padded)
