@@ -37,3 +37,26 @@ def exposed_swap_s(swap_bytes: Floats | float, link_bytes_per_s: Floats | float,
     Stricter here: each way has to fit its own pass, whatever computation lies between.
     """
     return np.asarray(np.maximum(0.0, transfer_s(swap_bytes, link_bytes_per_s) - window_s))
+
+
+def beyond_own_layer_s(
+    swap_bytes: Floats | float, link_bytes_per_s: Floats | float, window_s: Floats | float, pass_s: Floats | float
+) -> Floats:
+    """Seconds that a transfer shows because it has to fit a part of its layer's pass, beyond what fits the whole pass.
+
+    Parameters
+    ----------
+    window_s : computation of the layer beside which the transfer may run [s]. pass_s : of the whole pass, which
+        `exposed_swap_s` counts for all layers of a chunk together.
+
+    Notes
+    -----
+    max(0, min(bytes / bandwidth, pass) - window): with the part beyond the passes, max(0, bytes / bandwidth - window).
+
+    References
+    ----------
+    MindSpeed swap_attention/prefetch.py @028de58c: the compute stream waits for all copies of a layer to the host at
+    the end of that layer (sync_d2h), and copies back start with the layer's own backward pass (interval 0).
+    """
+    seconds = transfer_s(swap_bytes, link_bytes_per_s)
+    return np.asarray(np.maximum(0.0, np.minimum(seconds, pass_s) - window_s))

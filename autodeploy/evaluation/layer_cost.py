@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import HOT, ExchangeTimes, Groups, exchange_times
+from autodeploy.evaluation.exchanges import CORE, HOT, ExchangeTimes, Groups, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from autodeploy.evaluation.options import ALL_GATHER
 from autodeploy.evaluation.pair_windows import Pairing, halves
@@ -18,6 +18,7 @@ from cost_models import compute
 from cost_models.compute import cast_s
 from cost_models.data_parallel import sharded_pass_s, synchronisation
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
+from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -442,7 +443,10 @@ def _choices(
         saved = np.asarray(sum(kept[name] for name in freed) + zero)
         uneven = np.asarray(saved - sum(even[name] for name in freed))
         if choice.kind == "swap":
-            found[choice.name] = ChoiceCost(saved, np.asarray(2.0 * saved / memory_rate), saved, zero, uneven)
+            waited = 2.0 * saved / memory_rate
+            if choice.own_layer:
+                waited = waited + np.where(features.paired, 0.0, _own_layer_s(table, saved, times, machine))
+            found[choice.name] = ChoiceCost(saved, np.asarray(waited), saved, zero, uneven)
             continue
         work = _replayed_work(choice, times)
         replayed = zero + work - np.minimum(work, waits(choice, work))
@@ -456,6 +460,22 @@ def _choices(
             host = forward_host_s
         found[choice.name] = ChoiceCost(saved, replayed + host, zero, host, uneven)
     return found
+
+
+def _own_layer_s(table: LayerTable, swapped: Floats, times: dict[str, OperatorTime], machine: Machine) -> Floats:
+    """Seconds in which a layer waits for swapping what its attention keeps, beyond what its whole passes hide.
+
+    It leaves beside attention itself and what follows, and comes back beside the backward pass of what follows. A pair
+    has another micro batch's pass in between.
+    """
+    after = [op.name for op in table.operators if op.window != "attention"]
+    out = sum((times[name].forward_s for name in {*after, CORE} & times.keys()), np.zeros(1))
+    back = sum((times[name].backward_s for name in after), np.zeros(1))
+    link = machine.host.link_bytes_per_s
+    passes = [sum(part) for part in zip(*((t.forward_s, t.backward_s) for t in times.values()), strict=True)]
+    return np.asarray(
+        sum(beyond_own_layer_s(swapped, link, window, whole) for window, whole in zip((out, back), passes, strict=True))
+    )
 
 
 def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime]) -> Floats:

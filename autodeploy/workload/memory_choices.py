@@ -12,13 +12,18 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class MemoryChoice:
-    """One choice per layer. Two choices that free the same tensor exclude each other."""
+    """One choice per layer. Two choices that free the same tensor exclude each other.
+
+    own_layer : a swap that the framework waits for at the end of its layer's forward pass, and starts to bring back at
+        the beginning of its layer's backward pass.
+    """
 
     name: str
     kind: Literal["recompute", "swap"]
     frees: tuple[str, ...]
     replays: tuple[str, ...] = ()
     replays_exchanges: tuple[str, ...] = ()
+    own_layer: bool = False
 
 
 LAYER_INPUT = "attention_norm_in"
@@ -105,6 +110,7 @@ CHOICES: dict[str, MemoryChoice] = {
                 *("attention_norm_out", "qkv", "latent_q", "latent_kv"),
                 *("attention_out", "attention_out_padded", "softmax_stats"),
             ),
+            own_layer=True,
         ),
         MemoryChoice("swap_core_attn_out", "swap", ("attention_out", "attention_out_padded", "softmax_stats")),
         MemoryChoice("swap_activation", "swap", ("mlp_activation_out", "shared_activation_out", *_EXPERT_ACTIVATION)),

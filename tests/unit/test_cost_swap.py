@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.swap import exposed_swap_s, transfer_s
+from cost_models.swap import beyond_own_layer_s, exposed_swap_s, transfer_s
 
 LINK = 24e9  # Atlas 800T A2, one direction
 
@@ -36,3 +36,12 @@ def test_tensors_that_share_the_link_add_up() -> None:
 def test_one_value_per_candidate() -> None:
     seconds = exposed_swap_s(np.array([0.0, LINK, 2 * LINK]), LINK, 1.0)
     assert seconds.tolist() == [0.0, 0.0, 1.0]
+
+
+def test_a_swap_that_its_own_layer_must_hide_shows_what_that_part_does_not() -> None:
+    """With what the passes of the chunk do not hide either, it is the transfer less the part's work."""
+    window, whole = 0.002, 0.005
+    for transfer in (0.001, 0.003, 0.008):
+        shown = float(beyond_own_layer_s(transfer * LINK, LINK, window, whole))
+        beyond = float(exposed_swap_s(transfer * LINK, LINK, whole))
+        assert shown + beyond == pytest.approx(max(0.0, transfer - window))

@@ -229,7 +229,21 @@ def _freed(a: Account, name: str, sizes: dict[str, float] | None = None) -> floa
 def _again_s(a: Account, name: str) -> float:
     """Seconds to run again what a choice recomputes; a swap's reads and writes of device memory."""
     if name in SWAP:
-        return 2 * _freed(a, name) / (a.machine.hbm_bytes_per_s * a.machine.hbm_fraction)
+        size = _freed(a, name)
+        seconds = 2 * size / (a.machine.hbm_bytes_per_s * a.machine.hbm_fraction)
+        if name == "swap_attention" and a.d.schedule not in PAIRING:
+            # Copied out until the layer ends; copied in from where its backward pass begins to where attention's does.
+            transfer = size / a.machine.host_link_bytes_per_s
+            for way in ((0,), (1, 2)):
+                whole = sum(o.busy[n] for o in a.operators.values() for n in way)
+                window = sum(
+                    o.busy[n]
+                    for name_, o in a.operators.items()
+                    for n in way
+                    if o.window != "attention" or (n == 0 and name_ == "core_attention")
+                )
+                seconds += max(0.0, min(transfer, whole) - window)
+        return seconds
     wait = a.backward_wait
     if name == "full":
         work = sum(o.busy[0] for o in a.operators.values())
