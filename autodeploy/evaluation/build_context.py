@@ -254,7 +254,7 @@ def spec_context(
             efficiency=efficiency,
             features=mechanisms(features),
         ),
-        operators=replace(operators, mean_keys=packs.keys if packs is not None else None),
+        operators=operators if packs is None else replace(operators, mean_keys=packs.keys, documents=packs.documents),
         features=features,
         target=spec.search.target,
         stack=stack,
@@ -310,7 +310,7 @@ def _under(features: frozenset[str], context: Context, training: TrainingSpec) -
     return replace(
         context,
         features=features,
-        operators=replace(operators, mean_keys=context.operators.mean_keys),
+        operators=replace(operators, mean_keys=context.operators.mean_keys, documents=context.operators.documents),
         loads=replace(context.loads, levelling=Levelling.of(features)),
         facts={**context.facts, **switches},
     )

@@ -22,10 +22,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Packs:
-    """Packs of a global batch: sum of squared document lengths of each, and the mean keys that a query attends to."""
+    """Packs of a global batch: sum of squared document lengths of each, the mean keys that a query attends to, and the
+    mean number of documents of a pack.
+    """
 
     squares: Floats
     keys: float
+    documents: float
 
 
 def packs_of(histogram: Mapping[str, float], seq_length: int, global_batch: int) -> Packs:
@@ -37,7 +40,8 @@ def packs_of(histogram: Mapping[str, float], seq_length: int, global_batch: int)
 @lru_cache(maxsize=16)
 def _packs(weights: tuple[tuple[int, float], ...], seq_length: int, packs: int) -> Packs:
     squares = pack_squares(dict(weights), seq_length, packs)
-    return Packs(squares, mean_keys(squares, seq_length))
+    mean = sum(length * share for length, share in weights) / sum(share for _, share in weights)
+    return Packs(squares, mean_keys(squares, seq_length), max(1.0, seq_length / mean))
 
 
 def attention_factor(context: Context, candidates: Candidates) -> Floats:

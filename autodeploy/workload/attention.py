@@ -23,7 +23,7 @@ def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, wind
     rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard, on)
     operators, tensors, exchanges = rows
     core, core_tensors = _core(model, shard, on, window)
-    operators += core
+    operators += [*core, *_ring_updates(model, shard, on)]
     tensors += core_tensors
     operators.append(_output_projection(model, shard))
     exchanges += _context_parallel(model, shard)
@@ -158,10 +158,45 @@ def _core(
             flops=attention_flops(*shape),
             backward_flops=attention_backward_flops(*shape),
             head_dim=(qk + padded_value) / 2.0,
-            seq=seq / shard.ring,
+            seq=(seq if on.mean_keys is None else min(seq, 2.0 * on.mean_keys)) / shard.ring,
         )
         return [core], [out, exchanged, stats] if padded_value == value else [out, exchanged, padded_out, stats]
     return _materialised_core(shard, on, heads, qk, value), [out, exchanged, _score_tensor(shard, on, heads)]
+
+
+def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Operator]:
+    """What every step of a ring over packed documents does around the attention of its pieces of the documents.
+
+    Each rank holds two pieces of every document and computes whole rows against half of the keys, or half of the rows
+    against all keys. Bytes an element of the output, in FP32 but for its 16 bits: two scales repeated (8), two products
+    (10 each), their sum (12), its cast (6); one kernel where it is fused: 6. On half of the steps halves of keys and
+    values, queries, output and its gradient are picked by index. Backward: gradients are added up (6). Statistics,
+    output and what is picked are three operators of this table, with the small ones around them; the host also cuts
+    the statistics by document and joins them again, six times a step.
+    Source: MindSpeed @028de58c context_parallel: tnd_forward_fetch, tnd_out_update, forward_update, tnd_grad_update.
+    """
+    if on.mean_keys is None or not np.any(shard.ring > 1):
+        return []
+    heads, kv_heads = _heads(model, shard)
+    key_value = (heads if model.is_mla else kv_heads) * (model.qk_head_dim + model.value_head_dim)
+    query, out = heads * model.qk_head_dim, heads * model.value_head_dim
+    update = 6.0 if on.fused_operators else 46.0
+    steps = np.asarray(shard.ring - 1.0)
+    forward = (0.75 * update + 3.0) * out + key_value
+    backward = 4.5 * query + 3.0 * out + 5.5 * key_value
+    documents = on.documents * shard.micro_batch_size
+    return [
+        Operator(
+            "ring_update",
+            "vector",
+            W,
+            forward_bytes=np.asarray(steps * shard.tokens * forward),
+            backward_bytes=np.asarray(steps * shard.tokens * backward),
+            launches=np.asarray(steps * 3.0),
+            issued=np.asarray(steps * (3.0 if on.fused_operators else 3.0 + 6.0 * documents)),
+            issued_backward=np.asarray(steps * 3.0),
+        )
+    ]
 
 
 def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk: int, value: int) -> list[Operator]:

@@ -184,6 +184,7 @@ class OperatorFeatures:
     dropout: bool = False
     attention_dropout: bool = False
     mean_keys: float | None = None  # a query attends to, where documents are packed; None: the whole sequence is one
+    documents: float = 1.0  # of a sequence, where documents are packed
 
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:

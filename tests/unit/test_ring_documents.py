@@ -1,0 +1,55 @@
+"""Ring attention over packed documents: kernels see pieces of documents, and every step puts the pieces together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autodeploy.evaluation.sample_balance import packs_of
+from autodeploy.specs.presets import load_preset
+from autodeploy.workload.layers import layer_table
+from autodeploy.workload.operators import Operator, OperatorFeatures
+from tests.support.sharding import shard
+
+WHOLE = OperatorFeatures()
+PACKED = replace(WHOLE, mean_keys=1024.0, documents=16.0)  # documents of 2,048 tokens in sequences of 32,768
+SEQ = 32_768.0
+
+
+def operator(name: str, cp: int, on: OperatorFeatures, ulysses: int = 1) -> Operator | None:
+    """The named operator of a layer of LLaMA2-7B on one rank."""
+    cut = shard(cp=cp, ulysses=ulysses, seq=int(SEQ))
+    table = layer_table(load_preset("llama2-7b"), cut, on, ("dense", None))
+    return next((op for op in table.operators if op.name == name), None)
+
+
+@pytest.mark.parametrize("cp", [1, 4, 8])
+def test_attention_works_on_pieces_of_a_document(cp: int) -> None:
+    whole, packed = operator("core_attention", cp, WHOLE), operator("core_attention", cp, PACKED)
+    assert whole is not None
+    assert packed is not None
+    assert float(np.ravel(whole.seq)[0]) == SEQ / cp
+    assert float(np.ravel(packed.seq)[0]) == 2048 / cp
+
+
+def test_only_a_ring_over_packed_documents_puts_pieces_together() -> None:
+    assert operator("ring_update", 8, WHOLE) is None
+    assert operator("ring_update", 1, PACKED) is None
+    assert operator("ring_update", 8, PACKED, ulysses=8) is None
+
+
+def test_more_ranks_take_more_steps_for_the_same_tokens() -> None:
+    """Bytes of all ranks grow with cp - 1 steps; the host's work on a rank with the documents, too."""
+    four, eight = operator("ring_update", 4, PACKED), operator("ring_update", 8, PACKED)
+    assert four is not None
+    assert eight is not None
+    assert np.ravel(8 * eight.forward_bytes)[0] == pytest.approx(np.ravel(4 * four.forward_bytes)[0] * 7 / 3)
+    assert np.ravel(eight.issued)[0] == pytest.approx(7 * (3 + 6 * 16))
+
+
+def test_a_histogram_says_how_many_documents_a_sequence_holds() -> None:
+    packs = packs_of({"2048": 1.0, "6144": 1.0}, 32_768, 64)
+    assert packs.documents == pytest.approx(8.0)
+    assert 2048 < 2 * packs.keys < 6144
