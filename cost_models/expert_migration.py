@@ -113,52 +113,71 @@ def migrate(
 
 def migrate_all(cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int, least_drop: float) -> list[Migration]:
     """`migrate` for several (series, nodes, ranks) with equally many experts."""
-    known = {id(series): _predicted(series, interval) for series in {id(s): s for s, _, _ in cases}.values()}
-    return [_followed(known[id(series)], nodes, ranks, least_drop) for series, nodes, ranks in cases]
+    known: dict[int, _Predicted] = {}
+    wanted: dict[tuple[int, int, int], Ints] = {}
+    found = []
+    for series, nodes, ranks in cases:
+        # What is predicted does not depend on who holds the experts, nor on what passes: series may share both.
+        seen = id(_seen(series))
+        if seen not in known:
+            known[seen] = _predicted(series, interval)
+        if (seen, nodes, ranks) not in wanted:
+            wanted[seen, nodes, ranks] = _wanted(known[seen], nodes, ranks)
+        found.append(_followed(known[seen], series, wanted[seen, nodes, ranks], nodes, ranks, least_drop))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Predicted:
-    """Loads that came [rows, layers, experts], rows at which a placement is due, the loads expected then, the error.
+    """Rows at which a placement is due, the loads expected then [rows due, layers, experts], the error.
 
     order : experts by the expected loads, the heaviest first.
     """
 
-    loads: Floats
     expected: Floats
     order: Ints
     due: list[int]
     error: float
 
 
+def _seen(series: LoadSeries) -> Floats:
+    """What a prediction learns from."""
+    return series.loads if series.foreseen is None or len(series.loads) < 2 else series.foreseen
+
+
 def _predicted(series: LoadSeries, interval: int) -> _Predicted:
     """A series after its first row, which only teaches."""
-    several = len(series.loads) > 1
-    loads = series.loads if several else np.repeat(series.loads, 2, axis=0)
-    seen = loads if series.foreseen is None or not several else series.foreseen
+    seen = _seen(series) if len(series.loads) > 1 else np.repeat(series.loads, 2, axis=0)
     steps = series.steps if len(series.steps) > 1 else series.steps[0] + np.array([0, interval])
     keep = EMA_WEIGHT ** np.diff(steps).astype(np.float64)
     predictions = [seen[0]]
     due: list[int] = []
-    for row in range(1, len(loads)):
+    for row in range(1, len(seen)):
         if steps[row] >= (steps[due[-1] + 1] + interval if due else steps[1]):
             due.append(row - 1)
         predictions.append(keep[row - 1] * predictions[-1] + (1.0 - keep[row - 1]) * seen[row])
-    came, expected = loads[1:], np.stack(predictions[:-1])
+    expected = np.stack(predictions[:-1])
     error = float(np.abs(expected - seen[1:]).sum()) / max(float(seen[1:].sum()), LEAST)
     wanted = expected[due]
-    return _Predicted(came, wanted, heaviest_first(wanted), due, error)
+    return _Predicted(wanted, heaviest_first(wanted), due, error)
 
 
-def _followed(predicted: _Predicted, nodes: int, ranks: int, least_drop: float) -> Migration:
+def _wanted(predicted: _Predicted, nodes: int, ranks: int) -> Ints:
+    """The placement for each row due [rows due, layers, experts]: all are found at once."""
+    experts = predicted.expected.shape[-1]
+    rows = predicted.expected.reshape(-1, experts), predicted.order.reshape(-1, experts)
+    return greedy_placement(rows[0], nodes, ranks, rows[1]).reshape(predicted.expected.shape)
+
+
+def _followed(
+    predicted: _Predicted, series: LoadSeries, wanted: Ints, nodes: int, ranks: int, least_drop: float
+) -> Migration:
     """The loads that came, with the experts where migration has them."""
-    loads, expected, (layers, experts) = predicted.loads, predicted.expected, predicted.loads.shape[1:]
-    # What is predicted does not depend on who holds the experts: all placements are found at once.
-    rows = expected.reshape(-1, experts), predicted.order.reshape(-1, experts)
-    wanted = greedy_placement(rows[0], nodes, ranks, rows[1]).reshape(expected.shape)
+    loads = series.loads[1:] if len(series.loads) > 1 else series.loads
+    _, layers, experts = loads.shape
     start = contiguous(layers, experts, ranks)
     on_ranks, arriving = _moved(
-        loads, expected, np.array(predicted.due, dtype=np.int64), start, wanted, ranks, least_drop
+        loads, predicted.expected, np.array(predicted.due, dtype=np.int64), start, wanted, ranks, least_drop
     )
     seen = imbalance_of(on_ranks)
     levels = imbalance_of(on_ranks.reshape(*seen.shape, nodes, -1).sum(axis=-1))

@@ -101,13 +101,12 @@ def family_imbalance(
     return _of_spread(spread_of(family), family.experts, family.groups, ranks, sequences, copies, layers)
 
 
-def persistent_share(family: SkewFamily, ranks: int, sequences: float, copies: float) -> float:
-    """Share of the variance of the logarithm of an expert's load that is the same in every micro batch."""
+def deviations(family: SkewFamily, ranks: int, sequences: float, copies: float) -> tuple[float, float]:
+    """Standard deviations of the logarithm of an expert's load: of what every micro batch has, and of the rest."""
     spread = spread_of(family)
     noise = spread.noise * family.experts / ranks / copies
     passing = math.log1p(spread.of_a_sequence / sequences) + math.log1p(noise)
-    whole = spread.persistent + passing
-    return spread.persistent / whole if whole > 0.0 else 1.0
+    return math.sqrt(spread.persistent), math.sqrt(passing)
 
 
 @lru_cache(maxsize=256)

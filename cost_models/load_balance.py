@@ -6,6 +6,7 @@ of time. A rank's load is the sum over its experts; imbalance is max / mean over
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -102,31 +103,37 @@ def series_of_factor(
     rho^2) e with sigma sqrt(2 (1 - rho)) = change. Root finding gives sigma, so nothing here is tuned to a gain. The
     draws are the same for every factor: numpy's frozen legacy generator.
     """
-    normal, passing = _draws(experts)
-    lasting_share, passing_share = np.sqrt(persistent), np.sqrt(1.0 - persistent)
     placement = contiguous(SERIES_LAYERS, experts, ranks)
 
-    def lasting(sigma: float) -> Floats:
-        sigma = sigma * lasting_share
-        rho = max(0.0, 1.0 - (change / sigma) ** 2 / 2.0) if sigma > 0.0 else 0.0
-        rows = np.sqrt(1.0 - rho * rho) * normal
-        rows[0] = normal[0]
-        for before, row in pairwise(rows):
-            row += rho * before
-        return np.asarray(sigma * rows)
-
-    def logarithms(sigma: float) -> Floats:
-        whole = lasting(sigma)
-        return whole if persistent >= 1.0 else whole + sigma * passing_share * passing
+    shares = math.sqrt(persistent), math.sqrt(1.0 - persistent)
 
     def above(sigma: float) -> float:
-        later = np.exp(logarithms(sigma)[1:])
+        later = series_of_deviation(sigma * shares[0], sigma * shares[1], experts, change, row_steps).loads[1:]
         return float(imbalance_of(loads_of_ranks(later, placement, ranks)).mean()) - imbalance
 
-    steps = row_steps * np.arange(SERIES_ROWS, dtype=np.int64)
     sigma = _root(above, 1.0, MOST_SIGMA, SIGMA_WITHIN)
-    foreseen = None if persistent >= 1.0 else np.exp(lasting(sigma))
-    return LoadSeries(steps, np.exp(logarithms(sigma)), foreseen)
+    return series_of_deviation(sigma * shares[0], sigma * shares[1], experts, change, row_steps)
+
+
+def series_of_deviation(lasting: float, passing: float, experts: int, change: float, row_steps: int) -> LoadSeries:
+    """The series of `series_of_factor` by the deviations of its logarithms: of what lasts, and of what passes."""
+    steps = row_steps * np.arange(SERIES_ROWS, dtype=np.int64)
+    foreseen = _lasting_loads(lasting, experts, change)
+    if passing <= 0.0:
+        return LoadSeries(steps, foreseen)
+    return LoadSeries(steps, foreseen * np.exp(passing * _draws(experts)[1]), foreseen)
+
+
+@lru_cache(maxsize=4)
+def _lasting_loads(deviation: float, experts: int, change: float) -> Floats:
+    """Loads that change little from row to row [rows, layers, experts]; the same array for the same deviation."""
+    normal = _draws(experts)[0]
+    rho = max(0.0, 1.0 - (change / deviation) ** 2 / 2.0) if deviation > 0.0 else 0.0
+    rows = math.sqrt(1.0 - rho * rho) * normal
+    rows[0] = normal[0]
+    for before, row in pairwise(rows):
+        row += rho * before
+    return np.asarray(np.exp(deviation * rows))
 
 
 @lru_cache(maxsize=8)

@@ -12,13 +12,15 @@ import numpy.typing as npt
 from autodeploy.stack.features import launch_values
 from autodeploy.strategies.tree import distinct
 from cost_models.expert_migration import migrate, migrate_all
-from cost_models.expert_skew import SkewFamily, family_imbalance, persistent_share
+from cost_models.expert_skew import SkewFamily, deviations, family_imbalance
 from cost_models.load_balance import (
     LoadSeries,
     capped,
     contiguous,
     hot_share,
+    imbalance_of,
     loads_of_ranks,
+    series_of_deviation,
     series_of_factor,
     without_hottest,
 )
@@ -33,6 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 # Without a file: by how much the load of an expert differs from its prediction, relative, one standard deviation.
 PREDICTION_CHANGE = 0.1
+LEAST_EXCESS = 1e-12  # of an imbalance above 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def routed_balance(context: Context, groups: ExpertRanks, allowed: npt.NDArray[n
     loads = context.loads
     most = np.minimum(loads.levelling.hot_experts, np.floor(loads.experts / groups.ranks))
     hot = np.where(allowed & (groups.ranks > 1), most, 0.0)
-    share, coldest = _each(groups, lambda *cases: [_routed(loads, *case) for case in cases], hot)
+    share, coldest = _each(groups, lambda *cases: _routed(loads, cases), hot)
     share, busiest = np.where(hot > 0, share, 0.0), np.where(hot > 0, coldest, placed.compute)
     zero = np.zeros_like(hot)
     # Activations are sized as if the hot experts' tokens came: the peak is a moment when others are hot.
@@ -268,12 +271,24 @@ def _series(loads: Loads, ranks: int, sequences: float, copies: float) -> LoadSe
     """
     if loads.series is not None and not loads.of_ranks:
         return loads.series
-    factor = _placed(loads, [(ranks, 1.0, sequences, copies)])[0][0]
-    if factor <= 1.0:
-        return None
-    lasting = 1.0 if loads.of_ranks else persistent_share(loads.sustained, ranks, sequences, copies)
     interval = loads.levelling.interval_steps
-    return series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, interval, lasting)
+    if loads.of_ranks:
+        factor = _placed_of_file(loads, ranks)[0]
+        return None if factor <= 1.0 else series_of_factor(factor, loads.experts, ranks, PREDICTION_CHANGE, interval)
+    if loads.sustained.value <= 1.0:
+        return None
+    lasting, passing = deviations(loads.sustained, ranks, sequences, copies)
+    return series_of_deviation(lasting, passing, loads.experts, PREDICTION_CHANGE, interval)
+
+
+@lru_cache(maxsize=2048)
+def _sampled(loads: Loads, ranks: int, sequences: float, copies: float) -> float:
+    """Max / mean over contiguous ranks of the series: near the factor, of which it is a sample."""
+    series = _series(loads, ranks, sequences, copies)
+    if series is None or loads.series is not None:
+        return 1.0
+    came = series.loads[1:]
+    return float(imbalance_of(loads_of_ranks(came, contiguous(came.shape[1], series.experts, ranks), ranks)).mean())
 
 
 def _divides(series: LoadSeries, ranks: int) -> bool:
@@ -283,22 +298,30 @@ def _divides(series: LoadSeries, ranks: int) -> bool:
 def _migrated(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, ...]]:
     """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval."""
     known = _migrations(loads)
+    new = [case for case in cases if case not in known]
+    placed = dict(zip(new, _placed(loads, new), strict=True)) if new else {}
     moving = {}
-    for case in (case for case in cases if case not in known):
+    for case in new:
         ranks, nodes = int(case[0]), int(case[1])
         series = _series(loads, ranks, *case[2:]) if ranks > 1 else None
-        if series is None or not _divides(series, ranks) or ranks == series.experts:
-            sustained, peak = _placed(loads, [case])[0]
+        sustained, peak = placed[case]
+        if series is None or not _divides(series, ranks) or ranks == series.experts or sustained <= 1.0:
             known[case] = sustained, sustained, peak, 0.0
         else:
             moving[case] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
     how = loads.levelling
     moved = migrate_all(list(moving.values()), interval=how.interval_steps, least_drop=how.least_drop)
     for case, found in zip(moving, moved, strict=True):
-        # Without a file the peak is a moment that migration has not seen coming.
-        of_file = loads.series is not None and not loads.of_ranks
-        peak = found.peak_imbalance if of_file else _placed(loads, [case])[0][1]
-        known[case] = found.imbalance, found.node_imbalance, peak, found.moved_experts
+        sustained, peak = placed[case]
+        if loads.series is not None:
+            # Of a log of ranks, too, the peak is a moment that migration has not seen coming.
+            peak = peak if loads.of_ranks else found.peak_imbalance
+            known[case] = found.imbalance, found.node_imbalance, peak, found.moved_experts
+            continue
+        # Of what is above the mean, the family keeps the share that the sample keeps.
+        kept = (sustained - 1.0) / max(_sampled(loads, int(case[0]), *case[2:]) - 1.0, LEAST_EXCESS)
+        left, nodes_left = (1.0 + kept * (value - 1.0) for value in (found.imbalance, found.node_imbalance))
+        known[case] = left, nodes_left, peak, found.moved_experts
     return [known[case] for case in cases]
 
 
@@ -308,18 +331,24 @@ def _migrations(_: Loads) -> dict[Case, tuple[float, ...]]:
     return {}
 
 
-@lru_cache(maxsize=2048)
-def _routed(
-    loads: Loads, ranks: float, nodes: float, sequences: float, copies: float, hottest: float
-) -> tuple[float, float]:
+def _routed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
     """(share of tokens that stay at home, copies that the busiest rank receives against all copies of the mean)."""
+    placed = _placed(loads, cases)
+    return [_without_hot(loads, *case, factors[0]) for case, factors in zip(cases, placed, strict=True)]
+
+
+@lru_cache(maxsize=2048)
+def _without_hot(
+    loads: Loads, ranks: float, _: float, sequences: float, copies: float, hottest: float, placed: float
+) -> tuple[float, float]:
+    """`_routed` of one case, whose imbalance is `placed` where no expert is copied."""
     number, most = int(ranks), int(hottest)
-    placed = _placed(loads, [(ranks, nodes, sequences, copies)])[0][0]
     series = _series(loads, number, sequences, copies) if number > 1 else None
-    if series is None or most < 1 or not _divides(series, number):
+    if series is None or most < 1 or not _divides(series, number) or placed <= 1.0:
         return 0.0, placed
     share = float(hot_share(series.loads, most).mean())
     cold = without_hottest(series.loads, most)
     on_ranks = loads_of_ranks(cold, contiguous(cold.shape[1], cold.shape[2], number), number)
     mean = series.loads.sum(axis=-1) / number
-    return share, float((on_ranks.max(axis=-1) / mean).mean())
+    busiest = float((on_ranks.max(axis=-1) / mean).mean())
+    return share, busiest if loads.series is not None else busiest * placed / _sampled(loads, number, sequences, copies)

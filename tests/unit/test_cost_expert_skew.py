@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.expert_skew import SkewFamily, family_imbalance, persistent_share, spread_of
+from cost_models.expert_skew import SkewFamily, deviations, family_imbalance, spread_of
 from cost_models.load_balance import contiguous, imbalance_of, loads_of_ranks, series_of_factor
 
 PLENTY = 1e15  # tokens without noise
@@ -60,12 +60,12 @@ def draws(known: SkewFamily, ranks: int, sequences: int, copies: float, number: 
     return float(factors.mean()), float(factors.std() / np.sqrt(number))
 
 
-def test_what_lasts_is_a_smaller_share_of_few_documents() -> None:
+def test_what_lasts_stays_and_what_passes_falls_with_the_documents() -> None:
     known = family(0.5)
-    few, same, many = (persistent_share(known, 32, n, PLENTY) for n in (1.0, 4.0, 64.0))
-    assert few < 0.5 == pytest.approx(same, rel=1e-6)
-    assert many > 0.9
-    assert persistent_share(family(0.5, 1.0), 32, 4.0, PLENTY) == 1.0
+    few, same, many = (deviations(known, 32, n, PLENTY) for n in (1.0, 4.0, 64.0))
+    assert few[0] == same[0] == many[0] == pytest.approx(same[1], rel=1e-6)
+    assert few[1] > same[1] > many[1]
+    assert deviations(family(0.5, 1.0), 32, 4.0, PLENTY) == (0.0, 0.0)
 
 
 def test_a_factor_below_what_tokens_alone_make_takes_off_their_noise() -> None:
