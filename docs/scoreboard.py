@@ -26,7 +26,7 @@ from autodeploy.calibration.scoreboard import Line, fits, record_lines
 from autodeploy.calibration.shipped import coverage_table, fitted_profiles, shipped_records
 from autodeploy.checks import launch_of
 from autodeploy.importers.import_document import import_file
-from docs.accuracy import LADDER, PUBLISHED
+from docs.ladder import LADDER, PUBLISHED
 from hardware_profiles.loader import load_profile, recalibrated
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.accuracy_errors import Runs
     from autodeploy.calibration.accuracy_measures import Measures
+    from autodeploy.calibration.scoreboard import Line
 
-TITLES = {ASCEND: "800T A2", A100: "A100", H100: "H100"}
+TITLES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100"}
 
 
 def points_of(measures: Measures) -> list[Point]:
@@ -40,10 +41,18 @@ def _points(title: str, runs: Runs) -> Iterator[Point]:
                 yield Point(f"{record.model.name} ({record.id})", group, measured, float(measured * np.exp(-residual)))
 
 
-def write_accuracy(docs: Path, points_file: Path, measures: Measures, more: Sequence[str] = ()) -> None:
+def write_accuracy(
+    docs: Path,
+    points_file: Path,
+    measures: Measures,
+    *,
+    first: Sequence[Line] = (),
+    last: Sequence[Line] = (),
+    more: Sequence[str] = (),
+) -> None:
     """Write the page, its plot and the plot's points; the same bytes for the same records and code.
 
-    more : further sections of the page, after the worst records.
+    first, last : figures before and after those of the records. more : sections after the worst records.
     """
     points = points_of(measures)
     points_file.write_text(points_text(points), encoding="utf-8")
@@ -51,4 +60,4 @@ def write_accuracy(docs: Path, points_file: Path, measures: Measures, more: Sequ
     picture.parent.mkdir(parents=True, exist_ok=True)
     title = "Each family predicted by a fit that left it out"
     picture.write_text(predicted_against_measured_svg(points, title), encoding="utf-8")
-    (docs / "accuracy.md").write_text(page(measures, more), encoding="utf-8")
+    (docs / "accuracy.md").write_text(page(measures, first=first, last=last, more=more), encoding="utf-8")

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.accuracy_errors import (
-    Carried,
     Errors,
-    Group,
     Ordered,
     Runs,
-    carried_over,
     errors_of,
-    layout_groups,
     ordered_pairs,
     residuals_at,
     runs_of,
@@ -25,36 +21,33 @@ from autodeploy.calibration.accuracy_splits import Held, SplitErrors, left_out_i
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.scoreboard import Line, apart_of, ascend_peaks, h100_groups, record_lines, residuals_of
 from autodeploy.calibration.shipped import fitted_profiles
-from autodeploy.calibration.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.specs.record import Record
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Fits, what they left over, and what follows from that."""
+    """Fits, what they left over, and what follows from that.
+
+    apart : timed records on Ascend that are in no fit, with their residuals. h100 : errors by model and number format.
+    peaks : records on Ascend with their measured peak (GiB) and the error of the predicted one.
+    """
 
     calibrations: dict[str, Calibration]
     runs: dict[str, Runs]
+    board: list[Line]
+    apart: Runs
+    h100: dict[str, dict[str, Errors]]
+    peaks: list[tuple[Record, float, float]]
     never_fitted: Errors
-    carried: Carried
-    memory: dict[str, Errors]
     pairs: dict[str, Ordered]
-    groups: list[Group]
     splits: list[SplitErrors]
     held: dict[str, tuple[Held, ...]]
-    unmeasured: UnmeasuredReport
-
-    @property
-    def moe(self) -> Runs:
-        """Ascend runs of models with experts."""
-        runs = self.runs[ASCEND]
-        return runs.of([r.model.is_moe for r in runs.records])
 
 
 def measure(records: Sequence[Record]) -> Measures:
@@ -62,17 +55,19 @@ def measure(records: Sequence[Record]) -> Measures:
     calibrations = {name: calibrate(records, name) for name in fitted_profiles()}
     runs = {name: runs_of(c) for name, c in calibrations.items()}
     other = [r for r in records if r.cluster.profile == NEVER_FITTED and fits_time(r)]
+    apart = apart_of(records, ASCEND)
+    left = residuals_of(apart, calibrations[ASCEND])
     return Measures(
         calibrations=calibrations,
         runs=runs,
+        board=record_lines(records, calibrations),
+        apart=Runs(tuple(apart), left, left),
+        h100=h100_groups(records, calibrations[H100]),
+        peaks=ascend_peaks(records),
         never_fitted=errors_of(residuals_at(other, None)),
-        carried=carried_over(calibrations[A100], records, H100),
-        memory={name: memory_errors(records, name) for name in (ASCEND, H100)},
         pairs={name: ordered_pairs(runs[name]) for name in (ASCEND, A100)},
-        groups=[group for name in fitted_profiles() for group in layout_groups(runs[name])],
         splits=[size_split(split, records) for split in SPLITS],
         held={name: left_out_intervals(c) for name, c in calibrations.items()},
-        unmeasured=validate(records).unmeasured,
     )
 
 
@@ -82,5 +77,5 @@ def memory_errors(records: Sequence[Record], profile: str) -> Errors:
     for record in records:
         peak = record.measured.peak_memory_gib
         if record.cluster.profile == profile and record.memory_regime == "first_step" and peak is not None:
-            logs.append(np.log(peak / predict_record(record).memory_gib))
+            logs.append(np.log(peak / predict_record(record).allocator_peak_gib))
     return errors_of(np.array(logs, dtype=np.float64))

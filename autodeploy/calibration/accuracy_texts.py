@@ -5,59 +5,59 @@ from __future__ import annotations
 HEADING = """
 # Accuracy
 
-Predictions against published measurements, made from the shipped records by
-
-```sh
-make accuracy
-```
-
-Errors of time are of tokens per second, predicted / measured - 1: positive is predicted too fast. *In sample* the
-fit has seen the run; *family left out* predicts every run by a fit that has seen no run of its family of models,
-which is what a new model meets. Read the second. Repeats of one configuration in the records differ by about 3.5 %.
-All aims are for predictions out of sample; a miss says so.
+Predictions against published measurements, made from the shipped records by `make accuracy`; `make scoreboard`
+prints the first table. Errors of time are of tokens per second, predicted / measured - 1: positive is predicted too
+fast. *In sample* the fit has seen the run. *Left out* it has seen no run of the same family of models, which is
+what a new model meets; read that one. A vendor's script is predicted as `autodeploy check` does it, with its
+defaults, by a fit without its run.
 
 ![Predicted against measured tokens per second and card](images/accuracy.svg)
 """
 
-UNEXPLAINED_RUN = "ML031"
-UNEXPLAINED = """
-`ML031` is the farthest of the runs with experts. Its script names what ML049's does (asynchronous permutation,
-all-gather dispatch, grouped multiplication, unfused accumulation), yet some 18 ms a layer and micro batch are missing
-there and not in ML049. What differs are 64 cards on eight nodes beyond what a doubling of the nodes costs other runs of
-its release, Ulysses over four ranks and the reduction of 12 GB of expert gradients over two nodes that nothing hides. A
-trace of one step would tell which.
+EXPERTS_INTRO = """
+Every timed run with experts on 800T A2 (A2) and CloudMatrix 384 (A3); the error left out, in sample, and whether
+the measured time lies in the 80 % interval of the left-out prediction. Update phases of reinforcement learning and
+runs whose source is not sure of its configuration are in no fit; their causes follow. H100's runs with experts
+stand by model and number format, predicted without Grok-1 (most of the rows, one source) and in sample.
 """.strip()
 
-HOW = """
-## How it is computed
+MEMORY_INTRO = """
+Peak of the framework's allocator. Nothing in memory is fitted, so every figure is out of sample. Runs that are off
+by more than 8 %:
+""".strip()
 
-Records: `autodeploy/calibration/records/`, each with its source. Runs marked as a few iterations count for memory,
-not for time. A family is an architecture line without size or spelling; for A100, where all models are GPT, one
-source and model name. The refits without a family are one weighted solve on the model linearised at the full fit,
-with its weights; the fits to small clusters are complete fits. [Calibration and
-uncertainty](explanation/calibration.md) says how a fit is made.
-
-The same comparison for each run, with the shipped fit:
-
-```sh
-autodeploy validate autodeploy/calibration/records/ascend.jsonl
-autodeploy validate autodeploy/calibration/records/nvidia.jsonl -f html -o nvidia.html
-```
-"""
-
-PARAMETERS_INTRO = """
-## Fitted parameters
-
-At most ten factors a device, none for a model or a record. ± is the standard deviation of the logarithm after the
-fit; where it is hardly below that of the prior, the records say little about the parameter.
+INTERVALS_INTRO = """
+The interval of a prediction comes from the records its fit has seen: the spread of left-out residuals in the class
+(chip, dense or with experts), each configuration once, widened with what the fitted numbers leave open and with the
+distance from the records. One run stands for each configuration. The share inside should be 80 %; the half-width
+says how much that costs.
 """.strip()
 
 WORST_INTRO = """
 ## The worst records
 
-By left-out error, one configuration counted once; after the first ten, every further model with experts that is off
-by more than 20 %. Causes are judgement from the parts of the prediction, sibling layouts and repeated measurements.
+By left-out error, one configuration of a family of models on a device: the first five, and every other with experts
+that is off by more than 20 %. Causes are judgement from the parts of the prediction, sibling layouts and repeated
+measurements.
 """.strip()
+
+SHARED_NOTES = """
+Layouts with two or four such groups in a node ran up to 1.5 times longer than predicted, and not by a rule: with
+all else the same a larger micro batch, whose bubble is longer, ran no slower. That does not follow the bytes of any
+parallelism; each layout was measured once, and no record says what else the nodes ran. Without them (chosen by
+layout alone, but for the first row that leaves some out, which flatters):
+""".strip()
+
+HOW = """
+## How it is computed
+
+Records: `autodeploy/calibration/records/`, each with its source; runs marked as a few iterations count for memory,
+not for time. Rows that differ in the number of devices alone, or repeat a run, share one weight. Refits without a
+family or a run are one weighted solve on the model linearised at the full fit; fits to small clusters are complete.
+[Calibration and uncertainty](explanation/calibration.md) says how a fit is made, the overlays in
+`hardware_profiles/data/calibrated/` what it gave. `autodeploy validate autodeploy/calibration/records/ascend.jsonl`
+holds each run against its shipped prediction; with `-f json` it lists the shapes that no measured efficiency covers.
+"""
 
 NOT_MODELLED = """
 ## What is not modelled
@@ -67,36 +67,15 @@ NOT_MODELLED = """
   statement).
 - Data loading, checkpoint writing, evaluation, garbage collection and the first iterations' compilation.
 - Differences between releases inside one software band, and between driver and collective-library versions.
-- Fragmentation of the allocator beyond a fixed share of the card.
 """
 
 NOT_COVERED = """
 ## What no record covers
 
-- **Training on CloudMatrix 384**: no published run is among the records. Its efficiencies are carried over from
-  800T A2, its fabric from published benchmarks; both are assumed, and its plans' intervals are widened for it.
-- **Expert parallelism across nodes on Ascend**: two runs (`ML047`, EP2; `MF063F`, EP4) have expert groups that
-  reach a second node because each expert is split over tensor-parallel ranks; no run has wide expert groups over
-  several nodes. Dispatch and combine over RoCE and over the supernode fabric are assumed from the tiers' rates.
-- Expert groups larger than 8 on Ascend, DualPipeV, swap of optimizer states or activations at measured speed.
-- H800: carried over from H100. B200: its profile's own numbers, never fitted.
-- The chip grade of every Ascend record is inferred; neighbouring grades differ by up to 18 %.
+- **A3**: two pre-training runs, one dense and one with experts, of one source. Its fabric rests on published
+  benchmarks.
+- **Expert parallelism across nodes on 800T A2**: two runs (`ML047`, EP2; `MF063F`, EP4) have expert groups that
+  reach a second node, because each expert is split over tensor-parallel ranks.
+- Runs with experts on A100; H800, which is carried over from H100; B200, never fitted.
+- The chip grade of most Ascend records is inferred; neighbouring grades differ by up to 18 %.
 """
-
-SHARED_INTRO = """
-Layouts with two or four such groups in a node (TP4, TP2) ran up to 1.5 times longer than predicted, and not by a
-rule: with all else the same, a larger micro batch, whose bubble is longer by more than 5 %, ran no slower (PAIRS).
-The excess of TP2 is about 0.15 to 0.3 s a micro batch with 3 or 6 layers a stage and 2, 3 or 6 sequences. So it
-does not follow the bytes of tensor, pipeline or data parallelism, nor memory; the TP1 layout of the same model and
-TP2 layouts of GPT-18.4B do not have it. No record says what else the nodes and their shared network cards did, and
-each layout was measured once. The records stay in the fit and in all other figures; without them:
-""".strip()
-
-SHARED_NOTES = """
-The second row leaves out what was seen to be slow and flatters; the third is chosen by layout alone. Of GPT-18.4B the
-model places these AHEAD. The two TP4 PP2 layouts share nodes; the one with micro batch 4 took longer than the one with
-micro batch 8 (`vtrain_multi_030`), whose bubble is twice as long. `vtrain_multi_027` is alone on its nodes: its micro
-batch of 16 took 9 % longer than that of 8 for the same work without a pipeline, which no size of operator explains.
-Each was measured once, and repeats differ by 3.5 % where the regret aimed at is 2 %. Without all three, the last row,
-the layout predicted fastest is the fastest.
-""".strip()

@@ -30,6 +30,7 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from autodeploy.calibration.accuracy_errors import Errors
     from autodeploy.calibration.accuracy_splits import Held
     from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.fit import Floats
@@ -95,10 +96,10 @@ def record_lines(records: Sequence[Record], fitted: Mapping[str, Calibration]) -
     return [
         *expert_lines(records, fitted[ASCEND]),
         *h100_expert_lines(records, fitted[H100]),
-        *dense_lines(records, fitted),
-        *series_lines(fitted[A100]),
         *memory_lines(records),
         *interval_lines(fitted.values()),
+        *dense_lines(records, fitted),
+        *series_lines(fitted[A100]),
     ]
 
 
@@ -150,24 +151,14 @@ def residuals_of(records: Sequence[Record], fitted: Calibration) -> Floats:
 
 def h100_expert_lines(records: Sequence[Record], fitted: Calibration) -> list[Line]:
     """Experts on H100: the mean over models and number formats, with the series of one source left out and seen."""
-    apart = [r for r in apart_of(records, H100) if r.model.is_moe]
-    other = residuals_of(apart, fitted)
     lines = []
-    for title, residuals, aim in (
-        (f"{SERIES} left out whole", residuals_without(fitted, lambda r: family_of(r) == SERIES), 0.15),
-        ("in sample", fitted.fit.residuals, 0.08),
-    ):
-        pairs = [(r, x) for r, x in zip(fitted.records, residuals, strict=True) if r.model.is_moe]
-        pairs += list(zip(apart, other, strict=True))
-        groups: dict[str, list[float]] = {}
-        for record, residual in pairs:
-            groups.setdefault(_model_and_precision(record), []).append(float(residual))
-        means = {name: errors_of(np.array(each)) for name, each in groups.items()}
+    for (title, means), aim in zip(h100_groups(records, fitted).items(), (0.15, 0.08), strict=True):
+        count = sum(each.n for each in means.values())
         mean = float(np.mean([e.mape for e in means.values()]))
         bias = float(np.mean([e.bias for e in means.values()]))
         lines.append(
             Line(
-                f"experts on H100, {len(pairs)} runs of {len(means)} models x precision, {title}: mean, bias",
+                f"experts on H100, {count} runs of {len(means)} models x precision, {title}: mean, bias",
                 f"{_pc(mean)}, {_sg_error(bias)}",
                 f"{100 * aim:.0f} %, +- 8 %",
                 mean <= aim and abs(bias) <= 0.08,
@@ -175,6 +166,23 @@ def h100_expert_lines(records: Sequence[Record], fitted: Calibration) -> list[Li
         )
         lines.append(Line("  " + "; ".join(f"{n} {_sg_error(e.bias)}" for n, e in means.items()), "", "told"))
     return lines
+
+
+def h100_groups(records: Sequence[Record], fitted: Calibration) -> dict[str, dict[str, Errors]]:
+    """Errors of each model in each number format: by a fit without the series of one source, and by the full fit."""
+    apart = [r for r in apart_of(records, H100) if r.model.is_moe]
+    other = residuals_of(apart, fitted)
+    found: dict[str, dict[str, Errors]] = {}
+    for title, residuals in (
+        (f"{SERIES} left out whole", residuals_without(fitted, lambda r: family_of(r) == SERIES)),
+        ("in sample", fitted.fit.residuals),
+    ):
+        groups: dict[str, list[float]] = {}
+        for record, residual in (*zip(fitted.records, residuals, strict=True), *zip(apart, other, strict=True)):
+            if record.model.is_moe:
+                groups.setdefault(_model_and_precision(record), []).append(float(residual))
+        found[title] = {name: errors_of(np.array(each)) for name, each in groups.items()}
+    return found
 
 
 def _model_and_precision(record: Record) -> str:
@@ -228,12 +236,7 @@ def series_lines(fitted: Calibration) -> list[Line]:
 
 def memory_lines(records: Sequence[Record]) -> list[Line]:
     """Peaks of the framework's allocator on Ascend: nothing in memory is fitted."""
-    group = fitted_together(ASCEND)
-    found = []
-    for record in records:
-        peak = record.measured.peak_memory_gib
-        if peak is not None and record.cluster.profile in group:
-            found.append((record, peak, predict_record(record, calibrated=False).allocator_peak_gib / peak - 1.0))
+    found = ascend_peaks(records)
     sizes = np.array([abs(error) for _, _, error in found])
     large = np.array([abs(error) for _, peak, error in found if peak > LARGE_GIB])
     low = [(r.id, error) for r, _, error in found if error < -0.08]
@@ -260,6 +263,17 @@ def memory_lines(records: Sequence[Record]) -> list[Line]:
         ),
         Line("  worst: " + ", ".join(f"{r.id} {_sg_error(e)} of {p:.0f}" for r, p, e in worst), "", "told"),
     ]
+
+
+def ascend_peaks(records: Sequence[Record]) -> list[tuple[Record, float, float]]:
+    """Records with a measured peak of the allocator on Ascend: the peak (GiB) and the error of the predicted one."""
+    group = fitted_together(ASCEND)
+    found = []
+    for record in records:
+        peak = record.measured.peak_memory_gib
+        if peak is not None and record.cluster.profile in group:
+            found.append((record, peak, predict_record(record, calibrated=False).allocator_peak_gib / peak - 1.0))
+    return found
 
 
 def interval_lines(fitted: Iterable[Calibration]) -> list[Line]:

@@ -9,9 +9,12 @@ from autodeploy.calibration.accuracy_errors import Runs
 from autodeploy.calibration.accuracy_misses import binomial_at_least, interval_miss, left_aside
 from autodeploy.calibration.accuracy_splits import Held
 from autodeploy.calibration.accuracy_worst import diagnoses
+from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.shipped import shipped_records
 
-RECORDS = tuple(r for r in shipped_records() if r.cluster.profile == "ascend-800t-a2")
+RECORDS = tuple(
+    r for r in shipped_records() if r.cluster.profile in {"ascend-800t-a2", "cloudmatrix-384"} and counts_for_time(r)
+)
 
 
 def held(*filled: float) -> list[Held]:
