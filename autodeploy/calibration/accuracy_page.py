@@ -30,7 +30,7 @@ from autodeploy.calibration.scoreboard import by_configuration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.calibration.accuracy_errors import Errors
+    from autodeploy.calibration.accuracy_errors import Errors, Runs
     from autodeploy.calibration.accuracy_measures import Measures
     from autodeploy.calibration.accuracy_splits import Held, SplitErrors
     from autodeploy.calibration.accuracy_worst import Miss
@@ -126,8 +126,8 @@ def _without_doubted(measures: Measures, inside: Runs) -> str:
     fewer = errors_of(np.delete(rest.left_out, worst))
     return (
         f"- Without {names}, whose sources contradict themselves or do not vouch for the configuration: mean "
-        f"{percent(errors.mape)}, 90th percentile {percent(errors.p90_ape)} of {errors.n} runs; without the farthest of "
-        f"them, `{rest.records[worst].id}`, {percent(fewer.mape)} and {percent(fewer.p90_ape)}."
+        f"{percent(errors.mape)}, 90th percentile {percent(errors.p90_ape)} of {errors.n} runs; without the farthest "
+        f"of them, `{rest.records[worst].id}`, {percent(fewer.mape)} and {percent(fewer.p90_ape)}."
     )
 
 
@@ -203,8 +203,8 @@ def _orders(measures: Measures) -> str:
     whole, wrong_whole, others, wrong_others = pairs_by_sharing(runs)
     return (
         "## Order of strategies\n\nPairs of different strategies of one model on one cluster and release whose "
-        f"measured time per token differs by more than 7 %, family left out: {ascend.left_out} of {ascend.pairs} on Ascend and "
-        f"{pairs.left_out} of {pairs.pairs} on A100 are ordered right.\n"
+        "measured time per token differs by more than 7 %, family left out: "
+        f"{ascend.left_out} of {ascend.pairs} on Ascend and {pairs.left_out} of {pairs.pairs} on A100 are right.\n"
         f"Of the pairs of {SERIES}, {wrong_whole} of {whole} are ordered wrong where one tensor-parallel group fills "
         f"each node, and {wrong_others} of the other {others}. {SHARED_NOTES}\n\n"
         f"{table(SHARED_TITLES, shared_node_rows(runs))}"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from autodeploy.calibration.accuracy_errors import errors_of, layout_groups, ordered_pairs, step_s
+from autodeploy.calibration.accuracy_errors import errors_of, layout_groups, ordered_pairs
 from autodeploy.calibration.accuracy_splits import rows_by_id
 
 if TYPE_CHECKING:
@@ -21,7 +18,6 @@ SHARED_TITLES = (
     *("pairs", "ordered right", "groups: tau, regret"),
 )
 SERIES = "GPT-39.1B"  # 47 layouts measured at one batch
-SMALLER = "GPT-18.4B"  # 15 layouts measured at one batch
 LARGE_MICRO_BATCH = "vtrain_multi_027"  # slower than its half, with the same work and no pipeline
 
 
@@ -53,16 +49,6 @@ def shared_node_rows(runs: Runs) -> list[list[str]]:
     return rows
 
 
-def placed_ahead(runs: Runs, model: str = SMALLER) -> tuple[str, list[tuple[Record, float]]]:
-    """The layout of a model that ran fastest, and those predicted faster with how much longer each ran."""
-    group = runs.of([r.model.name == model for r in runs.records])
-    measured = np.array([step_s(r) for r in group.records])
-    predicted = measured * np.exp(group.left_out)
-    best = int(np.argmin(measured))
-    ahead = [int(i) for i in np.argsort(predicted) if predicted[i] < predicted[best]]
-    return group.records[best].id, [(group.records[i], float(measured[i] / measured[best]) - 1.0) for i in ahead]
-
-
 def pairs_by_sharing(runs: Runs) -> tuple[int, int, int, int]:
     """Pairs of the series' layouts and how many are ordered wrong: with both on whole nodes, and with others."""
     series = runs.of([r.model.name == SERIES for r in runs.records])
@@ -70,27 +56,3 @@ def pairs_by_sharing(runs: Runs) -> tuple[int, int, int, int]:
     inside, total = ordered_pairs(whole), ordered_pairs(series)
     wrong_inside, wrong = inside.pairs - inside.left_out, total.pairs - total.left_out
     return inside.pairs, wrong_inside, total.pairs - inside.pairs, wrong - wrong_inside
-
-
-def contradictions(runs: Runs) -> list[tuple[str, str]]:
-    """Pairs of runs that differ in the micro batch alone, where the larger one, with the larger bubble, ran no slower.
-
-    Only runs of the series with pipelines on shared nodes: the bubble of the larger grows by more than a twentieth.
-    """
-    found = []
-    members = [r for r in runs.records if _slow(r)]
-    for one, two in combinations(members, 2):
-        small, large = sorted((one, two), key=lambda r: r.strategy.micro_batch_size)
-        same = (one.strategy.tp, one.strategy.pp) == (two.strategy.tp, two.strategy.pp)
-        times = [r.measured.step_time_s for r in (small, large)]
-        if same and times[0] and times[1] and times[1] <= times[0] and _bubble(large) > 1.05 * _bubble(small):
-            found.append((small.id, large.id))
-    return found
-
-
-def _bubble(record: Record) -> float:
-    """(M + P - 1) / M of a 1F1B pipeline."""
-    strategy = record.strategy
-    replicas = int(record.cluster.num_npus or 1) / (strategy.tp * strategy.pp)
-    micro_batches = record.training.global_batch_size.value / replicas / strategy.micro_batch_size
-    return (micro_batches + strategy.pp - 1) / micro_batches

@@ -8,7 +8,6 @@ from autodeploy.calibration.accuracy_errors import Runs, ordered_pairs
 from autodeploy.calibration.accuracy_shared import (
     SERIES,
     SHARED_TITLES,
-    contradictions,
     pairs_by_sharing,
     shared_node_rows,
     shares,
@@ -25,17 +24,6 @@ def series() -> Runs:
 def test_a_run_shares_nodes_where_its_groups_are_smaller_than_they_are() -> None:
     marks = {r.strategy.tp: shares(r) for r in series().records}
     assert marks == {1: True, 2: True, 4: True, 8: False}
-
-
-def test_contradictions_have_one_layout_and_a_larger_bubble_that_took_no_longer() -> None:
-    runs = series()
-    known = {r.id: r for r in runs.records}
-    found = contradictions(runs)
-    assert ("vtrain_multi_048", "vtrain_multi_062") in found
-    for small, large in ((known[a], known[b]) for a, b in found):
-        assert small.strategy.micro_batch_size < large.strategy.micro_batch_size
-        assert (small.strategy.tp, small.strategy.pp) == (large.strategy.tp, large.strategy.pp)
-        assert (large.measured.step_time_s or 0.0) <= (small.measured.step_time_s or 0.0)
 
 
 def test_every_pair_is_counted_once_and_an_exact_model_orders_all() -> None:
