@@ -15,7 +15,7 @@ import numpy as np
 
 from autodeploy.calibration.fit import FitParameter, fit
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.probe.prices import OPERATORS, predicted_s, probed_machine
+from autodeploy.probe.prices import LOOP, OPERATORS, predicted_s, probed_machine
 from hardware_profiles import apply_overlay
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 
@@ -141,7 +141,7 @@ def _paths(profile: Profile, probe: ProbeFile, points: Sequence[Measurement]) ->
     for axis, name in (("qk_dim", "attention_head_dim_half"), ("seq", "attention_seq_half")):
         if len({point.shape[axis] for point in points if point.kind == "attention"}) > 1:
             names.append(name)
-    if all(point.kernel == "loop" for point in points if point.kind == "grouped_gemm"):
+    if all(point.kernel.startswith(LOOP) for point in points if point.kind == "grouped_gemm"):
         names = [name for name in names if not name.startswith(GROUPED)]
     waves = profile.efficiency["gemm_units"] > 0.0
     found = [f"efficiency.{name}" for name in names if not (waves and name == "gemm_mn_half")]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OPERATORS = frozenset({"gemm", "grouped_gemm", "attention", "vector", "movement"})
 # Added by an operator of its own: the 16-bit product is read, the FP32 sum read and written.
 UNFUSED_ADDITION_BYTES = 10.0
+LOOP = "loop"  # groups multiplied one by one, for want of a kernel that takes them together
 
 
 def probed_machine(profile: Profile, probe: ProbeFile) -> Machine:
@@ -43,7 +44,7 @@ def predicted_s(point: Measurement, machine: Machine) -> float:
 def _operator_s(point: Measurement, machine: Machine) -> float:
     price: dict[str, Any] = dict(point.price)
     kind = cast("OperatorKind", point.kind)
-    if point.kernel == "loop":
+    if point.kernel.startswith(LOOP):
         price |= {"fused": False}
     op = Operator(point.name, kind, "mlp", **price)
     times = operator_time(op, machine, 1.0)

@@ -173,10 +173,8 @@ class Operands:
         one = max(1, sum(size * math.prod(shape) for shape in shapes))
         copies = max(2, min(64, math.ceil(ROTATED_BYTES[machine.kind] / one)))
         kind = getattr(torch, dtype)
-        self.sets = [
-            tuple(torch.randn(*shape, device=machine.device, dtype=torch.float32).to(kind) for shape in shapes)
-            for _ in range(copies)
-        ]
+        first = [torch.randn(*shape, device=machine.device, dtype=torch.float32).to(kind) for shape in shapes]
+        self.sets = [tuple(first), *(tuple(each.clone() for each in first) for _ in range(copies - 1))]
         self.turn = 0
 
     def next(self):
