@@ -41,6 +41,7 @@ class OptimizerFormat:
     """Bytes per parameter of what an Adam optimizer holds: FP32 master copy, both moments, accumulated gradient.
 
     weights : of the parameters that the passes compute with; without a master copy (FP32 runs) the update writes them.
+    eight_bit : of the 8-bit copies of weights that products in 8 bits read.
     gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard.
     moments_copy : FP32 copies of 16-bit moments, made parameter by parameter for the update: they move, and don't stay.
     """
@@ -51,6 +52,7 @@ class OptimizerFormat:
     gradient_copy: float = 0.0
     moments_copy: float = 0.0
     weights: float = 2.0
+    eight_bit: float = 0.0
 
     @classmethod
     def of(cls, features: frozenset[str], precision: str = "bf16") -> OptimizerFormat:
@@ -63,17 +65,28 @@ class OptimizerFormat:
         quantized_optimizer keeps 8-bit moments and 16-bit gradients. Source: MindSpeed-LLM @c77308a1
         mindspeed_llm/tasks/models/common/adamw.py (O2AdamW) and docs/zh/pytorch/features/mcore/o2.md (4 N / DP less);
         MindSpeed quant-states, quant-grads.
+
+        bf16_gradients sums and reduces gradients in BF16; their FP32 copy is made when activations are gone. Source:
+        Megatron-LM --grad-reduce-in-bf16, MindSpeed-LLM --o2-gradient (o2.md: 2 N less). Products in 8 bits read an 8-bit
+        copy of each weight and its transpose, kept over the micro batches of a step (Transformer Engine, module/base.py,
+        get_weight_workspace); with fp8_weights (--fp8-param-gather) the weight itself is the first of them. torchtitan
+        casts weights anew in each product.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32
             return cls(master=0.0, weights=4.0)
         half = precision == "fp16" and "graph_mode" not in features
+        short = quantized or half or "bf16_gradients" in features
+        own = precision == "fp8" and "fp8_weights" in features
+        copies = 0.0 if precision != "fp8" or "torch_loss" in features else 1.0 if own else 2.0
         return cls(
             4.0,
             2.0 if quantized else 4.0 if o2 else 8.0,
-            2.0 if quantized or half else 4.0,
+            2.0 if short else 4.0,
             4.0 if half and not quantized else 0.0,
             8.0 if o2 and not quantized else 0.0,
+            1.0 if own else 2.0,
+            copies,
         )
 
 
@@ -124,7 +137,7 @@ def state_bytes(
     states = np.where(swap_optimizer, states / swap_chunks, states)
     full = np.where(fsdp, split, 1.0)
     gradient = np.where(sharded_gradients, split, full)
-    return StateBytes(optimizer.weights / full, optimizer.gradient / gradient, states)
+    return StateBytes((optimizer.weights + optimizer.eight_bit) / full, optimizer.gradient / gradient, states)
 
 
 # Adam written as operators on FP32 arrays: eleven that read one array and write one (8 B), five that read two (12 B),

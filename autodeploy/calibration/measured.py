@@ -27,16 +27,24 @@ def measured_step_s(record: Record) -> float | None:
     return measured.step_time_s if measured.step_time_s is not None else _step_of_flops_s(record)
 
 
+def logs_memory_once(record: Record) -> bool:
+    """Whether a log shows the memory of the first step alone, as Megatron-LM's does after it (training.py,
+    report_memory_flag); NeMo and Megatron-Bridge log it again and again.
+    """
+    return load_profile(record.cluster.profile, calibrated=False).vendor != "nvidia"
+
+
 def memory_counts(record: Record) -> MemoryCounts:
     """What a record's memory counts, from what it says, else from where it was published.
 
-    Megatron-LM logs what is allocated (training.py, report_memory). torchtitan logs what its allocator has reserved
-    (torchtitan/components/metrics.py, max_reserved_gib). Feature documents of MindSpeed-LLM print whole MB of a card,
+    Megatron-LM logs what is allocated (training.py, report_memory). torchtitan and NeMo log what the allocator has
+    reserved (torchtitan/components/metrics.py, max_reserved_gib; nemo/lightning/pytorch/strategies, log_memory_usage:
+    peak_memory_usage is torch.cuda.max_memory_reserved). Feature documents of MindSpeed-LLM print whole MB of a card,
     which npu-smi shows.
     """
     if record.measured.memory_counts is not None:
         return record.measured.memory_counts
-    if stack_of(record) == "torchtitan":
+    if stack_of(record).lower() in {"torchtitan", "nemo"}:
         return "reserved"
     return "card" if _IN_DOCUMENTS.search(record.source) else "allocated"
 

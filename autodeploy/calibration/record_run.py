@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.release_defaults import release_of
+from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.strategy_layout import layout_of
 from autodeploy.specs.record_reading import Diagnosis
@@ -42,12 +42,23 @@ def runnable(record: Record, profile: Profile) -> Record:
         found.append(_note("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards"))
         ranks = cards * profile.devices_per_npu
     unsaid = {name: value for name, value in release_of(record).fields if name not in strategy.model_fields_set}
-    changes = unsaid | _strategy(record, ranks, found)
+    changes = unsaid | _strategy(record, ranks, found) | _every_second_product(record, found)
     if changes:
         update["strategy"] = strategy.model_copy(update=changes)
     if not update and not found:
         return record
     return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *found)})
+
+
+def _every_second_product(record: Record, found: list[Diagnosis]) -> dict[str, Any]:
+    """Selective recomputation of torchtitan, which is by operator: attention and every second product are kept, the rest
+    is computed again (torchtitan/distributed/activation_checkpoint.py, policy `op`).
+    """
+    recompute = record.strategy.recompute
+    if stack_of(record) != "torchtitan" or recompute.granularity != "selective" or recompute.per_stage is not None:
+        return {}
+    found.append(_note("/strategy/recompute/modules", "by operator; read as norms and activations"))
+    return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
 
 
 def _refuse_empty_stages(record: Record) -> None:

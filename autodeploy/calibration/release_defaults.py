@@ -156,13 +156,32 @@ def memory_facts(record: Record) -> frozenset[str]:
     """Facts of a record's stack that change its memory alone."""
     if stack_of(record) == "torchtitan":
         return frozenset({"torch_loss"})
-    if _vendor(record.cluster.profile) == NVIDIA or in_graph_mode(record):
+    if _vendor(record.cluster.profile) == NVIDIA:
+        return _nvidia_formats(record)
+    if in_graph_mode(record):
         return frozenset()
     facts = (
         ("copied_logits", LOSS_IN_PLACE_RELEASE, LOSS_IN_PLACE),
         ("copied_update", UPDATE_IN_PLACE_RELEASE, UPDATE_IN_PLACE),
     )
     return frozenset(name for name, release, date in facts if _older(record, release, date))
+
+
+def _nvidia_formats(record: Record) -> frozenset[str]:
+    """Number formats of states that NVIDIA's recipes have without a word in a published table.
+
+    NeMo and Megatron-Bridge reduce gradients in BF16 (`grad_reduce_in_fp32 = False` in every recipe for performance)
+    and keep weights in 8 bits where they train in 8 (mixed_precision.py, `fp8_param_gather = True`); those of
+    DeepSeek's family keep Adam's moments in BF16 (moonlight_16b.py: `exp_avg_dtype = torch.bfloat16`).
+    """
+    if _before_flash_attention(record):
+        return frozenset()
+    found = {"bf16_gradients"}
+    if record.training.precision == "fp8":
+        found.add("fp8_weights")
+    if record.model.is_mla:
+        found.add("precision_aware_optimizer")
+    return frozenset(found)
 
 
 def _older(record: Record, release: tuple[int, int], date: tuple[int, int, int]) -> bool:

@@ -136,6 +136,7 @@ def operator_features(
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
+        slices_heads=not ascend and "torch_loss" not in features,  # torchtitan has three projections
         cuts_latents=release is not None and release.cuts_latents,
         fused_rotary="unfused_rotary" not in features,
         fused_cross_entropy="fused_cross_entropy" in features,
@@ -180,16 +181,17 @@ def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, 
     """Bytes of a logit that the loss keeps for the backward pass, and beside them while it runs.
 
     Megatron's loss casts 16-bit logits to FP32 (2 + 4), works in place on the cast, and casts its gradient back
-    (4 + 2). Before MindSpeed 2.2 the difference to the maximum was an array of its own (2 + 4 + 4, `copied_logits`):
-    mindspeed/core/tensor_parallel/cross_entropy.py, calculate_predicted_logits, @2.1.0_core_r0.12.1 and @55859a22.
-    One kernel works in place on the 16-bit logits (Transformer Engine, triton/cross_entropy.py). PyTorch's, also that
-    of an FP32 run (`full`), keeps the FP32 log-softmax, and where its backward pass begins the loss's gradient and the
-    logits' are there beside it (4 + 4 + 4, `torch_loss`; torch.nn.functional.cross_entropy, nll_loss of log_softmax).
-    MindFormers' keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
+    (4 + 2); its fused one too (fusions/fused_cross_entropy.py). Before MindSpeed 2.2 the difference to the maximum was
+    an array of its own (2 + 4 + 4, `copied_logits`): mindspeed/core/tensor_parallel/cross_entropy.py,
+    calculate_predicted_logits, @2.1.0_core_r0.12.1 and @55859a22. Transformer Engine's kernel works in place on the
+    16-bit logits (--cross-entropy-fusion-impl te; triton/cross_entropy.py). PyTorch's, also that of an FP32 run
+    (`full`), keeps the FP32 log-softmax, and where its backward pass begins the loss's gradient and the logits' are
+    there beside it (4 + 4 + 4, `torch_loss`; torch.nn.functional.cross_entropy, nll_loss of log_softmax). MindFormers'
+    keeps the FP32 log-softmax and an FP32 one-hot label (mindformers/core/loss/loss.py, _NLLLoss).
     """
     if full or "torch_loss" in features:
         return 4.0, 8.0
-    if "fused_cross_entropy" in features:
+    if "cross_entropy_in_place" in features:
         return 2.0, 0.0
     if "graph_mode" in features:
         return 8.0, 0.0
@@ -206,7 +208,7 @@ def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *also:
     """
     if training.precision == "fp16" and "graph_mode" not in features:
         return 6.0
-    unfused = 12.0 if training.precision == "fp32" else 10.0
+    unfused = 12.0 if training.precision == "fp32" else 6.0 if "bf16_gradients" in features else 10.0
     return unfused if features & {"unfused_gradient_accumulation", *also} else 0.0
 
 

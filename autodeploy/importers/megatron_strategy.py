@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
 MAX_DEGREE = 131_072
 # The flags of these features turn on other features, too; they are read where that is known.
-READ_ELSEWHERE = frozenset({"fused_operators", "grouped_gemm", "fsdp", "capacity_drop", "async_permutation"})
+READ_ELSEWHERE = frozenset(
+    {
+        *("fused_operators", "grouped_gemm", "fsdp", "capacity_drop", "async_permutation"),
+        "precision_aware_optimizer",
+    }
+)
 ASYNC_PERMUTATION = "--moe-permutation-async-comm"  # MindSpeed after 2.0.0 changes nothing by it
+SHORT_MOMENTS = frozenset({"bf16", "fp16"})
 
 
 def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
@@ -198,6 +204,12 @@ def _read_features(reader: FlagReader) -> set[str]:
             features.add(name)
             for flag in others:
                 reader.has(flag)
+    aware = reader.switch("--use-precision-aware-optimizer", "/strategy/features")
+    moments = [reader.text(flag, "/strategy/features") for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype")]
+    if aware and SHORT_MOMENTS.issuperset(moments):
+        features.add("precision_aware_optimizer")
+    if reader.switch("--grad-reduce-in-bf16", "/strategy/features"):
+        features.add("bf16_gradients")
     if reader.switch("--use-mc2", "/strategy/features"):  # the older name of --use-ascend-mc2
         features.add("mc2")
     affinity = reader.script.environment.get("CPU_AFFINITY_CONF", "0")

@@ -59,6 +59,9 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
         copied = 4.0 * tokens * width
         operators.append(Operator("qkv_split", "vector", W, forward_bytes=copied, backward_bytes=copied, launches=3.0))
     tensors = [Tensor("qkv", np.asarray(2.0 * tokens * width))]
+    # Where values are a slice that keeps the joined product, queries and keys are arrays of their own once rotated.
+    apart = on.flash_attention and on.slices_heads and not model.learned_position_embeddings
+    tensors.append(Tensor("rotated", np.asarray(2.0 * tokens * (heads + kv_heads) * d * float(apart))))
     if model.qk_norm:
         normed = 2.0 * tokens * (heads + kv_heads) * d
         operators.append(

@@ -107,8 +107,8 @@ CHOICES: dict[str, MemoryChoice] = {
             "swap_attention",
             "swap",
             (
-                *("attention_norm_out", "qkv", "latent_q", "latent_kv"),
-                *("attention_out", "attention_out_padded", "softmax_stats"),
+                *("attention_norm_out", "qkv", "rotated", "latent_q", "latent_kv"),
+                *("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats"),
             ),
             own_layer=True,
         ),

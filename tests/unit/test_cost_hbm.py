@@ -132,3 +132,14 @@ def test_a_communicator_owns_two_buffers() -> None:
     assert float(communicator_bytes(200 * MIB)) == 400 * MIB
     assert float(communicator_bytes(0.5 * MIB)) == 2 * MIB
     assert float(communicator_bytes(0.0)) == 0.0
+
+
+def test_states_in_fewer_bits_say_so_in_words() -> None:
+    # MindSpeed-LLM o2.md: --o2-gradient saves 2 N, --o2-optimizer 4 N / DP. Megatron-LM: --grad-reduce-in-bf16.
+    words = frozenset({"bf16_gradients", "o2_optimizer"})
+    assert float(state_bytes(8, distributed_optimizer=True, optimizer=OptimizerFormat.of(words)).total) == 4 + 8 / 8
+    # Transformer Engine reads an 8-bit weight and its transpose: beside 16 bits, or the first of them in their place.
+    plain, own = (OptimizerFormat.of(frozenset(on), "fp8") for on in ((), ("fp8_weights",)))
+    sizes = [float(state_bytes(8, distributed_optimizer=True, optimizer=each).weights) for each in (plain, own)]
+    assert sizes == [4.0, 2.0]
+    assert (plain.weights, own.weights) == (2.0, 1.0)  # what ranks gather

@@ -80,7 +80,9 @@ def test_a_harmless_value_changes_nothing_and_another_one_is_told() -> None:
     assert unmodelled_reason("--seed", "4") is None
     quiet = import_document(f"{SCRIPT} --optimization-level 2 --lr 1e-4 --log-interval 1", "a.sh")
     assert "doubts" not in quiet.document
-    told = import_document(f"{SCRIPT} --o2-gradient --spec my.spec layers", "a.sh").document["doubts"]
+    told = import_document(f"{SCRIPT} --megatron-fsdp-grad-comm-dtype bf16 --spec my.spec layers", "a.sh").document[
+        "doubts"
+    ]
     assert len(told) == 2
     assert "gradients are predicted and reduced in FP32" in told[0]
     assert all("会改变结果且未建模" in translated(text, "zh") for text in told)

@@ -187,7 +187,14 @@ def test_logits_are_kept_as_fp32_beside_bf16_while_the_loss_runs() -> None:
 
 @pytest.mark.parametrize(
     ("features", "peak"),
-    [((), 6), (("copied_logits",), 10), (("torch_loss",), 12), (("fused_cross_entropy",), 2), (("graph_mode",), 8)],
+    [
+        ((), 6),
+        (("copied_logits",), 10),
+        (("torch_loss",), 12),
+        (("fused_cross_entropy",), 6),
+        (("cross_entropy_in_place",), 2),
+        (("graph_mode",), 8),
+    ],
 )
 def test_peak_of_the_loss_follows_its_source(features: tuple[str, ...], peak: int) -> None:
     # MindSpeed @2.1.0_core_r0.8.0 subtracts the maximum into a new array: 2 + 4 + 4 bytes a logit. Its CI baselines

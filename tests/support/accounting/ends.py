@@ -48,10 +48,7 @@ def _head(a: Account) -> None:
     a.vector("final_norm", "mlp", 4 * a.local * h, 6 * a.local * h)
     a.keep("final_norm_out", 4 * a.local * h)
     # An FP32 cast, and 16 bits before it and after it; in graph mode an FP32 log-softmax and an FP32 one-hot label.
-    # Fused: 16 bits in place.
     kept, beside = (4 + 4, 0) if "graph_mode" in r.on else (4, 2)
-    if "fused_cross_entropy" in r.on:
-        kept, beside = 2, 0
     a.keep("logits", kept * logits)
     a.loss_beside, a.loss_done = beside * logits, kept * logits
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0

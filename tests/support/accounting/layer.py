@@ -392,6 +392,8 @@ def _grouped(a: Account, heads: float) -> None:
     if r.copies_heads:
         a.vector("qkv_split", "attention", (2 + 2) * tokens * width, (2 + 2) * tokens * width, 3)
     a.keep("qkv", 2 * tokens * width)
+    if not r.copies_heads and "flash_attention" in r.on and not r.learned_position_embeddings:
+        a.keep("rotated", 2 * tokens * (heads + keys) * r.head_dim)
     if r.qk_norm:
         normed = 2 * tokens * (heads + keys) * r.head_dim
         a.vector("qk_norm", "attention", 2 * normed, 3 * normed, 2)

@@ -77,8 +77,8 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
 }
 SWAP = {
     "swap_attention": (
-        *("attention_norm_out", "qkv", "latent_q", "latent_kv"),
-        *("attention_out", "attention_out_padded", "softmax_stats"),
+        *("attention_norm_out", "qkv", "rotated", "latent_q", "latent_kv"),
+        *("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats"),
     ),
     "swap_core_attn_out": ("attention_out", "attention_out_padded", "softmax_stats"),
     "swap_activation": ("mlp_activation_out", "shared_activation_out", *EXPERT_ACTIVATION),
