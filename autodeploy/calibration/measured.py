@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from autodeploy.calibration.memory_spread import FEW_ITERATIONS, STEADY
 from autodeploy.calibration.release_defaults import stack_of
 from autodeploy.workload.flops import forward_flops_per_token
 from hardware_profiles.errors import ProfileError
@@ -27,11 +28,14 @@ def measured_step_s(record: Record) -> float | None:
     return measured.step_time_s if measured.step_time_s is not None else _step_of_flops_s(record)
 
 
-def logs_memory_once(record: Record) -> bool:
-    """Whether a log shows the memory of the first step alone, as Megatron-LM's does after it (training.py,
-    report_memory_flag); NeMo and Megatron-Bridge log it again and again.
+def memory_regime(record: Record) -> str:
+    """FEW_ITERATIONS where a log shows the memory of the first step alone, else STEADY.
+
+    Megatron-LM logs it after the first step and never again (training.py, report_memory_flag); NeMo and Megatron-Bridge
+    log it again and again.
     """
-    return load_profile(record.cluster.profile, calibrated=False).vendor != "nvidia"
+    once = load_profile(record.cluster.profile, calibrated=False).vendor != "nvidia"
+    return FEW_ITERATIONS if once and record.memory_regime == "first_step" else STEADY
 
 
 def memory_counts(record: Record) -> MemoryCounts:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.measured import logs_memory_once, memory_counts, tokens_of
+from autodeploy.calibration.measured import memory_counts, memory_regime, tokens_of
+from autodeploy.calibration.memory_spread import STEADY
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
 from autodeploy.evaluation.build_context import device_of, profile_of, spec_context
@@ -92,8 +93,8 @@ def predict_record(
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     estimate = estimate_layout(classes, candidate, context, 0, layout)
-    first_step = record.memory_regime == "first_step" and logs_memory_once(record)
-    peak = estimate.first_step_bytes if first_step else estimate.allocator_bytes
+    steady = memory_regime(record) == STEADY
+    peak = estimate.allocator_bytes if steady else estimate.first_step_bytes
     return Prediction(
         record=record,
         step_time_s=estimate.step_time_s,

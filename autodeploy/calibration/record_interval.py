@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import Spread, spread_of
+from autodeploy.calibration.measured import memory_counts, memory_regime
+from autodeploy.calibration.memory_spread import MemorySpread, memory_spread
 from autodeploy.calibration.release_defaults import features_of
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.evaluation.sensitivity import sensitivities
@@ -18,9 +20,21 @@ def record_spread(predicted: Prediction) -> Spread:
     """Spread of a record's prediction. Each thing that the nearest known one stands in for counts as a feature that no
     record vouches for.
     """
+    return spread_of(predicted.context.family, _run(predicted), _parameter_variance(predicted))
+
+
+def record_memory_spread(predicted: Prediction) -> MemorySpread:
+    """Spread of a record's predicted peak of memory."""
+    maker, record = predicted.context.family.split("-")[0], predicted.record
+    on_card = memory_counts(record) != "allocated"
+    return memory_spread(maker, _run(predicted), regime=memory_regime(record), on_card=on_card)
+
+
+def _run(predicted: Prediction) -> dict[str, Any]:
+    """A record's run in the axes of the coverage table."""
     record, axes = predicted.record, predicted.candidate.axes_at(0)
     open_questions = {f"{d.path.removeprefix('/')}: {d.text}" for d in record.diagnoses if d.widens}
-    run: dict[str, Any] = {
+    return {
         "moe": record.model.is_moe,
         "ranks": predicted.context.world,
         "shares_node": shares_node(predicted.context.world, int(axes["tp"]), predicted.context.node_ranks),
@@ -28,7 +42,6 @@ def record_spread(predicted: Prediction) -> Spread:
         "features": sorted(features_of(record) | open_questions),
         **{axis: axes[axis] for axis in ("tp", "pp", "cp", "ep")},
     }
-    return spread_of(predicted.context.family, run, _parameter_variance(predicted))
 
 
 def _parameter_variance(predicted: Prediction) -> float:

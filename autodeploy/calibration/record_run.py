@@ -51,7 +51,7 @@ def runnable(record: Record, profile: Profile) -> Record:
 
 
 def _every_second_product(record: Record, found: list[Diagnosis]) -> dict[str, Any]:
-    """Selective recomputation of torchtitan, which is by operator: attention and every second product are kept, the rest
+    """Selective recomputation of torchtitan, by operator: attention and every second product are kept, the rest
     is computed again (torchtitan/distributed/activation_checkpoint.py, policy `op`).
     """
     recompute = record.strategy.recompute

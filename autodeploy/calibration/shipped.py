@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.fit import Floats
     from hardware_profiles.schema import CalibrationOrigin
-from autodeploy.calibration.measured import fits_time
+from autodeploy.calibration.measured import fits_time, memory_regime
+from autodeploy.calibration.memory_spread import memory_table
 from autodeploy.calibration.predict import predict_record
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
@@ -89,7 +90,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         for record in calibration.records:
             rows[record.id]["fit"] = calibration.family
         pairs += _pair_differences(calibration)
-    memory = _memory_residuals(records)
+    memory, of_memory = _memory_residuals(records), [r for r in records if r.measured.peak_memory_gib is not None]
     # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
     classes["uncalibrated"] = {
         "log_sigma": max([LEAST_UNCALIBRATED, *(c["log_sigma"] for c in classes.values())]),
@@ -98,6 +99,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     }
     return {
         "classes": classes,
+        "memory": memory_table([run_row(r) for r in of_memory], [memory_regime(r) for r in of_memory], memory),
         "memory_log_sigma": float(f"{log_sigma_of(memory):.6g}") if len(memory) >= 3 else UNMEASURED_MEMORY,
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
         "ranks_per_doubling": {c.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},

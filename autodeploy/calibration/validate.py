@@ -10,11 +10,12 @@ from pydantic import Field
 from autodeploy.calibration.coverage import memory_interval
 from autodeploy.calibration.measured import counts_for_time, is_update_phase, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
-from autodeploy.calibration.record_interval import record_spread
+from autodeploy.calibration.record_interval import record_memory_spread, record_spread
 from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
+from autodeploy.specs.planset import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import broken_rules
@@ -35,7 +36,8 @@ class Predicted(Document):
     tokens_per_s_per_npu: float
     step_time_s: float
     step_time_interval_s: Annotated[tuple[float, float], Field(description="80 %")]
-    peak_memory_gib: float
+    peak_memory_gib: Annotated[float, Field(description="counted as measured.peak_memory_gib is")]
+    memory_interval: MemoryInterval
 
 
 class Errors(Document):
@@ -158,6 +160,7 @@ def _row(record: Record, predicted: Prediction) -> Row:
             step_time_s=step,
             step_time_interval_s=record_spread(predicted).interval(step),
             peak_memory_gib=predicted.memory_gib,
+            memory_interval=record_memory_spread(predicted).interval(predicted.memory_gib),
         ),
         error=Errors(time=time, memory=memory),
         parts=dict(sorted(parts.items(), key=lambda item: -item[1])),

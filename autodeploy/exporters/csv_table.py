@@ -53,7 +53,7 @@ def plans_csv(plan_set: PlanSet) -> str:
 def _row_names() -> tuple[str, ...]:
     from autodeploy.specs.planset import PARTS
 
-    interval = ("low_s", "high_s", "nearest_record")
+    interval = ("low_s", "high_s", "nearest_record", "memory_low_gib", "memory_high_gib")
     choices = ("recompute", "swap", "features", "layers_per_stage")
     head = ("rank", "plan_id", "label", "engine_version", "spec_hash")
     return (*head, *DEGREES, *choices, *FIGURES, *(f"run_{name}" for name in RUN), *interval, *PARTS)
@@ -76,6 +76,8 @@ def _row(plan_set: PlanSet, plan: Plan) -> dict[str, Any]:
         "low_s": plan.uncertainty.low_s,
         "high_s": plan.uncertainty.high_s,
         "nearest_record": plan.uncertainty.nearest_record,
+        "memory_low_gib": plan.memory_interval.low_gib if plan.memory_interval else None,
+        "memory_high_gib": plan.memory_interval.high_gib if plan.memory_interval else None,
     }
     values |= {name: getattr(strategy, name) for name in DEGREES}
     values |= {name: getattr(plan, name) for name in FIGURES}

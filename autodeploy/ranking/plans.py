@@ -17,7 +17,7 @@ from autodeploy.evaluation.memory_menu import memory_menu
 from autodeploy.ranking.assumptions import assumptions_of, expert_imbalance
 from autodeploy.ranking.features_in_use import features_in_use
 from autodeploy.ranking.headroom import headroom
-from autodeploy.ranking.uncertainty import interval, slopes_of
+from autodeploy.ranking.uncertainty import interval, memory_interval, slopes_of
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -232,6 +232,7 @@ def plan_of_estimate(
         peak_memory_gib=float(np.max(card)) / GIB,
         allocator_peak_gib=float(np.max(estimate.allocator_bytes)) / GIB,
         memory_limit_gib=context.limit_bytes / GIB,
+        memory_interval=memory_interval(float(np.max(card)) / GIB, candidate, context),
         fits=fits(estimate, context),
         oom_imbalance=estimate.oom_imbalance,
         experts=expert_imbalance(candidate, context),

@@ -9,10 +9,11 @@ import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import Spread, coverage, spread_of
+from autodeploy.calibration.memory_spread import memory_spread
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.evaluation.sensitivity import sensitivities
 from autodeploy.ranking.features_in_use import holds
-from autodeploy.specs.planset import Plan, Uncertainty
+from autodeploy.specs.planset import MemoryInterval, Plan, Uncertainty
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
             f.name: round(float(slope), DECIMALS) + 0.0 for f, slope in zip(covariance.factors, slopes, strict=True)
         },
     )
+
+
+def memory_interval(peak_gib: float, candidate: Candidates, context: Context) -> MemoryInterval:
+    """80 % interval of a peak on the card."""
+    return memory_spread(context.family.split("-")[0], run_of(candidate, context)).interval(peak_gib)
 
 
 def parameter_variance(covariance: Covariance, slopes: Floats) -> float:

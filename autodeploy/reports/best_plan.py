@@ -154,6 +154,9 @@ def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
     worst = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib) if plan.stages else 0
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     text = say(lang, "memory", peak=peak, limit=limit, stage=worst)
+    if (known := plan.memory_interval) is not None:
+        low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
+        text += say(lang, "semicolon") + say(lang, "memory_interval", low=low, high=high)
     if not plan.fits:
         text += say(lang, "semicolon") + say(
             lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}"

@@ -162,10 +162,18 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     elif plan.oom_imbalance is not None:
         sized = plan.experts.memory_factor if plan.experts is not None else 1.0
         survives = tell(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
+    known = plan.memory_interval
+    about = ""
+    if known is not None:
+        about = tell(lang, "memory_interval", low=f"{known.low_gib:.1f}", high=f"{known.high_gib:.1f}")
     low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
     lines = [
+<<<<<<< HEAD
         tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + survives,
         *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
+=======
+        tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + about + survives,
+>>>>>>> 959a65c (Give every predicted memory an 80 % interval)
         tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
     lines.append(measured_mfu(plan, lang))

@@ -36,6 +36,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "stage {stage} needs {peak} of {limit} GiB usable",
         "阶段 {stage} 需要 {peak} GiB，可用 {limit} GiB",
     ),
+    "memory_interval": ("; 80 % interval {low}-{high} GiB", "；80 % 区间 {low}-{high} GiB"),
     "survives": (
         "; runs out of memory above expert imbalance {oom} (sized for {peak})",
         "；专家不均衡超过 {oom} 即内存不足（按 {peak} 估算）",

@@ -39,6 +39,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "extrapolated": ("extrapolated in {axes}", "外推维度：{axes}"),
     "nearest": ("nearest record: {record}", "最近实测：{record}"),
     "memory": ("memory {peak} of {limit} GiB (stage {stage})", "内存 {peak} / {limit} GiB（阶段 {stage}）"),
+    "memory_interval": ("80 % interval {low}-{high} GiB", "80 % 区间 {low}-{high} GiB"),
     "oom": (
         "out of memory above expert imbalance {limit} (assumed {assumed}, peak {peak})",
         "专家不均衡超过 {limit} 即内存不足（假设 {assumed}，峰值 {peak}）",

@@ -136,6 +136,7 @@ class Uncertainty(Document):
     sensitivity: dict[str, float] = {}
 
 
+<<<<<<< HEAD
 class MeasuredMfu(Document):
     """The highest MFU among published runs on the same chips: dense or with experts, of one number format, and on 64
     cards and more or on fewer, as the plan.
@@ -144,6 +145,15 @@ class MeasuredMfu(Document):
     highest: float
     runs: int
     record: str
+=======
+class MemoryInterval(Document):
+    """An 80 % interval of a peak of memory and what it rests on."""
+
+    low_gib: float
+    high_gib: float
+    basis: str = ""
+    extrapolated: tuple[str, ...] = ()
+>>>>>>> 959a65c (Give every predicted memory an 80 % interval)
 
 
 class Robustness(Document):
@@ -192,6 +202,9 @@ class Plan(Document):
     peak_memory_gib: float
     allocator_peak_gib: float
     memory_limit_gib: float
+    memory_interval: Annotated[
+        MemoryInterval | None, Field(description="of peak_memory_gib; absent in plans of earlier versions")
+    ] = None
     fits: bool = True
     oom_imbalance: float | None = None
     experts: ExpertImbalance | None = None

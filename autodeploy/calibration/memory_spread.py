@@ -1,0 +1,100 @@
+"""How far a predicted memory may be off: the spread of the records' peaks by class, wider with the distance from them.
+
+Nothing in the memory model is fitted, so that every record's residual is one of a run that was left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR, coverage
+from autodeploy.calibration.spreads import LEAST_IN_SUBCLASS, Z80, log_sigma_of
+from autodeploy.specs.planset import MemoryInterval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.workload.operators import Floats
+
+STEADY, FEW_ITERATIONS = "steady", "few iterations"
+# Standard deviation of log memory that each doubling beyond the records of an axis adds, and each feature that none of
+# them has used: judgement, as for time. A rank's memory hardly knows how many ranks there are.
+PER_DOUBLING = {"seq_length": 0.02, "pp": 0.02, "ep": 0.02, "cp": 0.02}
+PER_UNSEEN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySpread:
+    """Relative spread of a predicted peak."""
+
+    log_sigma: float
+    basis: str
+    extrapolated: tuple[str, ...]
+
+    def interval(self, gib: float) -> MemoryInterval:
+        """80 % interval around a predicted peak."""
+        width = math.exp(Z80 * self.log_sigma)
+        return MemoryInterval(
+            low_gib=gib / width, high_gib=gib * width, basis=self.basis, extrapolated=self.extrapolated
+        )
+
+
+def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], residuals: Floats) -> dict[str, Any]:
+    """What the coverage table says of memory: spread by class, and what the records ran.
+
+    Parameters
+    ----------
+    rows : `run_row` of every record with a memory. regimes : STEADY or FEW_ITERATIONS of each. residuals : of each,
+        log(predicted / measured).
+    """
+    classes: dict[str, dict[str, float]] = {}
+    makers = [str(row["vendor_family"]) for row in rows]
+    names = [names_of(maker, regime) for maker, regime in zip(makers, regimes, strict=True)]
+    for name in sorted({name for each in names for name in each}):
+        mine = residuals[[name in each for each in names]]
+        if len(mine) >= LEAST_IN_SUBCLASS:
+            classes[name] = {"log_sigma": float(f"{log_sigma_of(mine):.6g}"), "n": len(mine)}
+    kept = ("vendor_family", *PER_DOUBLING, "features")
+    return {"classes": classes, "records": [{name: row[name] for name in kept} for row in rows]}
+
+
+def names_of(maker: str, regime: str) -> tuple[str, ...]:
+    """Classes of a peak, the narrowest first."""
+    return f"{maker}, {regime}", maker, "all"
+
+
+def memory_spread(maker: str, run: Mapping[str, Any], *, regime: str = STEADY, on_card: bool = True) -> MemorySpread:
+    """Spread of the peak of a run.
+
+    Parameters
+    ----------
+    maker : of the chip, the first word of its family. run : seq_length, pp, ep, cp, features. on_card : what is
+        beside the allocator counts, which is assumed.
+    """
+    table = coverage().get("memory", {"classes": {}, "records": []})
+    found = ((name, table["classes"].get(name)) for name in names_of(maker, regime))
+    name, entry = next(((n, e) for n, e in found if e), ("all", {"log_sigma": coverage()["memory_log_sigma"], "n": 0}))
+    records = [r for r in table["records"] if name == "all" or r["vendor_family"] == maker]
+    variance = float(entry["log_sigma"]) ** 2 + (ASSUMED_BESIDE_ALLOCATOR**2 if on_card else 0.0)
+    extrapolated = []
+    for axis, slope in PER_DOUBLING.items():
+        seen = [r[axis] for r in records]
+        beyond = max(0.0, math.log2(run[axis] / max(seen)), math.log2(min(seen) / run[axis])) if seen else 0.0
+        if beyond > 0.5:
+            variance += (slope * beyond) ** 2
+            extrapolated.append(axis)
+    known = {feature for r in records for feature in r["features"]}
+    for feature in sorted(set(run["features"]) - known) if records else ():
+        variance += PER_UNSEEN**2
+        extrapolated.append(feature)
+    return MemorySpread(math.sqrt(variance), f"{entry['n']} peaks of {name}", tuple(extrapolated))
+
+
+def share_inside(measured: Sequence[float], intervals: Sequence[MemoryInterval]) -> float:
+    """Share of measured peaks that lie in their intervals."""
+    pairs = zip(measured, intervals, strict=True)
+    return float(np.mean([each.low_gib <= gib <= each.high_gib for gib, each in pairs]))
