@@ -168,12 +168,8 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
         about = tell(lang, "memory_interval", low=f"{known.low_gib:.1f}", high=f"{known.high_gib:.1f}")
     low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
     lines = [
-<<<<<<< HEAD
-        tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + survives,
-        *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
-=======
         tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + about + survives,
->>>>>>> 959a65c (Give every predicted memory an 80 % interval)
+        *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
         tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
     lines.append(measured_mfu(plan, lang))

@@ -136,7 +136,6 @@ class Uncertainty(Document):
     sensitivity: dict[str, float] = {}
 
 
-<<<<<<< HEAD
 class MeasuredMfu(Document):
     """The highest MFU among published runs on the same chips: dense or with experts, of one number format, and on 64
     cards and more or on fewer, as the plan.
@@ -145,7 +144,8 @@ class MeasuredMfu(Document):
     highest: float
     runs: int
     record: str
-=======
+
+
 class MemoryInterval(Document):
     """An 80 % interval of a peak of memory and what it rests on."""
 
@@ -153,7 +153,6 @@ class MemoryInterval(Document):
     high_gib: float
     basis: str = ""
     extrapolated: tuple[str, ...] = ()
->>>>>>> 959a65c (Give every predicted memory an 80 % interval)
 
 
 class Robustness(Document):

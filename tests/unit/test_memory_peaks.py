@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.measured import memory_counts
+from autodeploy.calibration.memory_spread import memory_spread, share_inside
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.validate import validate
+from autodeploy.importers.import_document import import_document
 from autodeploy.specs.record import Record
 from cost_models.hbm import GIB, MIB
 
@@ -92,3 +95,51 @@ def test_published_shapes_tie_where_a_record_does_not_say() -> None:
     assert any("ties them" in each.text for each in record.diagnoses)
     said = silent | {"tie_word_embeddings": False}
     assert not Record.model_validate(documents()["ST084"] | {"model": said}).model.tie_word_embeddings
+
+
+def test_every_predicted_memory_has_an_interval() -> None:
+    rows = validate([Record.model_validate(documents()[name]) for name in ("ST050", "MSL_llama2_7b_32k_cp4_ring")]).rows
+    for row in rows:
+        assert row.predicted is not None
+        known, peak = row.predicted.memory_interval, row.predicted.peak_memory_gib
+        assert known.low_gib < peak < known.high_gib
+        assert known.low_gib * known.high_gib == pytest.approx(peak**2)
+    # What is beside the allocator is assumed, and counts where it was measured too.
+    run = {"seq_length": 4096, "pp": 2, "ep": 2, "cp": 1, "features": []}
+    assert memory_spread("ascend", run).log_sigma > memory_spread("ascend", run, on_card=False).log_sigma
+
+
+def test_memory_is_less_certain_far_from_the_records() -> None:
+    near = {"seq_length": 4096, "pp": 2, "ep": 2, "cp": 1, "features": []}
+    far = near | {"seq_length": 2**20, "ep": 256, "features": ["unheard_of"]}
+    here, there = memory_spread("ascend", near), memory_spread("ascend", far)
+    assert here.extrapolated == ()
+    assert set(there.extrapolated) == {"seq_length", "ep", "unheard_of"}
+    assert there.log_sigma > here.log_sigma
+
+
+def test_four_fifths_of_the_open_peaks_lie_in_their_intervals() -> None:
+    rows = [r for r in validate(r for r in shipped_records() if r.measured.peak_memory_gib is not None).rows]
+    found = [(r.measured.peak_memory_gib or 0.0, r.predicted.memory_interval) for r in rows if r.predicted is not None]
+    assert len(found) >= 54
+    assert 0.72 <= share_inside(*zip(*found, strict=True)) <= 0.9
+
+
+@pytest.mark.parametrize(
+    ("flags", "features"),
+    [
+        ("--grad-reduce-in-bf16", {"bf16_gradients"}),
+        ("--o2-gradient --o2-optimizer", {"bf16_gradients", "o2_optimizer"}),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", {"precision_aware_optimizer"}),
+        ("--use-precision-aware-optimizer", set()),
+        ("--fp8-param-gather", {"fp8_weights"}),
+    ],
+)
+def test_words_of_states_are_read_from_flags(flags: str, features: set[str]) -> None:
+    script = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
+        "--vocab-size 100 --micro-batch-size 1 --seq-length 512 --global-batch-size 8 --use-distributed-optimizer "
+    )
+    found = import_document(script + flags, "a.sh").document["strategy"]["features"]
+    words = {"bf16_gradients", "o2_optimizer", "precision_aware_optimizer", "fp8_weights"}
+    assert set(found) & words == features
