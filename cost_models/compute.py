@@ -35,6 +35,7 @@ class ComputeRates:
     attention_head_dim_half, attention_seq_half : elements, tokens; saturation in head dimension and sequence.
     hbm_fraction : of hbm_bytes_per_s, for streaming vector operators.
     movement_fraction : of hbm_bytes_per_s, for gather and scatter (permute, unpermute, concatenation).
+    whole_rows_fraction : of hbm_bytes_per_s, for kernels that permute whole rows; None: movement_fraction.
     cube_op_s, vector_op_s : fixed cost of one operator [s].
     element_bytes : of an element that the run computes in: 2, in FP32 runs 4 [B].
     cube_cores : matrix cores that share the output tiles of one operator.
@@ -57,6 +58,7 @@ class ComputeRates:
     vector_op_s: Number
     grouped_gemm_exposed: Number = 0.0
     operand_fraction: Number = 1.0
+    whole_rows_fraction: Number | None = None
     cube_cores: float = 1.0
     pipelined_tiles: bool = False
     gemm_units: float = 0.0
@@ -281,9 +283,14 @@ def cast_s(elements: Number, rates: ComputeRates) -> Floats:
     return np.asarray(4.0 * elements / (rates.hbm_bytes_per_s * rates.hbm_fraction) + rates.cube_op_s)
 
 
-def movement_s(moved_bytes: Number, operators: Number, rates: ComputeRates) -> Floats:
+def movement_s(
+    moved_bytes: Number, operators: Number, rates: ComputeRates, *, whole_rows: bool | npt.NDArray[np.bool_] = False
+) -> Floats:
     """Seconds of gather and scatter: rows move by index, so device memory streams below its streaming rate.
 
-    The share of the bandwidth is of the hardware profile: 0.188 on A100 in SimuMax's system files.
+    The share of the bandwidth is of the hardware profile: 0.188 on A100 in SimuMax's system files. One kernel that
+    permutes whole rows may reach more (`whole_rows_fraction`).
     """
-    return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * rates.movement_fraction) + operators * rates.vector_op_s)
+    whole = rates.movement_fraction if rates.whole_rows_fraction is None else rates.whole_rows_fraction
+    fraction = np.where(whole_rows, whole, rates.movement_fraction)
+    return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * fraction) + operators * rates.vector_op_s)

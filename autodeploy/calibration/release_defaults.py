@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MINDSPEED_2_1 = (2025, 6, 1)  # 2.1.0_core_r0.12.1, the first whose dispatchers are Megatron-LM's own again
 RELEASE_1_0_0 = (2024, 10, 30)  # MindSpeed-LLM 1.0.0; tables of its release candidates were measured before
-# Later tables of 1.0 and 2.0, whose software for experts is not today's: dispatchers, permutation and grouped kernels were
-# written again for 2.3 and 26.0 (Ascend/MindSpeed, core/transformer/moe).
+# Later tables of 1.0 and 2.0, whose software for experts is not today's: dispatchers, permutation and grouped kernels
+# were written again for 2.3 and 26.0 (Ascend/MindSpeed, core/transformer/moe).
 OF_2025 = ("2024-11", "2024-12", "2025")
 CANDIDATES = {"1": (2024, 3, 30), "2": (2024, 6, 30), "3": (2024, 9, 30)}  # MindSpeed-LLM 1.0.RC1 to RC3
 # Until then the scripts of all records say --no-gradient-accumulation-fusion, and none after it

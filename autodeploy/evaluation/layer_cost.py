@@ -147,12 +147,14 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
             np.zeros(1),
         )
     else:
-        seconds = compute.vector_s if op.kind == "vector" else compute.movement_s
-        times = (
-            seconds(op.forward_bytes * factor, op.launches, rates),
-            seconds(op.backward_bytes * factor, op.launches, rates),
-            np.zeros(1),
-        )
+        moved = op.forward_bytes * factor, op.backward_bytes * factor
+        if op.kind == "vector":
+            forward, backward = (compute.vector_s(size, op.launches, rates) for size in moved)
+        else:
+            forward, backward = (
+                compute.movement_s(size, op.launches, rates, whole_rows=op.whole_rows) for size in moved
+            )
+        times = (forward, backward, np.zeros(1))
     slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
     return OperatorTime(*(np.asarray(t * slower) for t in times))
 

@@ -145,6 +145,7 @@ def _compute_rates(
         attention_seq_half=value["attention_seq_half"],
         hbm_fraction=value["hbm"],
         movement_fraction=value["permute"],
+        whole_rows_fraction=value["permute_fused"],
         cube_op_s=fixed.cube_op_s,
         vector_op_s=fixed.vector_op_s * np.asarray(value.get("vector_op", 1.0)),
         cube_cores=float(device.cube_cores or 1),

@@ -160,7 +160,7 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         taken, returned = 4.0 * h * sent, 2.0 * h * held_tokens(shard, on) + 6.0 * h * sent
     again = 2.0 if on.weighted_rows else 1.0
     local_experts = (model.n_routed_experts or 1) / shard.ep
-    sorts = (local_experts > 1) & (shard.ep > 1) & ~shard.gathers_tokens & (not on.sends_once)
+    sorts = (local_experts > 1) & ~shard.gathers_tokens & (not on.sends_once)
     resort = np.where(sorts, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
     kind: OperatorKind = "vector" if on.vector_sort else "movement"
@@ -180,6 +180,7 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             launches=launches,
             issued=calls.forward,
             issued_backward=calls.backward,
+            whole_rows=on.fused_operators & ~shard.gathers_tokens,
         )
 
     def sort(name: str, calls: host.Issued) -> Operator:

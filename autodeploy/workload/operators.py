@@ -37,6 +37,7 @@ class Operator:
     per_expert : its work grows with the tokens of the busiest rank.
     routes : belongs to the software that routes tokens to experts and runs them, whose releases have a factor of their
         own.
+    whole_rows : a movement by one kernel that reads and writes whole rows.
     weighted : one factor is a weight, whose gradient is added into a sum over micro batches.
     gradient_bytes : moved by the product that makes it, for an element of the weight's gradient; None: it is written.
     wide : stays in 16 bits where linear layers run in 8.
@@ -61,6 +62,7 @@ class Operator:
     issued_backward: Floats | float | None = None
     per_expert: bool = False
     routes: bool = False
+    whole_rows: Bools | bool = False
     weighted: bool = True
     gradient_bytes: float | None = None
     fused: bool = True

@@ -187,11 +187,12 @@ class Account:
         launches: float = 1,
         *,
         moves: bool = False,
+        whole: bool = False,
         hot: bool = False,
         calls: tuple[float, float] | None = None,
     ) -> None:
         """A memory-bound operator: bytes forward and backward; the host calls as many as it launches, or `calls`."""
-        seconds = self.machine.scatter if moves else self.machine.stream
+        seconds = self.machine.permute if moves and whole else self.machine.scatter if moves else self.machine.stream
         factor = self.hot if hot else 1.0
         even = (seconds(forward, launches), seconds(backward, launches), 0.0)
         busy = (seconds(forward * factor, launches), seconds(backward * factor, launches), 0.0)
@@ -608,7 +609,7 @@ def _mixture(a: Account) -> None:
     received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
     mine = experts / d.ep
     in_order = d.dispatcher == "allgather" or "deduplicated_dispatch" in r.on  # rows are made where they are needed
-    resorted = 4 * h * received if mine > 1 and d.ep > 1 and not in_order else 0
+    resorted = 4 * h * received if mine > 1 and not in_order else 0
     sent = own * k
     permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
     unpermute, permute_back = permute, permute
@@ -633,9 +634,20 @@ def _mixture(a: Account) -> None:
         calls = {"permute": (7, 6), "there": (3, 3), "back": (2, 2), "unpermute": (3, 2)}
     if not resorted:
         calls |= {"there": (0, 0), "back": (0, 0)}
-    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, calls=calls["permute"])
+    whole = fused and d.dispatcher != "allgather"  # the kernel permutes whole rows
+    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, whole=whole, calls=calls["permute"])
     sorted_once = 1 if resorted else 0
-    a.vector("sort_by_expert", "mlp", resorted, resorted, sorted_once, moves=not sorts, hot=True, calls=calls["there"])
+    a.vector(
+        "sort_by_expert",
+        "mlp",
+        resorted,
+        resorted,
+        sorted_once,
+        moves=not sorts,
+        whole=whole,
+        hot=True,
+        calls=calls["there"],
+    )
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = _activation_bytes(r)
     levelled = r.levelled or Levelled(1, 1, 1)
@@ -644,8 +656,20 @@ def _mixture(a: Account) -> None:
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
-    a.vector("sort_by_rank", "mlp", resorted, resorted, sorted_once, moves=not sorts, hot=True, calls=calls["back"])
-    a.vector("unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, calls=calls["unpermute"])
+    a.vector(
+        "sort_by_rank",
+        "mlp",
+        resorted,
+        resorted,
+        sorted_once,
+        moves=not sorts,
+        whole=whole,
+        hot=True,
+        calls=calls["back"],
+    )
+    a.vector(
+        "unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, whole=whole, calls=calls["unpermute"]
+    )
     padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
     a.keep("unpermute_in", 2 * h * sent * padded)
     a.keep("expert_in", 2 * received * h, hot=True)

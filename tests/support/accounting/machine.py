@@ -65,6 +65,7 @@ class Numbers:
     pipelined_tiles: bool = False
     grouped_gemm_exposed: float = 0.0
     operand_fraction: float = 1.0
+    whole_rows_fraction: float = 1.0
     routing_factor: float = 1.0
 
     def with_one_tier(self, number: int) -> Numbers:
@@ -151,6 +152,11 @@ class Numbers:
     def scatter(self, moved: float, operators: float) -> float:
         """Operators that move rows by index."""
         seconds = moved / (self.hbm_bytes_per_s * self.movement_fraction) + operators * self.vector_op_s
+        return seconds * self.software_factor
+
+    def permute(self, moved: float, operators: float) -> float:
+        """One kernel that moves whole rows."""
+        seconds = moved / (self.hbm_bytes_per_s * self.whole_rows_fraction) + operators * self.vector_op_s
         return seconds * self.software_factor
 
     # -- messages --------------------------------------------------------------------------------------------
