@@ -71,13 +71,22 @@ def _context(reader: KeyReader) -> dict[str, Any]:
 
 
 def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
-    """mcore models spread experts over data and tensor ranks; older ones keep them tensor parallel."""
+    """mcore models spread experts over data and tensor ranks; older ones keep them tensor parallel, unless
+    `ep_extend_tp` lets a tensor-parallel group hold whole experts of its own: ep tp ranks, each expert on one.
+
+    Source: MindFormers modules/transformer/moe.py and research/telechat2/telechat_transformer.py @f52743ca.
+    """
     found: dict[str, Any] = {"ep": reader.number("/strategy/ep", "parallel_config.expert_parallel", least=1) or 1}
     etp = reader.number("/strategy/etp", "moe_config.expert_model_parallel", least=1)
     if etp is None:
         legacy = reader.raw("use_legacy") is not False and reader.raw("moe_config") is not None
-        etp = tp if legacy else 1
-        reader.log.default("/strategy/etp", etp, "older models: as tp" if legacy else "mcore models: 1")
+        extended = reader.switch("/strategy/ep", "moe_config.ep_extend_tp") and legacy
+        if extended:
+            found["ep"] *= tp
+        etp, reason = (1, "experts extended over tp: 1") if extended else (tp, "older models: as tp")
+        if not legacy:
+            etp, reason = 1, "mcore models: 1"
+        reader.log.default("/strategy/etp", etp, reason)
     path = f"{CONFIG}.moe_token_dispatcher_type"
     given = reader.take("/strategy/moe_dispatcher", path) or "alltoall"
     if given not in DISPATCHERS:

@@ -64,6 +64,9 @@ def test_older_models_keep_experts_tensor_parallel():
     assert old.document["strategy"]["etp"] == 2
     whole = import_document(changed(use_legacy=True, moe_config=moe | {"expert_model_parallel": 1}), "a.yaml")
     assert whole.document["strategy"]["etp"] == 1
+    extended = import_document(changed(use_legacy=True, moe_config=moe | {"ep_extend_tp": True}), "a.yaml")
+    was, strategy = old.document["strategy"], extended.document["strategy"]
+    assert (strategy["ep"], strategy["etp"]) == (was["ep"] * was["tp"], 1)
 
 
 def test_two_names_that_disagree_are_a_contradiction():
