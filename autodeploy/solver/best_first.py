@@ -139,21 +139,26 @@ def _refine(
     rough = [solved for solved in quick[: budget.refined] if solved.index not in refined]
     # Every other one is the companion's.
     begun = {
-        solved.index: open_.beside.begin(CandidateSolver.refined, *_question(solved, budget)) for solved in rough[1::2]
+        solved.index: open_.beside.begin(CandidateSolver.refined, solved.index, *_question(solved, budget))
+        for solved in rough[1::2]
     }
     for solved in rough:
         if open_.cancelled():
             return
         if solved.index in begun:
-            better = begun[solved.index].result()
+            answer = begun[solved.index].result()
         else:
-            better = open_.here.refined(*_question(solved, budget))
-        if better is None:
+            answer = open_.here.refined(solved.index, *_question(solved, budget))
+        if answer is None:
             return
+        problem, better = answer
         refined.add(solved.index)
         bound = max(better.bound_s, solved.solution.bound_s)
-        keep = better if better.layout is not None and better.step_s <= solved.solution.step_s else solved.solution
-        earnest = replace(solved, solution=replace(keep, bound_s=min(bound, keep.step_s)))
+        keep = solved
+        if better.layout is not None and better.step_s <= solved.solution.step_s:
+            keep = replace(solved, problem=problem, solution=better)
+        step_s = keep.solution.step_s
+        earnest = replace(keep, solution=replace(keep.solution, bound_s=min(bound, step_s)))
         frontier.best[frontier.best.index(solved)] = earnest
         open_.raise_to(solved.index, earnest.solution.bound_s)
         frontier.work += better.deterministic_work

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.solution import InnerSolution
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.candidates import Candidates, Ints
 
     Quick = tuple[InnerProblem, InnerSolution]
 
@@ -65,7 +65,8 @@ def quick_plan(
     should_cancel: Callable[[], bool] | None,
     units: UnitCosts | None = None,
 ) -> Quick:
-    """One candidate's problem, solved quickly: without recomputing whole layers if that fits, else with it.
+    """One candidate's problem, solved quickly: without recomputing whole layers if that fits and swaps nothing, else
+    with it, and the faster of both: a swap that waits may cost more than a layer that runs again.
 
     units: costs of its cut of tensors, where they are known already.
     """
@@ -73,13 +74,27 @@ def quick_plan(
     choices = memory_choices(candidate, context)
     problem = build_problem(classes, candidate, context, 0, choices=choices - {WHOLE})
     solution = _solve_quickly(problem, should_cancel)
-    if solution.layout is None and solution.status != "cancelled" and WHOLE in choices:
-        # A quick search that found no layout has not always proven that there is none.
-        lean_s = solution.bound_s
-        problem = build_problem(classes, candidate, context, 0, choices=choices)
-        solution = _solve_quickly(problem, should_cancel)
-        solution = replace(solution, bound_s=min(solution.bound_s, lean_s))
-    return problem, solution
+    settled = solution.layout is not None and not _swaps(problem, solution)
+    if settled or solution.status == "cancelled" or WHOLE not in choices:
+        return problem, solution
+    # A quick search that found no layout has not always proven that there is none.
+    whole = build_problem(classes, candidate, context, 0, choices=choices)
+    tried = [_solve_quickly(whole, should_cancel)]
+    if solution.layout is not None and not whole.uniform_options:
+        tried.append(solve(whole, effort=QUICK, should_cancel=should_cancel))
+    found = min(tried, key=lambda each: each.step_s)
+    bound_s = min(solution.bound_s, *(each.bound_s for each in tried))
+    if solution.layout is not None and solution.step_s < found.step_s:
+        return problem, replace(solution, bound_s=bound_s)
+    return whole, replace(found, bound_s=bound_s)
+
+
+def _swaps(problem: InnerProblem, solution: InnerSolution) -> bool:
+    """Whether a plan swaps what layers keep."""
+    if solution.applied is None:
+        return False
+    counts = solution.applied.sum(axis=0)
+    return any(option.kind == "swap" and count > 0 for option, count in zip(problem.options, counts, strict=True))
 
 
 def earnest_plan(
@@ -102,6 +117,33 @@ def earnest_plan(
         found.append((problem, solution))
     problem, solution = min(found, key=lambda each: each[1].step_s)
     return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
+
+
+def refined_plan(
+    candidate: Candidates,
+    context: Context,
+    problem: InnerProblem,
+    effort: Effort,
+    hint: tuple[Ints, Ints],
+    should_cancel: Callable[[], bool] | None,
+    units: UnitCosts | None = None,
+) -> Quick:
+    """A quick plan's problem solved in earnest from it (hint: its layout and applied choices).
+
+    Where the plan swaps, or recomputes whole layers, the other menu of memory choices may hold a faster one.
+    """
+    solution = solve(problem, effort=effort, hint=hint, should_cancel=should_cancel)
+    whole = any(option.name == WHOLE for option in problem.options)
+    if solution.status == "cancelled" or not (whole or _swaps(problem, solution)):
+        return problem, solution
+    found = [(problem, solution)]
+    for choices in menus(memory_choices(candidate, context)):
+        if (WHOLE in choices) != whole:
+            other = build_problem(_classes(candidate, context, units), candidate, context, 0, choices=choices)
+            enough_s = solution.step_s
+            found.append((other, solve(other, effort=effort, upper_bound_s=enough_s, should_cancel=should_cancel)))
+    best, least = min(found, key=lambda each: each[1].step_s)
+    return best, replace(least, bound_s=min(each.bound_s for _, each in found))
 
 
 def _classes(candidate: Candidates, context: Context, units: UnitCosts | None) -> StepClasses:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.candidate import earnest_plan, quick_plan
+from autodeploy.solver.candidate import earnest_plan, quick_plan, refined_plan
 from autodeploy.solver.outer_bound import outer_bounds_s
-from autodeploy.solver.solve import solve
 from autodeploy.solver.tuple_bounds import TupleBounds, Visit
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.solver.candidate import Quick
     from autodeploy.solver.effort import Effort
-    from autodeploy.solver.solution import InnerSolution
     from autodeploy.strategies.candidates import Candidates
 
 
@@ -69,6 +67,9 @@ class CandidateSolver:
         context = self._contexts(index)
         return earnest_plan(candidate, context, effort, enough_s, lambda: self.stopped(), units)
 
-    def refined(self, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> InnerSolution:
-        """A problem solved in earnest, from a plan that is known."""
-        return solve(problem, effort=effort, hint=hint, should_cancel=lambda: self.stopped())
+    def refined(self, index: int, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> Quick:
+        """A candidate's problem solved in earnest, from a plan that is known; with other memory choices too where that
+        may be faster.
+        """
+        candidate, units = self.candidate(index)
+        return refined_plan(candidate, self._contexts(index), problem, effort, hint, lambda: self.stopped(), units)
