@@ -191,7 +191,7 @@ def grouped_gemm_s(
     Notes
     -----
     Each product runs at the plain rate of its shape: the gradient of a weight has the tokens as its depth. Three things
-    are of groups alone, and vanish for one group:
+    are of groups alone, the last of fused ones, and vanish for one group:
 
     - the last tile of 128 rows of every group is partly filled, half of it on average: (1 - 1 / groups) 64 rows more;
     - operands are loaded ahead, but a tile's sums can be stored, or added to those in memory, only when they are
@@ -208,7 +208,7 @@ def grouped_gemm_s(
     """
     m, n, k = (np.maximum(size, 1e-9) for size in (m, n, k))
     together = np.where(fused, groups, 1.0)
-    others = 1.0 - 1.0 / np.maximum(together, 1.0)
+    others = 1.0 - 1.0 / np.maximum(groups, 1.0)
     rate = np.where(together > 1.0, rates.grouped_gemm, 1.0)
     tiled = m if uneven_depth or rates.gemm_units else m + 0.5 * TILE_ROWS * others
     matrix_s = 2.0 * tiled * n * k / (rates.peak_flops * _efficiency(tiled, n, k, rates, together) * rate)

@@ -67,10 +67,10 @@ class OptimizerFormat:
         MindSpeed quant-states, quant-grads.
 
         bf16_gradients sums and reduces gradients in BF16; their FP32 copy is made when activations are gone. Source:
-        Megatron-LM --grad-reduce-in-bf16, MindSpeed-LLM --o2-gradient (o2.md: 2 N less). Products in 8 bits read an 8-bit
-        copy of each weight and its transpose, kept over the micro batches of a step (Transformer Engine, module/base.py,
-        get_weight_workspace); with fp8_weights (--fp8-param-gather) the weight itself is the first of them. torchtitan
-        casts weights anew in each product.
+        Megatron-LM --grad-reduce-in-bf16, MindSpeed-LLM --o2-gradient (o2.md: 2 N less). Products in 8 bits read an
+        8-bit copy of each weight and its transpose, kept over the micro batches of a step (Transformer Engine,
+        module/base.py, get_weight_workspace); with fp8_weights (--fp8-param-gather) the weight itself is the first of
+        them. torchtitan casts weights anew in each product.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32

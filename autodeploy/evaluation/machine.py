@@ -111,13 +111,15 @@ def machine_of(
 def _software_factor(profile: Profile, topology: ClusterTopology, value: Mapping[str, Number], release: str) -> Number:
     """Time of a release against the one that the efficiencies describe: f d^log2(nodes).
 
-    f : its factor on one node. d : what every doubling of the nodes costs it, `node_growth` where it has no factor of
-    its own. An eager host that is late (garbage collection, other processes) holds up all ranks that wait for its own;
-    more nodes, more of them. A compiled graph has no host between its operators.
+    f : its factor on one node, that of the current release where it has none. d : what every doubling of the nodes
+    costs it, `node_growth` where it has no factor of its own. An eager host that is late (garbage collection, other
+    processes) holds up all ranks that wait for its own; more nodes, more of them. A compiled graph has no host between
+    its operators.
     """
     doublings = math.log2(max(1.0, topology.num_ranks / profile.ranks_per_node))
     growth = _release_factor(profile, value, f"{release}_per_doubling", 1.0 + np.asarray(value["node_growth"]))
-    return np.asarray(_release_factor(profile, value, release) * growth**doublings)
+    current = _release_factor(profile, value, "current")
+    return np.asarray(_release_factor(profile, value, release, current) * growth**doublings)
 
 
 def _release_factor(profile: Profile, value: Mapping[str, Number], name: str, absent: Number = 1.0) -> Floats:

@@ -64,13 +64,15 @@ def _matters(factor: FittedFactor, context: Context) -> bool:
     """Whether the strategy reads any number that the factor multiplies."""
     assert context.profile is not None
     links = {f"link_{tier.name}" for tier in context.profile.tiers}
+    known = context.profile.release_factors
     band, moe = context.release or "current", context.model.is_moe
 
     def read(name: str) -> bool:
         if name.startswith("release_experts_"):
             return moe and name == f"release_experts_{band}"
         if name.startswith("release_"):
-            return name.startswith(f"release_{band}")  # with what each doubling of the nodes costs it
+            own = name.startswith(f"release_{band}")  # with what each doubling of the nodes costs it
+            return own or (name == "release_current" and band not in known)
         if name.startswith("link_"):
             return name in links
         return moe or name not in OF_EXPERTS

@@ -161,12 +161,12 @@ def test_no_rule_and_no_word_refuses_a_run(run: Run, odd: list[tuple[str, Any]],
 @given(runs())
 def test_more_replicas_with_as_much_work_each_are_no_faster_and_lose_little(run: Run) -> None:
     """Weak scaling to tens of thousands of cards: gradients of a ring cost (g - 1) / g, so a doubling costs less than
-    the exchange itself."""
+    the exchange itself. Buckets grow with the ranks, so fewer of them start."""
     times = [replace(run, ep=1, replicas=n).predict() for n in (8, 16, 64)]
     steps = [p.step_time_s for p in times]
     updates = [p.estimate.breakdown["optimizer_s"] for p in times]
     rest = [step - update for step, update in zip(steps, updates, strict=True)]
-    assert rest[0] * (1.0 - 1e-6) <= rest[1] <= rest[2] * (1.0 + 1e-6)
+    assert rest[0] * (1.0 - 5e-3) <= rest[1] <= rest[2] * (1.0 + 5e-3)
     exchange = times[-1].estimate.breakdown["exposed_dp_s"]
     assert steps[2] - steps[0] <= exchange + 0.02 * steps[2]
 

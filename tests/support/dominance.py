@@ -138,6 +138,9 @@ def _best_s(
     ).incumbent_s
 
 
+MOST_CHUNKS = 8  # strategies/space.py
+
+
 def incomparable(prediction: Prediction, target: str = "any") -> str:
     """Why no search could find the strategy, or nothing."""
     context = prediction.context
@@ -146,4 +149,6 @@ def incomparable(prediction: Prediction, target: str = "any") -> str:
         return f"breaks {broken[0].name}"
     if float(np.max(prediction.estimate.card_bytes)) > context.limit_bytes:
         return "does not fit"
+    if int(prediction.candidate.vpp[0]) > MOST_CHUNKS:
+        return "has more chunks a stage than searches look at"
     return "" if math.isfinite(prediction.step_time_s) else "no time"

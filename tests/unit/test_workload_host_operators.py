@@ -50,7 +50,12 @@ def test_an_unfused_one_picks_and_adds_rows_by_index() -> None:
     assert float(weighted.backward_bytes[0]) == 2 * picked
 
 
-@pytest.mark.parametrize(("on", "ep"), [(replace(PLAIN, sends_once=True), 8), (PLAIN, 1), (PLAIN, 256)])
+def test_rows_of_several_experts_are_sorted_within_one_rank_too() -> None:
+    # Megatron-LM core_v0.12.1, token_dispatcher.py: sort_chunks_by_idxs wherever a rank has several experts.
+    assert float(np.asarray(rows(PLAIN, ep=1)["sort_by_expert"].forward_bytes).item()) == 4 * H * K * TOKENS
+
+
+@pytest.mark.parametrize(("on", "ep"), [(replace(PLAIN, sends_once=True), 8), (PLAIN, 256)])
 def test_rows_that_arrive_in_order_are_not_sorted_again(on: OperatorFeatures, ep: int) -> None:
     for name in ("sort_by_expert", "sort_by_rank"):
         again = rows(on, ep=ep)[name]

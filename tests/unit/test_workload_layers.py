@@ -196,7 +196,7 @@ def test_unfused_gradients_are_added_once_a_parameter_and_micro_batch(name: str,
     # A 16-bit sum: product and sum read, sum written, 6 B a parameter; fused into the product's epilogue, nothing.
     model = load_preset(name)
     for moved in (0.0, 6.0):
-        on = OperatorFeatures(rect_fa=True, accumulation_bytes=moved)
+        on = OperatorFeatures(rect_fa=True, accumulation_bytes=moved, expert_accumulation_bytes=moved)
         table = layer_table(model, shard(tp=4, ep=4), on, (kind, None))
         (added,) = [o for o in table.operators if o.name == "gradient_accumulation"]
         assert np.ravel(added.forward_bytes)[0] == 0.0

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.support.accounting.expert_messages import expert_messages
+from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
 from tests.support.accounting.lanes import beside_cubes, restart
-from tests.support.accounting.run import Levelled, Run
 from tests.support.accounting.uneven_experts import grown, uneven
 
 if TYPE_CHECKING:
     from tests.support.accounting.machine import Numbers
     from tests.support.accounting.ranks import Degrees
+    from tests.support.accounting.run import Run
 
 Hide = Callable[[float], float]
 
@@ -320,11 +320,11 @@ def add_layer(a: Account, index: int) -> None:
     first = "q_up_proj" if latent else "qkv_proj"
     _tensor_region(a, "attention", first, "attention_out_proj", gathers_input=hidden)
     if moe:
-        _mixture(a)
-        if _shared_width(a.run):
+        add_mixture(a)
+        if shared_width(a.run):
             _tensor_region(a, "mlp", "shared_up_proj", "shared_down_proj")
     else:
-        _mlp(a, "mlp", a.run.intermediate_size)
+        add_mlp(a, "mlp", a.run.intermediate_size)
         _tensor_region(a, "mlp", "mlp_up_proj", "mlp_down_proj")
     if "dropout" in a.run.on:
         both = 2 * a.local * a.run.hidden_size
@@ -470,9 +470,12 @@ def _core(a: Account, heads: float, window: int | None) -> None:
     # Forward S = Q K, O = P V; backward S, dQ and dK as wide as Q, dP and dV as V.
     flops = (product[r.qk] + product[value], 3 * product[r.qk] + 2 * product[value])
 
+    # The kernel sees documents one by one, each twice as long as a query's keys in the mean.
+    length = (s if r.keys is None else min(s, 2 * r.keys)) / ring
+
     def times(factor: float) -> tuple[float, float]:
         both = zip(flops, (False, True), strict=True)
-        return tuple(a.machine.attention(w * factor, (r.qk + value) / 2, s / ring, backward=b) for w, b in both)
+        return tuple(a.machine.attention(w * factor, (r.qk + value) / 2, length, backward=b) for w, b in both)
 
     a._operator("core_attention", "attention", (*times(1.0), 0.0), (*times(r.slow_attention), 0.0), 1, 1)
     a.keep("softmax_stats", r.stats_bytes * a.tokens * heads)
@@ -552,132 +555,3 @@ def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_in
     a.message(f"{window}_scatter", "tp", gather, sp, 0, hide_forward=out)
     a.message(f"{window}_gradient_gather", "tp", gather, 0, sp, hide_backward=back)
     a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=chunked(a, tail.busy[0], (m, n, k)))
-
-
-def _activation_bytes(r: Run) -> tuple[int, int, int]:
-    """Per element of the activation's output: forward, backward, kept."""
-    if r.gates == 1:
-        return 4, 6, 2
-    return (6, 10, 2) if "fused_swiglu" in r.on else (10, 16, 4)
-
-
-def _mlp(a: Account, prefix: str, width: float) -> None:
-    r, tokens, local = a.run, a.tokens, width / a.d.tp
-    forward, backward, kept = _activation_bytes(r)
-    a.gemm(f"{prefix}_up_proj", "mlp", tokens, r.gates * local, r.hidden_size)
-    elements = tokens * local
-    launches = 1 if "fused_swiglu" in r.on else 3
-    a.vector(f"{prefix}_activation", "mlp", forward * elements, backward * elements, launches)
-    a.gemm(f"{prefix}_down_proj", "mlp", tokens, r.hidden_size, local)
-    a.keep(f"{prefix}_up_out", 2 * r.gates * elements)
-    a.keep(f"{prefix}_activation_out", kept * elements)
-    a.dense_params += (r.gates + 1) * r.hidden_size * local
-
-
-def _shared_width(r: Run) -> int:
-    return int((r.n_shared_experts or 0) * (r.moe_intermediate_size or 0))
-
-
-def _mixture(a: Account) -> None:
-    r, d = a.run, a.d
-    h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
-    fused = "fused_operators" in r.on
-    # Sizes that the host must know: of messages or the experts' rows, and of two selections that fused kernels do
-    # without; gathered tokens are always selected.
-    gathered = d.dispatcher == "allgather"
-    if r.capacity_factor is None:
-        a.waits = 3 if gathered or not fused else 1
-        a.waits_again = 0 if fused else 2
-    # Replicated: each tensor-parallel rank routes and sends the tokens of all.
-    everything = "replicated_dispatch" in r.on
-    own = a.tokens if everything else a.local
-    logits = own * experts
-    a.gemm("router", "mlp", own, experts, h, calls=(2, 4))
-    router = "fused_router" in r.on
-    passes, steps = (24, 4) if router else (48, 12)
-    sorts = "vector_sort" in r.on
-    if sorts:  # values and indices of two choices are not written and read again, but the logits once
-        passes, steps = passes - (16 - 4), steps - 1
-    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(4, 4) if router else (22, 12))
-    several = d.ep > 1 or d.etp > 1
-    a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else (13, 1) if several else (3, 0))
-    a.keep("router_logits", 4 * logits)
-    a.dense_params += h * experts
-
-    # What one rank receives: walk over the ranks of its expert-parallel and expert tensor-parallel groups.
-    sharing = [0] if everything else a.groups["etp"]
-    received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
-    mine = experts / d.ep
-    in_order = d.dispatcher == "allgather" or "deduplicated_dispatch" in r.on  # rows are made where they are needed
-    resorted = 4 * h * received if mine > 1 and not in_order else 0
-    sent = own * k
-    permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
-    unpermute, permute_back = permute, permute
-    unpermute_back = permute
-    if not fused and not sorts:  # pick a row for each choice; clear a buffer and add rows to its sums
-        permute = unpermute_back = (2 + 2) * h * sent
-        unpermute = permute_back = 2 * h * own + (2 + 2 + 2) * h * sent
-    if "graph_mode" in r.on:  # the rows' weights have gradients of their own
-        unpermute_back = 2 * unpermute_back
-    if d.dispatcher == "allgather":
-        # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
-        whole = sum(own for _ in a.groups["ep"] for _ in a.groups["etp"])
-        wide = 0 if sorts or "async_permutation" in r.on else 8
-        permute = unpermute_back = (2 + wide + 2) * h * received
-        unpermute = permute_back = (2 + wide + 4 + 4) * h * received + 2 * h * whole
-        sent = received
-    once = 1 if fused else 3
-    if sorts:  # a key and a place of each choice, in and out, twice
-        permute += 2 * (8 + 8) * own * k
-    calls = {"permute": (3, 2), "there": (2, 1), "back": (1, 1), "unpermute": (1, 1)}
-    if not fused:
-        calls = {"permute": (7, 6), "there": (3, 3), "back": (2, 2), "unpermute": (3, 2)}
-    if not resorted:
-        calls |= {"there": (0, 0), "back": (0, 0)}
-    whole = fused and d.dispatcher != "allgather"  # the kernel permutes whole rows
-    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, whole=whole, calls=calls["permute"])
-    sorted_once = 1 if resorted else 0
-    a.vector(
-        "sort_by_expert",
-        "mlp",
-        resorted,
-        resorted,
-        sorted_once,
-        moves=not sorts,
-        whole=whole,
-        hot=True,
-        calls=calls["there"],
-    )
-    width = r.moe_intermediate_size / d.etp
-    forward, backward, kept = _activation_bytes(r)
-    levelled = r.levelled or Levelled(1, 1, 1)
-    multiplied = mine + levelled.hot
-    a.experts("expert_up_proj", multiplied, received / multiplied, r.gates * width, h)
-    elements = received * width
-    a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
-    a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
-    a.vector(
-        "sort_by_rank",
-        "mlp",
-        resorted,
-        resorted,
-        sorted_once,
-        moves=not sorts,
-        whole=whole,
-        hot=True,
-        calls=calls["back"],
-    )
-    a.vector(
-        "unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, whole=whole, calls=calls["unpermute"]
-    )
-    padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
-    a.keep("unpermute_in", 2 * h * sent * padded)
-    a.keep("expert_in", 2 * received * h, hot=True)
-    a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
-    a.keep("expert_activation_out", kept * elements, hot=True)
-    if r.weighted_activation:
-        a.keep("expert_activation_unweighted", 2 * elements, hot=True)
-    a.expert_params += mine * (r.gates + 1) * h * width
-    if _shared_width(r):
-        _mlp(a, "shared", _shared_width(r))
-    expert_messages(a, received)

@@ -120,11 +120,12 @@ class Numbers:
     def grouped_gemm_s(
         self, groups: float, m: float, n: float, k: float, *, fused: bool, rows_differ: bool = True, result: float = 2
     ) -> float:
-        """`groups` multiplications of m rows: one operator whose groups end in half a tile, or one operator each."""
+        """`groups` multiplications of m rows: whose groups end in half a tile, in one operator or one each."""
         together = groups if fused else 1
         tiled = m
-        if together > 1 and rows_differ and not self.gemm_units:
-            tiled += (1 - 1 / together) * 128 / 2
+        others = 1 - 1 / max(groups, 1)
+        if rows_differ and not self.gemm_units:
+            tiled += others * 128 / 2
         if self.gemm_units:
             rate = together * 2 * m * n * k / self._in_waves(m, n, k, together)
         else:
@@ -132,7 +133,7 @@ class Numbers:
         rate *= self.grouped_gemm if together > 1 else 1
         matrix_s, memory_s = 2 * tiled * n * k / rate, self._touched_s(m, n, k, result)
         stored_s = result * m * n / (self.hbm_bytes_per_s * self.operand_fraction)
-        shown = self.grouped_gemm_exposed * (1 - 1 / together) if together > 1 else 0
+        shown = self.grouped_gemm_exposed * others
         fixed = self.cube_op_s * (1 if fused else groups)
         seconds = groups * (max(matrix_s, memory_s) + shown * min(matrix_s, stored_s)) + fixed
         return seconds * self.software_factor

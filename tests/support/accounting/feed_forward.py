@@ -1,0 +1,140 @@
+"""The feed-forward part of a layer in the accounting: a dense MLP, and a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.accounting.expert_messages import expert_messages
+from tests.support.accounting.run import Levelled, Run
+
+if TYPE_CHECKING:
+    from tests.support.accounting.layer import Account
+
+
+def activation_bytes(r: Run) -> tuple[int, int, int]:
+    """Per element of the activation's output: forward, backward, kept."""
+    if r.gates == 1:
+        return 4, 6, 2
+    return (6, 10, 2) if "fused_swiglu" in r.on else (10, 16, 4)
+
+
+def add_mlp(a: Account, prefix: str, width: float) -> None:
+    r, tokens, local = a.run, a.tokens, width / a.d.tp
+    forward, backward, kept = activation_bytes(r)
+    a.gemm(f"{prefix}_up_proj", "mlp", tokens, r.gates * local, r.hidden_size)
+    elements = tokens * local
+    launches = 1 if "fused_swiglu" in r.on else 3
+    a.vector(f"{prefix}_activation", "mlp", forward * elements, backward * elements, launches)
+    a.gemm(f"{prefix}_down_proj", "mlp", tokens, r.hidden_size, local)
+    a.keep(f"{prefix}_up_out", 2 * r.gates * elements)
+    a.keep(f"{prefix}_activation_out", kept * elements)
+    a.dense_params += (r.gates + 1) * r.hidden_size * local
+
+
+def shared_width(r: Run) -> int:
+    return int((r.n_shared_experts or 0) * (r.moe_intermediate_size or 0))
+
+
+def add_mixture(a: Account) -> None:
+    r, d = a.run, a.d
+    h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
+    fused = "fused_operators" in r.on
+    # Sizes that the host must know: of messages or the experts' rows, and of two selections that fused kernels do
+    # without; gathered tokens are always selected.
+    gathered = d.dispatcher == "allgather"
+    if r.capacity_factor is None:
+        a.waits = 3 if gathered or not fused else 1
+        a.waits_again = 0 if fused else 2
+    # Replicated: each tensor-parallel rank routes and sends the tokens of all.
+    everything = "replicated_dispatch" in r.on
+    own = a.tokens if everything else a.local
+    logits = own * experts
+    a.gemm("router", "mlp", own, experts, h, calls=(2, 4))
+    router = "fused_router" in r.on
+    passes, steps = (24, 4) if router else (48, 12)
+    sorts = "vector_sort" in r.on
+    if sorts:  # values and indices of two choices are not written and read again, but the logits once
+        passes, steps = passes - (16 - 4), steps - 1
+    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(4, 4) if router else (22, 12))
+    several = d.ep > 1 or d.etp > 1
+    a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else (13, 1) if several else (3, 0))
+    a.keep("router_logits", 4 * logits)
+    a.dense_params += h * experts
+
+    # What one rank receives: walk over the ranks of its expert-parallel and expert tensor-parallel groups.
+    sharing = [0] if everything else a.groups["etp"]
+    received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
+    mine = experts / d.ep
+    in_order = d.dispatcher == "allgather" or "deduplicated_dispatch" in r.on  # rows are made where they are needed
+    resorted = 4 * h * received if mine > 1 and not in_order else 0
+    sent = own * k
+    permute = 2 * h * own + 2 * h * sent  # read each token, write a row for each choice
+    unpermute, permute_back = permute, permute
+    unpermute_back = permute
+    if not fused and not sorts:  # pick a row for each choice; clear a buffer and add rows to its sums
+        permute = unpermute_back = (2 + 2) * h * sent
+        unpermute = permute_back = 2 * h * own + (2 + 2 + 2) * h * sent
+    if "graph_mode" in r.on:  # the rows' weights have gradients of their own
+        unpermute_back = 2 * unpermute_back
+    if d.dispatcher == "allgather":
+        # Rows are picked out of the group's tokens, and added back, by an 8-byte index for every element.
+        whole = sum(own for _ in a.groups["ep"] for _ in a.groups["etp"])
+        wide = 0 if sorts or "async_permutation" in r.on else 8
+        permute = unpermute_back = (2 + wide + 2) * h * received
+        unpermute = permute_back = (2 + wide + 4 + 4) * h * received + 2 * h * whole
+        sent = received
+    once = 1 if fused else 3
+    if sorts:  # a key and a place of each choice, in and out, twice
+        permute += 2 * (8 + 8) * own * k
+    calls = {"permute": (3, 2), "there": (2, 1), "back": (1, 1), "unpermute": (1, 1)}
+    if not fused:
+        calls = {"permute": (7, 6), "there": (3, 3), "back": (2, 2), "unpermute": (3, 2)}
+    if not resorted:
+        calls |= {"there": (0, 0), "back": (0, 0)}
+    whole = fused and d.dispatcher != "allgather"  # the kernel permutes whole rows
+    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, whole=whole, calls=calls["permute"])
+    sorted_once = 1 if resorted else 0
+    a.vector(
+        "sort_by_expert",
+        "mlp",
+        resorted,
+        resorted,
+        sorted_once,
+        moves=not sorts,
+        whole=whole,
+        hot=True,
+        calls=calls["there"],
+    )
+    width = r.moe_intermediate_size / d.etp
+    forward, backward, kept = activation_bytes(r)
+    levelled = r.levelled or Levelled(1, 1, 1)
+    multiplied = mine + levelled.hot
+    a.experts("expert_up_proj", multiplied, received / multiplied, r.gates * width, h)
+    elements = received * width
+    a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
+    a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
+    a.vector(
+        "sort_by_rank",
+        "mlp",
+        resorted,
+        resorted,
+        sorted_once,
+        moves=not sorts,
+        whole=whole,
+        hot=True,
+        calls=calls["back"],
+    )
+    a.vector(
+        "unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, whole=whole, calls=calls["unpermute"]
+    )
+    padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
+    a.keep("unpermute_in", 2 * h * sent * padded)
+    a.keep("expert_in", 2 * received * h, hot=True)
+    a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
+    a.keep("expert_activation_out", kept * elements, hot=True)
+    if r.weighted_activation:
+        a.keep("expert_activation_unweighted", 2 * elements, hot=True)
+    a.expert_params += mine * (r.gates + 1) * h * width
+    if shared_width(r):
+        add_mlp(a, "shared", shared_width(r))
+    expert_messages(a, received)
