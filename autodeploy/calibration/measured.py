@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autodeploy.calibration.memory_spread import FEW_ITERATIONS, STEADY
-from autodeploy.calibration.release_defaults import stack_of
+from autodeploy.calibration.release_defaults import logs_memory_once, stack_of
 from autodeploy.workload.flops import forward_flops_per_token
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
@@ -34,8 +34,7 @@ def memory_regime(record: Record) -> str:
     Megatron-LM logs it after the first step and never again (training.py, report_memory_flag); NeMo and Megatron-Bridge
     log it again and again.
     """
-    once = load_profile(record.cluster.profile, calibrated=False).vendor != "nvidia"
-    return FEW_ITERATIONS if once and record.memory_regime == "first_step" else STEADY
+    return FEW_ITERATIONS if logs_memory_once(record) and record.memory_regime == "first_step" else STEADY
 
 
 def memory_counts(record: Record) -> MemoryCounts:

@@ -21,7 +21,7 @@ MINDSPEED_2_1 = (2025, 6, 1)  # 2.1.0_core_r0.12.1, the first whose dispatchers 
 RELEASE_1_0_0 = (2024, 10, 30)  # MindSpeed-LLM 1.0.0; tables of its release candidates were measured before
 # Later tables of 1.0 and 2.0, whose software for experts is not today's: dispatchers, permutation and grouped kernels
 # were written again for 2.3 and 26.0 (Ascend/MindSpeed, core/transformer/moe).
-OF_2025 = ("2024-11", "2024-12", "2025")
+OF_TODAY = 2026
 CANDIDATES = {"1": (2024, 3, 30), "2": (2024, 6, 30), "3": (2024, 9, 30)}  # MindSpeed-LLM 1.0.RC1 to RC3
 # Until then the scripts of all records say --no-gradient-accumulation-fusion, and none after it
 # (Ascend/MindSpeed-LLM, examples at the commits that the records name).
@@ -108,7 +108,7 @@ def release_of(record: Record) -> ReleaseDefaults:
     band = "current"
     if (year, month, day) < RELEASE_1_0_0:
         band = "early_2024" if (year, month) < (2024, 6) else "mid_2024"
-    elif record.date and record.date.startswith(OF_2025):
+    elif year < OF_TODAY and re.match(r"20\d\d", record.date or ""):
         band = "2025"
     # Megatron-LM dispatches by all-gather unless a script says otherwise.
     return ReleaseDefaults(frozenset(unfused), band, "allgather")
@@ -117,6 +117,11 @@ def release_of(record: Record) -> ReleaseDefaults:
 def stack_of(record: Record) -> str:
     """The stack of a record's framework, whatever the spelling; an unknown framework on Ascend is MindSpeed-LLM's."""
     return STACKS.get(re.sub("[^a-z0-9]", "", record.framework.lower()), record.framework)
+
+
+def logs_memory_once(record: Record) -> bool:
+    """Whether the log of a record's stack shows the memory of its first step alone."""
+    return _vendor(record.cluster.profile) != NVIDIA
 
 
 def in_graph_mode(record: Record) -> bool:

@@ -48,6 +48,7 @@ def measuring(record: Record, *, time: float, memory: float) -> Record:
     measured = Measured(
         tokens_per_s_per_npu=predicted.tokens_per_s_per_npu / (1.0 + time),
         peak_memory_gib=predicted.allocator_peak_gib / (1.0 + memory),
+        memory_counts="allocated",
     )
     return record.model_copy(update={"measured": measured, "short_run": False, "memory_regime": None})
 
@@ -187,7 +188,9 @@ def test_every_shipped_record_is_predicted() -> None:
         assert row.predicted is not None
         numbers = row.predicted.model_dump()
         low, high = numbers.pop("step_time_interval_s")
-        assert np.isfinite([low, high, *numbers.values()]).all(), row.id
+        memory = numbers.pop("memory_interval")
+        assert np.isfinite([low, high, memory["low_gib"], memory["high_gib"], *numbers.values()]).all(), row.id
+        assert 0.0 < memory["low_gib"] < memory["high_gib"], row.id
         assert 0.0 < low < row.predicted.step_time_s < high, row.id
 
 

@@ -141,7 +141,7 @@ def test_a_plan_says_what_the_fitted_numbers_leave_open() -> None:
         sensitivity = chosen.uncertainty.sensitivity
         assert list(sensitivity) == [factor.name for factor in covariance.factors]
         assert -1.0 < sensitivity["gemm"] < 0.0 < sensitivity["operator"]
-        assert sensitivity["grouped"] == sensitivity["software_2024"] == sensitivity["nodes_2024"] == 0.0
+        assert sensitivity["experts_2025"] == sensitivity["software_2024"] == sensitivity["nodes_2024"] == 0.0
         variance = covariance.variance_of(np.array(list(sensitivity.values())))
         assert chosen.uncertainty.parameter_log_sigma == pytest.approx(math.sqrt(variance), rel=1e-4)
 
