@@ -72,10 +72,10 @@ def measure(records: Sequence[Record]) -> Measures:
 
 
 def memory_errors(records: Sequence[Record], profile: str) -> Errors:
-    """Errors of the allocator's peak in runs of a few iterations; positive is too high. Memory is not fitted."""
+    """Errors of the peak, counted as measured, in runs of a few iterations; positive is too high. Nothing is fitted."""
     logs = []
     for record in records:
         peak = record.measured.peak_memory_gib
         if record.cluster.profile == profile and record.memory_regime == "first_step" and peak is not None:
-            logs.append(np.log(peak / predict_record(record).allocator_peak_gib))
+            logs.append(np.log(peak / predict_record(record).memory_gib))
     return errors_of(np.array(logs, dtype=np.float64))

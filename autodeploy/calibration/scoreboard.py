@@ -266,13 +266,13 @@ def memory_lines(records: Sequence[Record]) -> list[Line]:
 
 
 def ascend_peaks(records: Sequence[Record]) -> list[tuple[Record, float, float]]:
-    """Records with a measured peak of the allocator on Ascend: the peak (GiB) and the error of the predicted one."""
+    """Records with a measured peak on Ascend: the peak (GiB) and the error of the predicted one, counted alike."""
     group = fitted_together(ASCEND)
     found = []
     for record in records:
         peak = record.measured.peak_memory_gib
         if peak is not None and record.cluster.profile in group:
-            found.append((record, peak, predict_record(record, calibrated=False).allocator_peak_gib / peak - 1.0))
+            found.append((record, peak, predict_record(record, calibrated=False).memory_gib / peak - 1.0))
     return found
 
 
