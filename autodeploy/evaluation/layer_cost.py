@@ -471,7 +471,8 @@ def _own_layer_s(table: LayerTable, swapped: Floats, times: dict[str, OperatorTi
     has another micro batch's pass in between.
     """
     after = [op.name for op in table.operators if op.window != "attention"]
-    out = sum((times[name].forward_s for name in {*after, CORE} & times.keys()), np.zeros(1))
+    core = [CORE] if CORE in times else []
+    out = sum((times[name].forward_s for name in (*core, *after)), np.zeros(1))
     back = sum((times[name].backward_s for name in after), np.zeros(1))
     link = machine.host.link_bytes_per_s
     passes = [sum(part) for part in zip(*((t.forward_s, t.backward_s) for t in times.values()), strict=True)]

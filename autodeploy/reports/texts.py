@@ -31,7 +31,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "in_total": ("{value} tokens/s", "共 {value} tokens/s"),
     "mfu": ("MFU {value} % ({convention})", "MFU {value} %（{convention}）"),
     "measured_mfu": (
-        "highest measured MFU of {runs} runs of its class {value} % ({record})",
+        "highest measured MFU of its class {value} % (measured: {runs}; {record})",
         "同类 {runs} 次实测的最高 MFU 为 {value} %（{record}）",
     ),
     "no_measured_mfu": ("no run of its class has a measured MFU", "同类没有实测 MFU"),
