@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from autodeploy.figures.labels import Language
 
-WIDTH, HEIGHT = 640, 520
-LEFT, RIGHT, TOP, BOTTOM = 72, 150, 40, 52
+WIDTH, HEIGHT = 700, 520
+LEFT, RIGHT, TOP, BOTTOM = 72, 210, 40, 52
 COLOURS = ("#3f74b8", "#dd7a3c", "#4a978c", "#7c62b3", "#c4574d", "#8c8c8c")
 BAND = 1.10  # lines 10 % off the diagonal
 

@@ -96,6 +96,7 @@ def main(run, output):
     torch.distributed.all_gather_object(everyone, mine)
     if rank == 0:
         Path(output).write_text(json.dumps({"torch": torch.__version__, "ranks": everyone}) + "\n", encoding="utf-8")
+    torch.distributed.barrier()  # gloo aborts a rank whose peer leaves while it still answers
     torch.distributed.destroy_process_group()
 
 
