@@ -157,8 +157,12 @@ def gemm_s(
 
 def _operands_s(m: Number, n: Number, k: Number, rates: ComputeRates, result_bytes: Number | None) -> Floats:
     """Seconds to read both operands of a product and to write its result [s]."""
-    moved = rates.operand_bytes * (m * k + k * n) + _result_bytes(rates, result_bytes) * m * n
-    return np.asarray(moved / (rates.hbm_bytes_per_s * rates.operand_fraction))
+    return _streamed_s(rates.operand_bytes * (m * k + k * n) + _result_bytes(rates, result_bytes) * m * n, rates)
+
+
+def _streamed_s(moved_bytes: Number, rates: ComputeRates) -> Floats:
+    """Seconds of a matrix kernel's memory traffic [s]."""
+    return np.asarray(moved_bytes / (rates.hbm_bytes_per_s * rates.operand_fraction))
 
 
 def _result_bytes(rates: ComputeRates, given: Number | None) -> Number:
@@ -213,7 +217,7 @@ def grouped_gemm_s(
     tiled = m if uneven_depth or rates.gemm_units else m + 0.5 * TILE_ROWS * others
     matrix_s = 2.0 * tiled * n * k / (rates.peak_flops * _efficiency(tiled, n, k, rates, together) * rate)
     memory_s = _operands_s(m, n, k, rates, result_bytes)
-    results_s = _result_bytes(rates, result_bytes) * m * n / (rates.hbm_bytes_per_s * rates.operand_fraction)
+    results_s = _streamed_s(_result_bytes(rates, result_bytes) * m * n, rates)
     exposed = rates.grouped_gemm_exposed * others * np.minimum(matrix_s, results_s)
     seconds = groups * (np.maximum(matrix_s, memory_s) + exposed)
     return np.asarray(seconds + rates.cube_op_s * np.where(fused, 1.0, groups))

@@ -136,14 +136,15 @@ def refined_plan(
     whole = any(option.name == WHOLE for option in problem.options)
     if solution.status == "cancelled" or not (whole or _swaps(problem, solution)):
         return problem, solution
-    found = [(problem, solution)]
-    for choices in menus(memory_choices(candidate, context)):
-        if (WHOLE in choices) != whole:
-            other = build_problem(_classes(candidate, context, units), candidate, context, 0, choices=choices)
-            enough_s = solution.step_s
-            found.append((other, solve(other, effort=effort, upper_bound_s=enough_s, should_cancel=should_cancel)))
-    best, least = min(found, key=lambda each: each[1].step_s)
-    return best, replace(least, bound_s=min(each.bound_s for _, each in found))
+    choices = next((menu for menu in menus(memory_choices(candidate, context)) if (WHOLE in menu) != whole), None)
+    if choices is None:
+        return problem, solution
+    other = build_problem(_classes(candidate, context, units), candidate, context, 0, choices=choices)
+    rival = solve(other, effort=effort, upper_bound_s=solution.step_s, should_cancel=should_cancel)
+    bound_s = min(solution.bound_s, rival.bound_s)
+    if rival.step_s < solution.step_s:
+        return other, replace(rival, bound_s=bound_s)
+    return problem, replace(solution, bound_s=bound_s)
 
 
 def _classes(candidate: Candidates, context: Context, units: UnitCosts | None) -> StepClasses:

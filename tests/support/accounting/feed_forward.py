@@ -93,18 +93,12 @@ def add_mixture(a: Account) -> None:
         calls |= {"there": (0, 0), "back": (0, 0)}
     whole = fused and d.dispatcher != "allgather"  # the kernel permutes whole rows
     a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, whole=whole, calls=calls["permute"])
-    sorted_once = 1 if resorted else 0
-    a.vector(
-        "sort_by_expert",
-        "mlp",
-        resorted,
-        resorted,
-        sorted_once,
-        moves=not sorts,
-        whole=whole,
-        hot=True,
-        calls=calls["there"],
-    )
+
+    def sort(name: str, issued: tuple[int, int]) -> None:
+        once = 1 if resorted else 0
+        a.vector(name, "mlp", resorted, resorted, once, moves=not sorts, whole=whole, hot=True, calls=issued)
+
+    sort("sort_by_expert", calls["there"])
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = activation_bytes(r)
     levelled = r.levelled or Levelled(1, 1, 1)
@@ -113,17 +107,7 @@ def add_mixture(a: Account) -> None:
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
-    a.vector(
-        "sort_by_rank",
-        "mlp",
-        resorted,
-        resorted,
-        sorted_once,
-        moves=not sorts,
-        whole=whole,
-        hot=True,
-        calls=calls["back"],
-    )
+    sort("sort_by_rank", calls["back"])
     a.vector(
         "unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, whole=whole, calls=calls["unpermute"]
     )
