@@ -226,7 +226,7 @@ def plan_of_estimate(
         tokens_per_s_per_npu=tokens / context.num_npus,
         mfu=share,
         mfu_convention=f"{CONVENTION}, {peak / 1e12:.1f} TF/{per_die}",
-        measured_mfu=highest_mfu(
+        best_measured_mfu=highest_mfu(
             context.family, moe=context.model.is_moe, npus=context.num_npus, precision=context.precision
         ),
         peak_memory_gib=float(np.max(card)) / GIB,

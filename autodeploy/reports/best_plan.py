@@ -117,7 +117,7 @@ def _speed(plan: Plan, lang: Language) -> str:
 
 def measured_mfu(plan: Plan, lang: Language) -> str:
     """The highest MFU that a published run of the plan's class reached."""
-    found = plan.measured_mfu
+    found = plan.best_measured_mfu
     if found is None:
         return say(lang, "no_measured_mfu")
     return say(lang, "measured_mfu", runs=found.runs, value=percent(found.highest), record=found.record)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.router import RouterKind
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training_run import TrainingRun
+
+# Names that documents of earlier versions have, which are read without them.
+RETIRED_OF_PLAN = frozenset({"measured_mfu"})
+
+
+def _without(document: Any, retired: frozenset[str]) -> Any:
+    """A stored document without fields that are no more."""
+    if not isinstance(document, dict) or not retired.intersection(document):
+        return document
+    return {name: value for name, value in document.items() if name not in retired}
+
 
 Status = Literal["queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed"]
 Kind = Literal["datasheet", "measured", "fitted", "assumed"]
@@ -168,6 +179,101 @@ class Robustness(Document):
     regret_corner: dict[str, float]
 
 
+class Evidence(Document):
+    """What published runs say of one axis or feature of a plan.
+
+    axis: a degree, `schedule`, `moe_dispatcher` or `feature`. runs: on chips of the family, with the feature, or with
+    the degree within a factor of two. nearest_record: of them, or of all where there are none, the one that ran most
+    alike; error: its predicted over its measured step time, less one, from a fit without it.
+    """
+
+    axis: str
+    value: int | str
+    runs: int
+    nearest_record: str | None = None
+    error: float | None = None
+
+
+class Bet(Document):
+    """What the fastest plan has to be right about and the recommended one has not.
+
+    kind: `unproven` (no run has the feature or degree), `memory` (it may not fit), `number` (a number of the error box
+    at its bad end costs it more). cost_pct: how much longer its step is where the bet is lost, against winning it.
+    """
+
+    kind: Literal["unproven", "memory", "number"]
+    name: str
+    text: str
+    cost_pct: float | None = None
+
+
+class Fastest(Document):
+    """The plan that is fastest by the predicted times alone, and what it bets on. `rank`: where it is recommended."""
+
+    plan_id: str
+    rank: int | None = None
+    step_time_s: float
+    p_fits: float
+    strategy: Strategy
+    bets: tuple[Bet, ...] = ()
+
+
+class Valley(Document):
+    """How flat the ground around the fastest plan is.
+
+    layouts: strategies whose estimated step is within this share of the fastest one's. shared: axes and values that all
+    of them have. fewest_unproven: of the plans among them, the one that rests on the fewest unproven features.
+    """
+
+    layouts: int
+    within: float
+    shared: dict[str, int | str] = {}
+    fewest_unproven: str | None = None
+
+
+class BoxNumber(Document):
+    """One uncertain number: factors on it at its 10th and 90th percentile, and what its width rests on.
+
+    influence: how much it alone changes the ratio of two of the compared plans' step times, at most, as a share.
+    """
+
+    name: str
+    meaning: str
+    low: float
+    high: float
+    basis: str
+    influence: float = 0.0
+
+
+class RiskRanking(Document):
+    """What plans are ranked by: the 80th percentile, over shared draws of the error box, of how much longer a plan
+    takes than the best one there, among plans that fit with at least this probability.
+
+    compared: plans. proven_share: of the predicted gain of a feature or degree that no run has, the share that came
+    true on records that were left out; its standard deviation.
+    """
+
+    risk: Literal["averse", "neutral"]
+    compared: int
+    draws: int
+    least_p_fits: float
+    proven_share: float | None = None
+    proven_share_sigma: float | None = None
+    box: tuple[BoxNumber, ...] = ()
+
+
+class Rescaled(Document):
+    """A measured run of this model and cluster that the model misses: every predicted time is multiplied by the ratio
+    of its measured over its predicted step time.
+    """
+
+    ratio: float
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    run: str
+    source: str
+
+
 class ExpertImbalance(Document):
     """How unevenly experts are taken to load the ranks of a plan: tokens of the busiest rank against the mean.
 
@@ -189,6 +295,11 @@ class ExpertImbalance(Document):
 class Plan(Document):
     """One deployment plan, ready to be exported to a launch script."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, document: Any) -> Any:
+        return _without(document, RETIRED_OF_PLAN)
+
     rank: int
     plan_id: str
     strategy: Strategy
@@ -197,7 +308,7 @@ class Plan(Document):
     tokens_per_s_per_npu: float
     mfu: float
     mfu_convention: str
-    measured_mfu: MeasuredMfu | None = None
+    best_measured_mfu: MeasuredMfu | None = None
     peak_memory_gib: float
     allocator_peak_gib: float
     memory_limit_gib: float
@@ -205,6 +316,18 @@ class Plan(Document):
         MemoryInterval | None, Field(description="of peak_memory_gib; absent in plans of earlier versions")
     ] = None
     fits: bool = True
+    p_fits: Annotated[
+        float | None, Field(ge=0, le=1, description="probability that the peak stays within memory_limit_gib")
+    ] = None
+    expected_step_time_s: Annotated[
+        float | None,
+        Field(description="unproven gains counted by the share that comes true, and a plan that may not fit by p_fits"),
+    ] = None
+    regret_p80_pct: Annotated[
+        float | None,
+        Field(description="80th percentile over the error box of how much longer it takes than the best plan there"),
+    ] = None
+    evidence: tuple[Evidence, ...] = ()
     oom_imbalance: float | None = None
     experts: ExpertImbalance | None = None
     num_npus_used: int
@@ -333,6 +456,10 @@ class PlanSet(Document):
     unrestricted: Unrestricted = Unrestricted()
     pareto: tuple[ParetoPoint, ...] = ()
     robust: RobustSearch | None = None
+    risk: RiskRanking | None = None
+    fastest: Fastest | None = None
+    valley: Valley | None = None
+    rescaled: Rescaled | None = None
     features_off: Annotated[
         dict[str, str], Field(description="features that no plan may use, each with its reason")
     ] = {}

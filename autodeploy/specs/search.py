@@ -99,6 +99,13 @@ class SearchSpec(Document):
     effort: Literal["fast", "default", "deep"] | Annotated[float, Field(gt=0, le=10_000)] = "default"
     time_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
     mode: Literal["reproducible", "fast"] = "reproducible"
+    risk: Annotated[
+        Literal["averse", "neutral"],
+        Field(
+            description="averse ranks by what is uncertain too, among plans that fit with 90 %; neutral by the "
+            "predicted objective alone"
+        ),
+    ] = "averse"
     robust: Annotated[
         Literal["off", "regret", "worst_time"],
         BeforeValidator(_robust),
