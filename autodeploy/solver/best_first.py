@@ -42,6 +42,7 @@ def best_first(
     should_cancel: Callable[[], bool] | None = None,
     prune: bool = True,
     beside: bool = False,
+    keep: int | None = None,
 ) -> Frontier:
     """Solve candidates quickly in the order of their repaired estimate, refine the best, and prove what is left.
 
@@ -51,6 +52,7 @@ def best_first(
     costs : of the candidates, where they are known.
     prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
     beside : whether a second process may share the work; the answer is the same.
+    keep : plans left in the frontier, the fastest; twice K where nothing is said.
 
     Notes
     -----
@@ -64,7 +66,9 @@ def best_first(
     here, other = (CandidateSolver(candidates, contexts, costs, outer, should_cancel) for _ in range(2))
     with Companion(other, beside=beside, should_cancel=should_cancel) as companion:
         open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), here, companion, should_cancel)
-        return _searched(open_, swept, top_k, gap, budget, watch, prune=prune)
+        frontier = _searched(open_, swept, top_k, gap, budget, watch, prune=prune)
+    del frontier.best[2 * top_k if keep is None else keep :]
+    return frontier
 
 
 def _searched(
@@ -127,7 +131,6 @@ def _searched(
     frontier.cancelled |= open_.cancelled()
     planned = [solved.index for solved in frontier.best]
     frontier.open_bound_s, frontier.relaxation = open_.least_s(planned), open_.rests_on(planned)
-    del frontier.best[2 * top_k :]
     return frontier
 
 
