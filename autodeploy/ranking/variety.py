@@ -1,0 +1,116 @@
+"""How different the plans of an answer are, and how flat the ground around the fastest one is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from autodeploy.solver.frontier import outer_tuples
+from autodeploy.specs.planset import Valley
+from autodeploy.strategies.candidates import CHOICES
+from cost_models.schedule import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from autodeploy.solver.candidate import Solved
+    from autodeploy.specs.planset import Plan
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import Floats
+
+WITHIN = 0.03
+"""Share of the fastest step time by which strategies of the valley are slower, at most: below the model's error."""
+
+AXES = ("tp", "cp", "pp", "ep", "etp", "micro_batch_size")
+SHARED = (*AXES, "vpp", "schedule", "moe_dispatcher")
+
+T = TypeVar("T")
+
+
+def outline(plan: Plan) -> tuple[Hashable, ...]:
+    """What makes a plan another one for who launches it: degrees, micro batch, cards, whether passes run in pairs."""
+    strategy = plan.strategy
+    axes = tuple(getattr(strategy, axis) for axis in AXES)
+    return (*axes, strategy.dp, kinds.schedule(strategy.schedule).pairs)
+
+
+def outline_of_solved(solved: Solved) -> tuple[Hashable, ...]:
+    """`outline` of a candidate that is no plan yet."""
+    candidate = solved.candidate
+    return (*(int(getattr(candidate, axis)[0]) for axis in (*AXES, "dp")), bool(candidate.paired[0]))
+
+
+def different(ranked: Sequence[T], top_k: int, outline_of: Callable[[T], Hashable]) -> list[T]:
+    """The first of each outline; where there are too few outlines, the best of the others too. In order of rank.
+
+    Parameters
+    ----------
+    ranked : plans, the best first.
+    """
+    seen: set[Hashable] = set()
+    firsts: list[int] = []
+    others: list[int] = []
+    for place, each in enumerate(ranked):
+        mine = outline_of(each)
+        (others if mine in seen else firsts).append(place)
+        seen.add(mine)
+    return [ranked[place] for place in sorted([*firsts, *others][:top_k])]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A solved plan. index : of its candidate. unproven : degrees and features it rests on that no run has."""
+
+    plan_id: str
+    index: int
+    step_time_s: float
+    unproven: int
+
+
+def valley(
+    candidates: Candidates, estimated_s: Floats, found: Sequence[Found], *, within: float = WITHIN
+) -> Valley | None:
+    """The outer strategies that are about as fast as the fastest; None where nothing fits.
+
+    A strategy that was solved is held against the fastest plan, any other by its estimate against the least estimate:
+    plans are faster than estimates, which know one placement only. Axes of which all candidates have one value are not
+    called shared.
+
+    Parameters
+    ----------
+    estimated_s : step time of each candidate [n], with enough recomputed to fit; infinite where it does not.
+    found : solved plans in order of rank.
+    """
+    least_s = float(estimated_s.min(initial=np.inf))
+    if not np.isfinite(least_s):
+        return None
+    near = np.flatnonzero(estimated_s <= (1.0 + within) * least_s)
+    rows = candidates.take(np.concatenate([near, np.asarray([plan.index for plan in found], dtype=np.int64)]))
+    outer = outer_tuples(rows)
+    solved_s: dict[int, float] = {}
+    for number, plan in zip(outer[len(near) :].tolist(), found, strict=True):
+        solved_s[number] = min(plan.step_time_s, solved_s.get(number, np.inf))
+    limit_s = (1.0 + within) * min(solved_s.values(), default=0.0)
+    inside = {number for number, seconds in solved_s.items() if seconds <= limit_s}
+    inside |= set(outer[: len(near)].tolist()) - solved_s.keys()
+    among = [plan for number, plan in zip(outer[len(near) :].tolist(), found, strict=True) if number in inside]
+    proven = min(among, key=lambda plan: plan.unproven, default=None)
+    return Valley(
+        layouts=len(inside),
+        within=within,
+        shared=_shared(candidates, rows.take(np.isin(outer, sorted(inside)))),
+        fewest_unproven=None if proven is None else proven.plan_id,
+    )
+
+
+def _shared(candidates: Candidates, inside: Candidates) -> dict[str, int | str]:
+    """Axes of which these candidates have one value, and all candidates more."""
+    shared: dict[str, int | str] = {}
+    for axis in SHARED:
+        everywhere, here = getattr(candidates, axis), getattr(inside, axis)
+        value = int(here[0])
+        if (here == value).all() and (everywhere != value).any():
+            shared[axis] = CHOICES[axis][value] if axis in CHOICES else value
+    return shared
