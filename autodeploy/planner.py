@@ -13,20 +13,17 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
-from autodeploy.evaluation.estimate import estimate_layout
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.strategy_layout import candidate_of, facts_of_placement, layout_of, refuse_fractions
+from autodeploy.evaluation.strategy_layout import facts_of_placement
 from autodeploy.evaluation.timeline import pipeline_timeline
-from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
+from autodeploy.ranking.one_strategy import Predicted, as_candidate, candidate_for, estimated, predicted
 from autodeploy.ranking.place import place as place_candidate
-from autodeploy.ranking.plans import Identity, plan_of_estimate
+from autodeploy.ranking.plans import Identity
 from autodeploy.ranking.robust import TOP
 from autodeploy.ranking.search_result import finish
-from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.solver.best_first import best_first
@@ -45,15 +42,12 @@ from autodeploy.strategies.rule_sentences import told
 from autodeploy.strategies.rules import broken_rules, values_of
 from autodeploy.strategies.unmodelled import refuse_unmodelled
 from autodeploy.training_run.run_estimate import Step, planned_run
-from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.estimate import Estimate, Layout
-    from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.solver.frontier import Budget, Frontier
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Counts, Plan, PlanSet
@@ -262,9 +256,9 @@ def _with_run(
         there = replace(prepared, spec=_at(prepared.spec, seq_length, global_batch))
         count = global_batch // (layout.strategy.micro_batch_size * (layout.strategy.dp or 1))
         context = _context_of_plan(there, layout.model_copy(update={"micro_batches": count}))
-        candidate = _candidate_for(context, layout.strategy)
+        candidate = candidate_for(context, layout.strategy)
         broken = broken_rules(candidate, context.facts, there.spec.search.target)[0]
-        found = _predicted(there, layout.strategy, context).plan
+        found = predicted(layout.strategy, context, there.spec, there.identity).plan
         return Step(found.step_time_s, found.peak_memory_gib, broken[0].text if broken else None)
 
     link = prepared.context.machine.host.link_bytes_per_s
@@ -398,13 +392,14 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
 def reestimate(spec: Spec, plan: Plan) -> Plan:
     """Predict a plan that a search for this spec found once more: on the cards and the batch that it uses."""
     prepared = prepare(spec)
-    return _with_run(prepared, _predicted(prepared, plan.strategy, _context_of_plan(prepared, plan)).plan)
+    context = _context_of_plan(prepared, plan)
+    return _with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)
 
 
 def step_time_of(spec: Spec, plan: Plan) -> float:
     """Step time of a plan predicted once more, s: of `reestimate` the number alone, for a fit that asks often."""
     prepared = prepare(spec)
-    return _estimated(plan.strategy, _context_of_plan(prepared, plan))[0].step_time_s
+    return estimated(plan.strategy, _context_of_plan(prepared, plan)).estimate.step_time_s
 
 
 def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:
@@ -412,31 +407,20 @@ def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:
     prepared = prepare(spec)
     context = _context_of_plan(prepared, plan)
     prior = profile_of(spec.cluster.model_copy(update={"overlay": "none"}), calibrated=False)
-    uses = uses_of(context, _candidate_for(context, plan.strategy))
+    uses = uses_of(context, candidate_for(context, plan.strategy))
     return unmeasured([ProfileUses(prepared.profile, prior, uses)])
 
 
 def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
     """What the formulas read of a plan of this spec: its context, and its strategy as a batch of one."""
     context = _context_of_plan(prepare(spec), plan)
-    candidate = _candidate_for(context, plan.strategy)
+    candidate = candidate_for(context, plan.strategy)
     return resolved(context, candidate), candidate
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """A strategy's prediction and what it was computed from."""
-
-    plan: Plan
-    context: Context
-    candidate: Candidates
-    classes: StepClasses
-    layout: Layout
 
 
 def predict(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None = None) -> Predicted:
     """Predict a strategy of a prepared spec; `features` as in `estimate`."""
-    return _predicted(prepared, strategy, _context_for(prepared, strategy, features))
+    return predicted(strategy, _context_for(prepared, strategy, features), prepared.spec, prepared.identity)
 
 
 def _context_of_plan(prepared: Prepared, plan: Plan) -> Context:
@@ -451,26 +435,6 @@ def _context_of_plan(prepared: Prepared, plan: Plan) -> Context:
     )
 
 
-def _predicted(prepared: Prepared, strategy: Strategy, context: Context) -> Predicted:
-    predicted, context, candidate, classes, layout = _estimated(strategy, context)
-    full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
-    slopes = slopes_of(candidate, context, [layout])[0]
-    found = plan_of_estimate(
-        predicted, full, candidate, classes, context, layout, prepared.spec, prepared.identity, slopes
-    )
-    return Predicted(found.model_copy(update={"rank": 1}), context, candidate, classes, layout)
-
-
-def _estimated(strategy: Strategy, context: Context) -> tuple[Estimate, Context, Candidates, StepClasses, Layout]:
-    """The estimate of a strategy, and what it was made from: the context has the features that the strategy uses."""
-    candidate = _candidate_for(context, strategy)
-    refuse_fractions(candidate, moe=context.model.is_moe)
-    context = resolved(context, candidate)
-    classes = step_classes(unit_costs(context, candidate), candidate, context)
-    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    return estimate_layout(classes, candidate, context, 0, layout), context, candidate, classes, layout
-
-
 def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
     """The spec's strategy with its layers, recomputation and swap chosen anew; None where nothing fits.
 
@@ -483,7 +447,7 @@ def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
         raise SpecError("only a strategy's layers can be placed", path="/strategy", hint="give tp, pp, ep ...")
     prepared = prepare(spec)
     context = _context_for(prepared, spec.strategy, features)
-    return place_candidate(_candidate_for(context, spec.strategy), context, spec, prepared.identity)
+    return place_candidate(candidate_for(context, spec.strategy), context, spec, prepared.identity)
 
 
 def fastest_s(spec: Spec) -> float | None:
@@ -514,7 +478,7 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
     prepared, target = prepare(spec), spec.search.target
     context = _context_for(prepared, spec.strategy, features)
-    candidate = _as_candidate(context, spec.strategy, possible=False)
+    candidate = as_candidate(context, spec.strategy, possible=False)
     facts = {**context.facts, **facts_of_placement(spec.strategy)}
     broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_told]
     return LaunchRules(
@@ -532,8 +496,8 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     SpecError
         if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
-    _, context, candidate, classes, layout = _estimated(strategy, _context_for(prepare(spec), strategy, None))
-    return pipeline_timeline(classes, candidate, context, 0, layout)
+    found = estimated(strategy, _context_for(prepare(spec), strategy, None))
+    return pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
 
 
 def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:
@@ -548,32 +512,6 @@ def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str
     return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)
 
 
-def _candidate_for(context: Context, strategy: Strategy) -> Candidates:
-    used = strategy.tp * strategy.pp * strategy.cp
-    if used > context.world:
-        raise SpecError(
-            f"tp x pp x cp = {used} ranks, the cluster has {context.world}", path="/strategy", hint="lower a degree"
-        )
-    if context.fsdp and kinds.schedule(strategy.schedule).pairs:
-        raise SpecError(
-            f"{strategy.schedule} has no place to gather sharded parameters layer by layer",
-            path="/strategy/fsdp",
-            hint="1f1b or interleaved takes them",
-        )
-    return _as_candidate(context, strategy, possible=True)
-
-
-def _as_candidate(context: Context, strategy: Strategy, *, possible: bool) -> Candidates:
-    return candidate_of(
-        strategy,
-        world=context.world,
-        global_batch=context.global_batch,
-        moe=context.model.is_moe,
-        vendor=context.machine.vendor,
-        possible=possible,
-    )
-
-
 def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:
     """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost.
 
@@ -583,7 +521,7 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     """
     prepared = prepare(spec)
     context = _context_for(prepared, strategy, None) if strategy.fsdp else prepared.context
-    candidate = _candidate_for(context, strategy)
+    candidate = candidate_for(context, strategy)
     return explain_rejection(
         candidate,
         context,
