@@ -10,11 +10,15 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autodeploy.calibration.spreads import Z80, ClassSpread, classes_of_run
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from autodeploy.calibration.fit import Floats
 
 Z90 = 1.6449  # half-width of a normal 90 % interval in standard deviations
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
@@ -29,6 +33,9 @@ PER_UNSEEN = 0.05
 PER_CARRIED_DEVICE = 0.08
 FEW = 4  # configurations
 AXES = ("ranks", *PER_DOUBLING)
+_COMPARED = (*AXES, "tp")  # to find the record that ran most alike
+# Of a strategy, in rows of the table and in runs that are compared with them.
+RUN_AXES = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +164,33 @@ def memory_interval() -> float:
     return math.exp(Z90 * sigma)
 
 
-def _nearest(records: list[Mapping[str, Any]], family: str, run: Mapping[str, Any]) -> str | None:
-    """The record that ran most alike: same family and class first, then the least sum of |log2 ratio| over axes."""
-    if not records:
-        return None
+class Neighbours:
+    """Records in the order of their names, and how unlike a run each of them ran."""
 
-    def distance(record: Mapping[str, Any]) -> tuple[float, str]:
-        far = sum(abs(math.log2(run[axis] / record[axis])) for axis in (*AXES, "tp"))
-        far += 4.0 * (record["moe"] != run["moe"]) + 6.0 * (record["vendor_family"] != family.split("-")[0])
-        return far + 2.0 * (record["family"] != family), record["id"]
+    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.rows = tuple(sorted(records, key=lambda row: str(row["id"])))
+        self._logs = np.log2([[row[axis] for axis in _COMPARED] for row in self.rows]).reshape(-1, len(_COMPARED))
+        self._moe = np.array([bool(row["moe"]) for row in self.rows], dtype=bool)
+        self._makers = np.array([row["vendor_family"] for row in self.rows], dtype=object)
+        self._families = np.array([row["family"] for row in self.rows], dtype=object)
 
-    best = min(records, key=distance)
-    return f"{best['model']} on {best['npus']} {best['device']} ({best['id']})"
+    def distances(self, family: str, run: Mapping[str, Any]) -> Floats:
+        """Same family and class first, then the least sum of |log2 ratio| over axes [records]."""
+        far = np.abs(self._logs - np.log2([run[axis] for axis in _COMPARED])).sum(axis=1)
+        far += 4.0 * (self._moe != run["moe"]) + 6.0 * (self._makers != family.split("-")[0])
+        return np.asarray(far + 2.0 * (self._families != family), dtype=np.float64)
+
+    def nearest(self, family: str, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The record that ran most alike."""
+        return self.rows[int(np.argmin(self.distances(family, run)))] if self.rows else None
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """A record of the table in words."""
+    return f"{row['model']} on {row['npus']} {row['device']} ({row['id']})"
+
+
+def _nearest(records: Sequence[Mapping[str, Any]], family: str, run: Mapping[str, Any]) -> str | None:
+    """The record that ran most alike, in words."""
+    found = Neighbours(records).nearest(family, run)
+    return named(found) if found else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.coverage import coverage
+from autodeploy.calibration.coverage import coverage, named
 from autodeploy.calibration.measured import measured_step_s, tokens_of
 from autodeploy.specs.planset import MeasuredMfu
 from autodeploy.workload.flops import mfu
@@ -39,9 +39,7 @@ def highest_mfu(family: str, *, moe: bool, npus: int, precision: str) -> Measure
     if not rows:
         return None
     best = max(rows, key=lambda row: (row["mfu"], row["id"]))
-    return MeasuredMfu(
-        highest=best["mfu"], runs=len(rows), record=f"{best['model']} on {best['npus']} {best['device']} ({best['id']})"
-    )
+    return MeasuredMfu(highest=best["mfu"], runs=len(rows), record=named(best))
 
 
 def _alike(row: Mapping[str, Any], family: str, moe: bool, npus: int, precision: str) -> bool:

@@ -80,18 +80,9 @@ def predict_record(
         release=release_of(record).band,
         efficiency=efficiency,
     )
-    strategy = record.strategy
-    if strategy.moe_dispatcher is None:
-        strategy = strategy.model_copy(update={"moe_dispatcher": release_of(record).dispatcher})
-    candidate = candidate_of(
-        strategy,
-        world=context.world,
-        global_batch=context.global_batch,
-        moe=record.model.is_moe,
-        vendor=context.machine.vendor,
-    )
+    candidate = record_candidate(record, context.world, context.machine.vendor)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
-    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
+    layout = layout_of(record.strategy, tuple(c.count for c in classes.layers))
     estimate = estimate_layout(classes, candidate, context, 0, layout)
     steady = memory_regime(record) == STEADY
     peak = estimate.allocator_bytes if steady else estimate.first_step_bytes
@@ -106,6 +97,20 @@ def predict_record(
         candidate=candidate,
         layout=layout,
         profile=profile,
+    )
+
+
+def record_candidate(record: Record, ranks: int, vendor: str) -> Candidates:
+    """What a runnable record ran, as a batch of one candidate."""
+    strategy = record.strategy
+    if strategy.moe_dispatcher is None:
+        strategy = strategy.model_copy(update={"moe_dispatcher": release_of(record).dispatcher})
+    return candidate_of(
+        strategy,
+        world=ranks,
+        global_batch=record.training.global_batch_size.value,
+        moe=record.model.is_moe,
+        vendor=vendor,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import Spread, spread_of
+from autodeploy.calibration.coverage import RUN_AXES, Spread, spread_of
 from autodeploy.calibration.measured import memory_counts, memory_regime
 from autodeploy.calibration.memory_spread import MemorySpread, memory_spread
 from autodeploy.calibration.release_defaults import features_of
@@ -40,7 +40,7 @@ def _run(predicted: Prediction) -> dict[str, Any]:
         "shares_node": shares_node(predicted.context.world, int(axes["tp"]), predicted.context.node_ranks),
         "seq_length": record.training.seq_length,
         "features": sorted(features_of(record) | open_questions),
-        **{axis: axes[axis] for axis in ("tp", "pp", "cp", "ep")},
+        **{axis: axes[axis] for axis in RUN_AXES},
     }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
 from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.covariances import prior_variance
+from autodeploy.calibration.coverage import RUN_AXES
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.measured_mfu import mfu_of
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from hardware_profiles.schema import CalibrationOrigin
 from autodeploy.calibration.measured import fits_time, memory_regime
 from autodeploy.calibration.memory_spread import memory_table
-from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.predict import predict_record, record_candidate
+from autodeploy.calibration.record_run import runnable
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
 UNMEASURED_MEMORY = 0.15  # log standard deviation of a peak where fewer than three were measured
@@ -87,8 +89,9 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
             [rows[r.id] for r in calibration.records], calibration.left_out, calibration.parameter_variance
         )
         classes |= {f"{calibration.family}/{name}": each for name, each in spreads.items()}
-        for record in calibration.records:
+        for record, residual in zip(calibration.records, calibration.left_out, strict=True):
             rows[record.id]["fit"] = calibration.family
+            rows[record.id]["left_out"] = rounded(float(residual), 4)
         pairs += _pair_differences(calibration)
     memory, of_memory = _memory_residuals(records), [r for r in records if r.measured.peak_memory_gib is not None]
     # A device without records: what carrying efficiencies over between families has cost (B200, prior alone: 14.5 %).
@@ -139,8 +142,9 @@ def _differences(members: list[float]) -> Iterator[float]:
 
 def run_row(record: Record) -> dict[str, Any]:
     """What a record ran, in the axes of the coverage table."""
-    profile, strategy = load_profile(record.cluster.profile, calibrated=False), record.strategy
+    profile = load_profile(record.cluster.profile, calibrated=False)
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
+    axes = record_candidate(runnable(record, profile), ranks, profile.vendor).axes_at(0)
     return {
         "id": record.id,
         "configuration": hashlib.sha256(configuration_of(record).encode()).hexdigest()[:8],
@@ -154,11 +158,8 @@ def run_row(record: Record) -> dict[str, Any]:
         "precision": record.training.precision,
         "mfu": None if (share := mfu_of(record)) is None else rounded(share, 4),
         "ranks": ranks,
-        "shares_node": shares_node(ranks, strategy.tp, profile.ranks_per_node),
-        "tp": strategy.tp,
-        "pp": strategy.pp,
-        "cp": strategy.cp,
-        "ep": strategy.ep,
+        "shares_node": shares_node(ranks, int(axes["tp"]), profile.ranks_per_node),
+        **{axis: axes[axis] for axis in RUN_AXES},
         "seq_length": record.training.seq_length,
         "features": sorted(features_of(record)),
     }

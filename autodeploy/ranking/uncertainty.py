@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import Spread, coverage, spread_of
+from autodeploy.calibration.coverage import RUN_AXES, Spread, coverage, spread_of
 from autodeploy.calibration.memory_spread import memory_spread
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.evaluation.sensitivity import sensitivities
@@ -41,7 +41,7 @@ def run_of(candidate: Candidates, context: Context) -> dict[str, object]:
         "shares_node": shares_node(context.world, int(axes["tp"]), context.node_ranks),
         "seq_length": context.seq_length,
         "features": used,
-        **{axis: int(axes[axis]) for axis in ("tp", "pp", "cp", "ep")},
+        **{axis: axes[axis] for axis in RUN_AXES},
     }
 
 

@@ -1,0 +1,122 @@
+"""What published runs say of each axis and feature of a plan, and how much of an unproven gain to believe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autodeploy.calibration.coverage import RUN_AXES, Neighbours, carried_from, coverage, named
+from autodeploy.specs.planset import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+WITHIN = 2.0  # a degree counts where a run's is no farther than this factor
+OF_EXPERTS = frozenset({"ep", "etp", "moe_dispatcher"})
+# What an axis says is used where this degree is above one: a schedule needs stages, a dispatcher ranks of experts.
+USED_WITH = {"schedule": "pp", "moe_dispatcher": "ep"}
+UNUSED_AT_ONE = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp"})
+FEATURE = "feature"
+
+
+@dataclass(frozen=True, slots=True)
+class Realised:
+    """Of the predicted gain of features and degrees that no run has, the share that came true; its standard deviation.
+
+    n : groups of runs that it was measured on; 0 where it is a prior. how : in words.
+    """
+
+    share: float
+    sigma: float
+    n: int
+    how: str
+
+
+# Nothing measured: any share from none to all is as likely.
+NOTHING_KNOWN = Realised(0.5, 12.0**-0.5, 0, "no pairs of runs: uniform from 0 to 1")
+
+
+def realised_share() -> Realised:
+    """What the table of the records says, else the prior."""
+    found = coverage().get("realised")
+    return Realised(found["share"], found["sigma"], found["n"], found["how"]) if found else NOTHING_KNOWN
+
+
+def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
+    """What the timed runs of pre-training on chips of a family say of each axis and feature of a run.
+
+    A run counts when it has the feature or the word, or the degree within a factor of two. What a run does not use (a
+    degree of one, a schedule of one stage, a dispatcher of whole experts) needs no evidence: all runs count.
+
+    Parameters
+    ----------
+    run : moe (bool), ranks, seq_length, features and the axes of a strategy, as the rows of the table.
+    family : of the chips; those that share a fit count, and the family whose errors predictions take.
+    """
+    pool = _pool(family)
+    far = pool.neighbours.distances(family.removesuffix("/own"), run)
+    axes = [axis for axis in (*RUN_AXES, "ranks") if run["moe"] or axis not in OF_EXPERTS]
+    asked = [(axis, run[axis], run[USED_WITH.get(axis, axis)] != 1) for axis in axes]
+    asked += [(FEATURE, name, True) for name in run["features"]]
+    return tuple(pool.evidence(axis, value, far, used=used) for axis, value, used in asked)
+
+
+@dataclass
+class _Pool:
+    """The runs that count for a family, with what was asked of them before."""
+
+    neighbours: Neighbours
+    marks: dict[tuple[str, int | str], npt.NDArray[np.bool_]] = field(default_factory=dict)
+
+    def evidence(self, axis: str, value: int | str, far: npt.NDArray[np.float64], *, used: bool) -> Evidence:
+        """What the runs say of one axis or feature; `far`: how unlike the run each of them is."""
+        marks = self.having(axis, value) if used else np.ones(len(far), dtype=bool)
+        runs = int(marks.sum())
+        if not len(far):
+            return Evidence(axis=axis, value=value, runs=0)
+        row = self.neighbours.rows[int(np.argmin(np.where(marks, far, np.inf) if runs else far))]
+        left = row.get("left_out")
+        error = None if left is None else round(float(np.expm1(left)), 4)
+        return Evidence(axis=axis, value=value, runs=runs, nearest_record=named(row), error=error)
+
+    def having(self, axis: str, value: int | str) -> npt.NDArray[np.bool_]:
+        """Which runs have the feature or the word, or the degree within a factor of two [runs]."""
+        key = (axis, value)
+        if key not in self.marks:
+            found = [counts(row, axis, value) for row in self.neighbours.rows]
+            self.marks[key] = np.array(found, dtype=bool)
+        return self.marks[key]
+
+
+def counts(row: Mapping[str, Any], axis: str, value: int | str) -> bool:
+    """Whether a run counts for an axis or feature: it has it, or the degree within a factor of two, and uses it."""
+    if axis == FEATURE:
+        return value in row["features"]
+    if axis in OF_EXPERTS and not row["moe"]:
+        return False
+    if isinstance(value, str):
+        return bool(row[axis] == value and row[USED_WITH[axis]] > 1)
+    return bool(1.0 / WITHIN <= row[axis] / value <= WITHIN and (row[axis] > 1 or axis not in UNUSED_AT_ONE))
+
+
+_LATEST: list[tuple[Mapping[str, Any], dict[str, _Pool]]] = []  # the table in use, with the pools made from it
+
+
+def _pool(family: str) -> _Pool:
+    table = coverage()
+    if not _LATEST or _LATEST[-1][0] is not table:
+        _LATEST[:] = [(table, {})]
+    pools = _LATEST[-1][1]
+    if family not in pools:
+        pools[family] = _Pool(Neighbours(rows_of(table["records"], family.removesuffix("/own"))))
+    return pools[family]
+
+
+def rows_of(rows: Sequence[Mapping[str, Any]], family: str) -> list[Mapping[str, Any]]:
+    """Rows of a family's chips, of those that share its fit, and of the family whose errors it is given."""
+    fits = {row.get("fit", row["family"]) for row in rows if row["family"] == family} | {carried_from(family)}
+    return [row for row in rows if row.get("fit", row["family"]) in fits]
