@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.planset import (
+    Bet,
+    BoxNumber,
     Breakdown,
     Counts,
+    Evidence,
+    Fastest,
     Hidden,
     Infeasible,
+    MemoryInterval,
     NearestChange,
     Optimality,
     Plan,
     PlanSet,
+    RiskRanking,
     SearchInfo,
     Stage,
     StageMemory,
@@ -26,6 +32,7 @@ from autodeploy.specs.planset import (
     Timing,
     Uncertainty,
     Unrestricted,
+    Valley,
 )
 from autodeploy.specs.spec import Spec, canonical_json, spec_hash
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -217,6 +224,81 @@ def plan_set(
         "warnings": ("global batch 15,360 is not a multiple of dp 28",),
     }
     return PlanSet.model_validate(values | changes)
+
+
+def cautious(found: PlanSet) -> PlanSet:
+    """The PlanSet as an averse search answers: P(fits), regret and evidence of each plan, and what is fastest on paper.
+
+    The first plan rests on EP alone without a run, each later one on its schedule too and fits less surely.
+    """
+    if not found.plans:
+        return found
+    plans = []
+    for number, each in enumerate(found.plans):
+        peak_gib = each.peak_memory_gib
+        plans.append(
+            each.model_copy(
+                update={
+                    "p_fits": (0.97, 0.94, 0.92, 0.71, 0.38)[number % 5],
+                    "memory_interval": MemoryInterval(low_gib=0.94 * peak_gib, high_gib=1.05 * peak_gib, basis="peaks"),
+                    "expected_step_time_s": each.step_time_s * (1.0 + 0.011 * number),
+                    "regret_p80_pct": 0.8 + 2.1 * number,
+                    "evidence": evidence(each.strategy, schedule_runs=0 if number else 2),
+                }
+            )
+        )
+    faster = strategy(3, ep=64)
+    fastest = Fastest(
+        plan_id=plan_id(spec(), faster),
+        step_time_s=found.plans[0].step_time_s / 1.031,
+        p_fits=0.71,
+        strategy=faster,
+        bets=(
+            Bet(kind="unproven", name="ep", text="EP 64", cost_pct=6.2),
+            Bet(kind="memory", name="memory", text="60.8 of 61.0 GiB", cost_pct=3.4),
+            Bet(kind="number", name="imbalance_growth", text="imbalance and its growth with EP", cost_pct=9.8),
+        ),
+    )
+    risk = RiskRanking(
+        risk="averse",
+        compared=38,
+        draws=200,
+        least_p_fits=0.9,
+        proven_share=0.62,
+        proven_share_sigma=0.24,
+        box=(
+            BoxNumber(
+                name="expert_rate",
+                meaning="rate of experts' software",
+                low=0.86,
+                high=1.16,
+                basis="left-out residuals of 11 configurations",
+                influence=0.021,
+            ),
+            BoxNumber(
+                name="imbalance_growth",
+                meaning="growth of imbalance with EP",
+                low=0.7,
+                high=1.45,
+                basis="prior: two published routers",
+                influence=0.084,
+            ),
+        ),
+    )
+    valley = Valley(layouts=41, within=0.03, shared={"tp": 2, "pp": 16}, fewest_unproven=plans[0].plan_id)
+    return found.model_copy(update={"plans": tuple(plans), "risk": risk, "fastest": fastest, "valley": valley})
+
+
+def evidence(chosen: Strategy, *, schedule_runs: int) -> tuple[Evidence, ...]:
+    """What made-up runs say of a strategy: none has its EP."""
+    return (
+        Evidence(axis="tp", value=chosen.tp, runs=14, nearest_record="mixtral-8x7b-64", error=-0.021),
+        Evidence(axis="ep", value=chosen.ep, runs=0, nearest_record="pangu-ultra-moe-718b-6144", error=0.082),
+        Evidence(
+            axis="schedule", value=chosen.schedule, runs=schedule_runs, nearest_record="telechat2-512", error=None
+        ),
+        Evidence(axis="feature", value="grouped_gemm", runs=9, nearest_record="mixtral-8x7b-64", error=0.013),
+    )
 
 
 def infeasible_plan_set(

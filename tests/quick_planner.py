@@ -77,7 +77,8 @@ def plan(
     n_plans = spec.search.top_k
     found = factories.plan_set(n_plans, search_id=search_id, spec=spec, created_at=created_at)
     search = found.search.model_copy(update={"profile_hash": profile_hash(spec.cluster)})
-    return found.model_copy(update={"search": search})
+    found = found.model_copy(update={"search": search})
+    return factories.cautious(found) if spec.search.risk == "averse" else found
 
 
 def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool]) -> None:

@@ -73,7 +73,7 @@ def write_text_report(text: str, output: Path | None) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for line in text.splitlines():
-        bold = line.startswith(("BEST", "最优", "NO PLAN", "无可行方案"))
+        bold = line.startswith(("RECOMMENDED", "推荐", "NO PLAN", "无可行方案"))
         console.print(Text(line, style="bold" if bold else ""))
 
 

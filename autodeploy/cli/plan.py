@@ -25,6 +25,9 @@ def plan(
     spec_file: SpecFile,
     server: Server = None,
     top: Annotated[int | None, typer.Option("--top", min=1, max=100, metavar="K", help="ranked plans to show")] = None,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="also print the evidence and the uncertain numbers of the ranking")
+    ] = False,
     output_format: Format = ReportFormat.TABLE,
     output: Output = None,
     lang: Lang = Tongue.EN,
@@ -32,7 +35,7 @@ def plan(
     """Find the best deployment plans for a spec. Exit code 3: nothing fits."""
     spec = _with_top(read_spec(spec_file), top)
     plan_set = _plan_here(spec) if server is None else _plan_there(spec, server)
-    show(plan_set, output_format, output, lang)
+    show(plan_set, output_format, output, lang, detail=detail)
     raise typer.Exit(exit_code(plan_set.status))
 
 
@@ -84,8 +87,10 @@ def _estimate_here(spec: Spec) -> Plan:
         return services.estimate(spec)
 
 
-def show(plan_set: PlanSet, output_format: ReportFormat, output: Path | None, lang: Tongue) -> None:
-    """The PlanSet in the format asked for."""
+def show(
+    plan_set: PlanSet, output_format: ReportFormat, output: Path | None, lang: Tongue, *, detail: bool = False
+) -> None:
+    """The PlanSet in the format asked for; `detail` is of the table, the other formats have all."""
     from autodeploy.cli.output import write_report, write_text_report
 
     if output_format is ReportFormat.JSON:
@@ -105,7 +110,7 @@ def show(plan_set: PlanSet, output_format: ReportFormat, output: Path | None, la
     else:
         from autodeploy.reports.plan_report import render_plan_set
 
-        write_text_report(render_plan_set(plan_set, language(lang)), output)
+        write_text_report(render_plan_set(plan_set, language(lang), detail=detail), output)
 
 
 def _with_top(spec: Spec, top: int | None) -> Spec:

@@ -15,6 +15,8 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch_size", "sche
 RUN = ("days", "npu_hours", "goodput", "cost", "energy_mwh")
 FIGURES = (
     "step_time_s",
+    "expected_step_time_s",
+    "regret_p80_pct",
     "tokens_per_s",
     "tokens_per_s_per_npu",
     "mfu",
@@ -22,6 +24,7 @@ FIGURES = (
     "peak_memory_gib",
     "allocator_peak_gib",
     "memory_limit_gib",
+    "p_fits",
     "oom_imbalance",
     "num_npus_used",
     "micro_batches",
@@ -53,7 +56,7 @@ def plans_csv(plan_set: PlanSet) -> str:
 def _row_names() -> tuple[str, ...]:
     from autodeploy.specs.planset import PARTS
 
-    interval = ("low_s", "high_s", "nearest_record", "memory_low_gib", "memory_high_gib")
+    interval = ("low_s", "high_s", "nearest_record", "memory_low_gib", "memory_high_gib", "unproven")
     choices = ("recompute", "swap", "features", "layers_per_stage")
     head = ("rank", "plan_id", "label", "engine_version", "spec_hash")
     return (*head, *DEGREES, *choices, *FIGURES, *(f"run_{name}" for name in RUN), *interval, *PARTS)
@@ -78,6 +81,7 @@ def _row(plan_set: PlanSet, plan: Plan) -> dict[str, Any]:
         "nearest_record": plan.uncertainty.nearest_record,
         "memory_low_gib": plan.memory_interval.low_gib if plan.memory_interval else None,
         "memory_high_gib": plan.memory_interval.high_gib if plan.memory_interval else None,
+        "unproven": "+".join(f"{each.axis}={each.value}" for each in plan.evidence if each.runs == 0),
     }
     values |= {name: getattr(strategy, name) for name in DEGREES}
     values |= {name: getattr(plan, name) for name in FIGURES}

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.exporters.artefact import REVIEW, Artefact
 from autodeploy.reports.best_plan import header, plan_lines
 from autodeploy.reports.check_texts import tell
-from autodeploy.reports.plan_report import counts_lines, no_plan_lines, note_lines, off_lines
-from autodeploy.reports.rows import plan_rows
+from autodeploy.reports.plan_report import (
+    box_table,
+    counts_lines,
+    evidence_table,
+    no_plan_lines,
+    note_lines,
+    off_lines,
+)
+from autodeploy.reports.recommendation import recommendation_lines
+from autodeploy.reports.rows import columns, plan_rows
 from autodeploy.reports.texts import Language, part_name, say
 from autodeploy.specs.planset import PARTS, StageMemory
 from autodeploy.specs.spec import Spec
@@ -36,14 +44,17 @@ def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None =
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED) + note_lines(plan_set, spec, lang, columns=UNWRAPPED)
     notes += off_lines(plan_set, lang)
     facts = [] if shown is None else plan_lines(spec, shown, lang, name=say(lang, "plan"), columns=UNWRAPPED)
-    keys = ("plan_column", "layout", "schedule", "step_column", "card_column", "gib_column")
+    rows = plan_rows(plan_set, lang)
+    tables = [] if shown is None else [("evidence", evidence_table(shown, lang)), ("box", box_table(plan_set, lang))]
     return _template().render(
         lang=lang,
         title=" ".join(header(spec, shown, lang, columns=UNWRAPPED)),
         facts=[line.strip(" -") for line in facts],
         no_plan=[] if shown is not None else no_plan_lines(plan_set, lang, columns=UNWRAPPED),
-        columns=["#", *(say(lang, key) for key in keys), say(lang, "versus_best"), ""],
-        rows=plan_rows(plan_set, lang),
+        columns=columns(rows, lang, with_id=True),
+        rows=rows,
+        told=recommendation_lines(plan_set, lang),
+        tables=[(say(lang, key), *table) for key, table in tables if table is not None],
         shown=shown,
         parts=[] if shown is None else _parts(shown, lang),
         stages=[] if shown is None else _stages(shown),

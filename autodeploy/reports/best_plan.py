@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.breakdown import breakdown_line
-from autodeploy.reports.outlook import headroom_line, robustness_line
+from autodeploy.reports.evidence import evidence_line
+from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
-from autodeploy.reports.wording import choices, degrees, percent, quantity, seconds, system_title, width, wrap
+from autodeploy.reports.wording import (
+    chance,
+    choices,
+    degrees,
+    percent,
+    quantity,
+    seconds,
+    system_title,
+    width,
+    wrap,
+)
 from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 
 if TYPE_CHECKING:
@@ -58,11 +69,12 @@ def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
 
 
 def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: int = COLUMNS) -> list[str]:
-    """The plan's strategy, speed, interval, memory, cost of the run and breakdown."""
+    """The plan's strategy, speed, interval, memory, evidence, cost of the run and breakdown."""
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy, with_dp=True)}{say(lang, 'comma')}{choices(strategy, lang)}"
     lines = wrap(title, columns, hanging=INDENT * 3)
     facts = [_speed(plan, lang), measured_mfu(plan, lang), _interval(plan, lang), _memory(spec, plan, lang)]
+    facts += [line for line in (evidence_line(plan, lang),) if line is not None]
     if plan.experts is not None and plan.experts.ep > 1:
         facts.append(experts_line(plan.experts, lang))
     if plan.run is not None:
@@ -72,7 +84,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
         facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
     facts.append(breakdown_line(plan, lang))
-    facts += [line for line in (headroom_line(plan, lang), robustness_line(plan, lang)) if line is not None]
+    facts += [line for line in (headroom_line(plan, lang),) if line is not None]
     facts += [translated(text, lang) for text in plan.assumptions]
     for fact in facts:
         lines += wrap(fact, columns, indent=INDENT, hanging=INDENT)
@@ -107,12 +119,19 @@ def lane_lines(plan: Plan, lang: Language) -> list[str]:
 def _speed(plan: Plan, lang: Language) -> str:
     convention = plan.mfu_convention
     parts = [
-        say(lang, "step", step=seconds(plan.step_time_s)),
+        step_in_words(plan, lang),
         say(lang, "per_card", value=f"{plan.tokens_per_s_per_npu:,.0f}"),
         say(lang, "in_total", value=quantity(plan.tokens_per_s)),
         say(lang, "mfu", value=percent(plan.mfu), convention=convention),
     ]
     return _spaced(parts)
+
+
+def step_in_words(plan: Plan, lang: Language) -> str:
+    """The step time, and what to expect where unproven gains and the risk not to fit make it another."""
+    step = seconds(plan.step_time_s)
+    expected = step if plan.expected_step_time_s is None else seconds(plan.expected_step_time_s)
+    return say(lang, "step", step=step) if expected == step else say(lang, "expected", step=step, expected=expected)
 
 
 def measured_mfu(plan: Plan, lang: Language) -> str:
@@ -157,6 +176,8 @@ def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
     if (known := plan.memory_interval) is not None:
         low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
         text += say(lang, "semicolon") + say(lang, "memory_interval", low=low, high=high)
+    if plan.p_fits is not None:
+        text += say(lang, "semicolon") + say(lang, "p_fits", chance=chance(plan.p_fits))
     if not plan.fits:
         text += say(lang, "semicolon") + say(
             lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}"

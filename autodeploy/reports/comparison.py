@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.reports.check_texts import field_name, tell
 from autodeploy.reports.markdown import escape
 from autodeploy.reports.texts import part_name
-from autodeploy.reports.wording import degrees, recompute_names, swap_names
+from autodeploy.reports.wording import chance, degrees, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
 
@@ -21,11 +21,14 @@ Pair = tuple["PlanSet", "Plan"]
 # field, unit, whether more is better (None: neither)
 _FIGURES: tuple[tuple[str, str, bool | None], ...] = (
     ("step_time_s", "s", False),
+    ("expected_step_time_s", "s", False),
+    ("regret_p80_pct", "%", False),
     ("tokens_per_s", "tokens/s", True),
     ("tokens_per_s_per_npu", "tokens/s/card", True),
     ("mfu", "", True),
     ("peak_memory_gib", "GiB", False),
     ("memory_limit_gib", "GiB", None),
+    ("p_fits", "", True),
     ("oom_imbalance", "", True),
     ("num_npus_used", "", None),
     ("micro_batches", "", None),
@@ -47,6 +50,7 @@ _ASKED = (
     *("model.name", "cluster.profile", "cluster.device", "cluster.num_npus", "training.seq_length"),
     *("training.global_batch_size.value", "training.precision", "training.routing_imbalance"),
     *("training.routing_imbalance_peak", "training.router", "search.target", "search.numerics", "search.objective"),
+    "search.risk",
 )
 
 
@@ -73,6 +77,7 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
     row(
         "strategy", "features", lambda pair: " ".join(n for n in pair[1].strategy.features if n not in shared) or "none"
     )
+    row("strategy", "unproven", lambda pair: _unproven(pair[1]))
     for name, unit, more in _FIGURES:
         row("time", name, lambda pair, name=name: getattr(pair[1], name), unit, more)  # type: ignore[misc]
     for name in _EXPERTS:
@@ -132,6 +137,8 @@ def _text(field: str, value: Cell, lang: Language, decimals: int) -> str:
     if isinstance(value, float):
         if field in {"mfu", "run.goodput"}:
             return f"{100 * value:.1f} %"
+        if field == "p_fits":
+            return chance(value)
         return f"{value:,.{decimals}f}"
     return f"{value:,}" if isinstance(value, int) else value
 
@@ -146,6 +153,13 @@ def _at(document: Any, path: str) -> Cell:
 
 def _layers(plan: Plan) -> list[str]:
     return ["+".join(map(str, stage.layers)) for stage in plan.stages]
+
+
+def _unproven(plan: Plan) -> Cell:
+    """Axes and features that no run has; nothing where that is not known."""
+    if not plan.evidence:
+        return None
+    return ", ".join(f"{each.axis} {each.value}" for each in plan.evidence if each.runs == 0) or "none"
 
 
 def _worst_stage(plan: Plan) -> dict[str, float]:

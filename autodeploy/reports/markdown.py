@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.best_plan import header, lane_lines, plan_lines
-from autodeploy.reports.plan_report import counts_lines, next_steps, no_plan_lines, note_lines, off_lines
-from autodeploy.reports.rows import plan_rows
+from autodeploy.reports.plan_report import (
+    box_table,
+    counts_lines,
+    evidence_table,
+    next_steps,
+    no_plan_lines,
+    note_lines,
+    off_lines,
+)
+from autodeploy.reports.recommendation import recommendation_lines
+from autodeploy.reports.rows import columns, plan_rows
 from autodeploy.reports.texts import Language, say
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autodeploy.reports.plan_report import Table
     from autodeploy.specs.planset import Plan, PlanSet
 
 
@@ -29,6 +41,9 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
         name = say(lang, "best") if shown is best else say(lang, "plan")
         lines += _facts([*plan_lines(spec, shown, lang, name=name, columns=UNWRAPPED), *lane_lines(shown, lang)])
         lines += ["", *_table(plan_set, lang)]
+        lines += ["", *(f"- {escape(told)}" for told in recommendation_lines(plan_set, lang))]
+        lines += _titled(say(lang, "evidence"), evidence_table(shown, lang))
+        lines += _titled(say(lang, "box"), box_table(plan_set, lang))
         lines += _menu(shown, lang)
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED)
     notes += [*note_lines(plan_set, spec, lang, columns=UNWRAPPED), *off_lines(plan_set, lang)]
@@ -48,14 +63,27 @@ def _facts(lines: list[str]) -> list[str]:
 
 
 def _table(plan_set: PlanSet, lang: Language) -> list[str]:
-    keys = ("plan_column", "layout", "schedule", "step_column", "card_column", "gib_column")
-    titles = ["#", *(say(lang, key) for key in keys), say(lang, "versus_best"), ""]
-    lines = ["| " + " | ".join(titles) + " |", "|--:|---|---|---|--:|--:|--:|--:|---|"]
-    for row in plan_rows(plan_set, lang):
-        cells = [row.rank, f"`{row.plan_id}`", row.layout, row.schedule]
-        cells += [row.step_time_s, row.tokens_per_s_per_npu, row.peak_memory_gib, row.versus_best, row.remark]
-        lines.append("| " + " | ".join(escape(cell) if i != 1 else cell for i, cell in enumerate(cells)) + " |")
+    rows = plan_rows(plan_set, lang)
+    shown = columns(rows, lang, with_id=True)
+    lines = [_line(column.title for column in shown)]
+    lines.append("|" + "|".join("--:" if column.is_number else "---" for column in shown) + "|")
+    for row in rows:
+        lines.append(_line(f"`{row.plan_id}`" if c.name == "plan_id" else escape(row.cell(c.name)) for c in shown))
     return lines
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _titled(title: str, found: Table | None) -> list[str]:
+    """A table below its title."""
+    if found is None:
+        return []
+    titles, cells, right = found
+    lines = ["", f"**{title}**", "", _line(titles)]
+    lines.append("|" + "|".join("--:" if column in right else "---" for column in range(len(titles))) + "|")
+    return lines + [_line(map(escape, row)) for row in cells]
 
 
 def _menu(plan: Plan, lang: Language) -> list[str]:
@@ -63,14 +91,12 @@ def _menu(plan: Plan, lang: Language) -> list[str]:
     if not plan.memory_menu:
         return []
     keys = ("menu_layers", "menu_choice", "menu_saved", "menu_added", "menu_ratio", "menu_used")
-    titles = [say(lang, key) for key in keys]
-    lines = ["", f"**{say(lang, 'menu')}**", "", "| " + " | ".join(titles) + " |", "|---|---|--:|--:|--:|--:|"]
+    rows = []
     for item in plan.memory_menu:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
         cells = [item.layers, f"{item.choice} ({say(lang, item.kind + '_kind')})", f"{item.saved_gib:.3f}"]
-        cells += [f"{item.added_ms:.2f}", ratio, str(item.used_layers)]
-        lines.append("| " + " | ".join(escape(cell) for cell in cells) + " |")
-    return lines
+        rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
+    return _titled(say(lang, "menu"), ([say(lang, key) for key in keys], rows, {2, 3, 4, 5}))
 
 
 def escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a plan still loses, what less memory or fewer cards would cost, and how it stands where calibration is wrong."""
+"""What a plan still loses, and what less memory or fewer cards would cost."""
 
 from __future__ import annotations
 
@@ -31,22 +31,6 @@ def headroom_line(plan: Plan, lang: Language) -> str | None:
     ]
     text = say(lang, "headroom", losses=say(lang, "comma").join(parts))
     return text + say(lang, "semicolon") + say(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
-
-
-def robustness_line(plan: Plan, lang: Language) -> str | None:
-    """Worst step time and worst regret at the corners of the error box."""
-    found = plan.robustness
-    if found is None:
-        return None
-    return say(lang, "robustness", step=seconds(found.worst_step_time_s), regret=f"{found.worst_regret_pct:.1f}")
-
-
-def robust_line(plan_set: PlanSet, lang: Language) -> str | None:
-    """What plans were ranked by where that is not their prediction."""
-    found = plan_set.robust
-    if found is None:
-        return None
-    return say(lang, f"robust_{found.criterion}", plans=found.plans, corners=found.corners, axes=len(found.box))
 
 
 def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.best_plan import COLUMNS, INDENT, header, plan_lines
-from autodeploy.reports.outlook import pareto_line, robust_line
-from autodeploy.reports.rows import PlanRow, plan_rows
+from autodeploy.reports.best_plan import COLUMNS, INDENT, header, lane_lines, plan_lines
+from autodeploy.reports.evidence import evidence_rows
+from autodeploy.reports.outlook import pareto_line
+from autodeploy.reports.recommendation import box_rows, recommendation_lines
+from autodeploy.reports.rows import PlanRow, columns, plan_rows
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import pad, percent, seconds, width, wrap
@@ -17,18 +19,22 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
 
 
-def render_plan_set(plan_set: PlanSet, lang: Language = "en") -> str:
-    """The whole report, with a line break at the end of each line."""
+def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = False) -> str:
+    """The whole report, with a line break at the end of each line; `detail` adds what all of it rests on."""
     spec = Spec.model_validate(plan_set.search.spec)
     best = plan_set.plans[0] if plan_set.plans else None
     lines = header(spec, best or plan_set.reference, lang)
     if best is not None:
         lines += plan_lines(spec, best, lang, name=say(lang, "best"))
         lines += table(plan_rows(plan_set, lang), lang)
+        for told in recommendation_lines(plan_set, lang):
+            lines += wrap(told, COLUMNS, hanging=INDENT)
     else:
         lines += no_plan_lines(plan_set, lang)
     lines += counts_lines(plan_set, lang)
     lines += note_lines(plan_set, spec, lang)
+    if detail and best is not None:
+        lines += detail_lines(plan_set, best, lang)
     lines += _next_lines(plan_set, spec, lang)
     return "".join(line.rstrip() + "\n" for line in lines)
 
@@ -43,23 +49,14 @@ def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
 
 def table(rows: list[PlanRow], lang: Language) -> list[str]:
     """Ranked plans in aligned columns; a remark too long for the line is cut."""
-    titles = ["#", *(say(lang, key) for key in ("layout", "schedule", "step_column", "card_column", "gib_column"))]
-    titles += [say(lang, "versus_best"), ""]
-    cells = [
-        [
-            r.rank,
-            r.layout,
-            r.schedule,
-            r.step_time_s,
-            r.tokens_per_s_per_npu,
-            r.peak_memory_gib,
-            r.versus_best,
-            r.remark,
-        ]
-        for r in rows
-    ]
+    shown = columns(rows, lang, with_id=False)
+    cells = [[row.cell(column.name) for column in shown] for row in rows]
+    return aligned([column.title for column in shown], cells, {i for i, c in enumerate(shown) if c.is_number})
+
+
+def aligned(titles: list[str], cells: list[list[str]], right: set[int]) -> list[str]:
+    """A table in aligned columns, those of numbers to the right; what is too long for the line is cut at its end."""
     widths = [max(width(row[column]) for row in [titles, *cells]) for column in range(len(titles))]
-    right = {0, 3, 4, 5, 6}
     gap = 2 if sum(widths) + 2 * len(widths) <= COLUMNS else 1
     lines = []
     for row in [titles, *cells]:
@@ -105,11 +102,42 @@ def off_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     ]
 
 
-def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = COLUMNS) -> list[str]:
-    """What plans are ranked by, those that none beats, what the target framework costs, and warnings."""
+def detail_lines(plan_set: PlanSet, plan: Plan, lang: Language) -> list[str]:
+    """The plan's lanes, its evidence, the uncertain numbers of the ranking, and features that are off."""
     lines: list[str] = []
-    for found in (robust_line(plan_set, lang), pareto_line(plan_set, lang)):
-        lines += wrap(found, columns, hanging=INDENT) if found is not None else []
+    for told in lane_lines(plan, lang):
+        lines += wrap(told, COLUMNS, hanging=INDENT)
+    if evidence := evidence_table(plan, lang):
+        lines += [say(lang, "evidence"), *aligned(*evidence)]
+    if box := box_table(plan_set, lang):
+        lines += [say(lang, "box"), *aligned(*box)]
+    for told in off_lines(plan_set, lang):
+        lines += wrap(told, COLUMNS, hanging=INDENT)
+    return lines
+
+
+Table = tuple[list[str], list[list[str]], set[int]]
+"""Titles, cells, and which columns hold numbers."""
+
+
+def evidence_table(plan: Plan, lang: Language) -> Table | None:
+    """What published runs say of each axis and feature of a plan."""
+    keys = ("evidence_axis", "evidence_value", "evidence_runs", "evidence_error", "evidence_record")
+    cells = [[r.axis, r.value, r.runs, r.error, r.nearest_record] for r in evidence_rows(plan, lang)]
+    return ([say(lang, key) for key in keys], cells, {2, 3}) if cells else None
+
+
+def box_table(plan_set: PlanSet, lang: Language) -> Table | None:
+    """The uncertain numbers that plans are ranked by."""
+    keys = ("box_number", "box_low", "box_high", "box_influence", "box_basis")
+    cells = [[r.meaning, r.low, r.high, r.influence, r.basis] for r in box_rows(plan_set.risk, lang)]
+    return ([say(lang, key) for key in keys], cells, {1, 2, 3}) if cells else None
+
+
+def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+    """Plans that none beats, what the target framework costs, and warnings."""
+    pareto = pareto_line(plan_set, lang)
+    lines = wrap(pareto, columns, hanging=INDENT) if pareto is not None else []
     free = plan_set.unrestricted
     if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != UNRESTRICTED:
         target = title_of(spec.search.target)

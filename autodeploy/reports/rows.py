@@ -1,12 +1,12 @@
-"""The ranked plans as rows of cells, shared by the text, Markdown and CSV reports."""
+"""The ranked plans as rows of cells with their titles, shared by the text, Markdown and HTML reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import Language, say
-from autodeploy.reports.wording import degrees, recompute_names, schedule_cell, seconds, swap_names
+from autodeploy.reports.texts import Language, reference_name, say
+from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -24,8 +24,42 @@ class PlanRow:
     tokens_per_s_per_npu: str
     peak_memory_gib: str
     versus_best: str
+    p_fits: str
+    regret: str
     remark: str
     plan_id: str
+
+    def cell(self, name: str) -> str:
+        """The cell under a column."""
+        return str(getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table: the field of a row, its title, and whether it holds numbers."""
+
+    name: str
+    title: str
+    is_number: bool = False
+
+
+_COLUMNS = (
+    *(("plan_id", "plan_column", False), ("layout", "layout", False), ("schedule", "schedule", False)),
+    *(("step_time_s", "step_column", True), ("tokens_per_s_per_npu", "card_column", True)),
+    *(("peak_memory_gib", "gib_column", True), ("p_fits", "p_fits_column", True), ("versus_best", "versus_best", True)),
+    ("regret", "regret_column", True),
+)
+UNKNOWN = "-"
+
+
+def columns(rows: list[PlanRow], lang: Language, *, with_id: bool) -> list[Column]:
+    """The columns of a table of these rows, in order; those of which no row knows anything are left out."""
+    found = [Column("rank", "#", is_number=True)]
+    for name, key, is_number in _COLUMNS:
+        known = name not in {"p_fits", "regret"} or any(row.cell(name) != UNKNOWN for row in rows)
+        if known and (with_id or name != "plan_id"):
+            found.append(Column(name, say(lang, key), is_number))
+    return [*found, Column("remark", "")]
 
 
 def plan_rows(plan_set: PlanSet, lang: Language = "en") -> list[PlanRow]:
@@ -47,19 +81,20 @@ def _row(
     twin = next((other for other in before if _looks_like(plan.strategy, other.strategy)), None)
     remarks += [what_differs(plan.strategy, twin.strategy, lang)] if twin is not None else []
     if is_reference:
-        usual = plan.label in {None, "the usual starting point"}
-        remarks.append(say(lang, "starting_point") if usual else str(plan.label))
+        remarks.append(reference_name(plan.label, lang))
     if not plan.fits:
         excess = plan.peak_memory_gib - plan.memory_limit_gib
         remarks.append(say(lang, "does_not_fit", excess=f"{excess:.1f}"))
     return PlanRow(
-        rank="-" if is_reference else str(plan.rank),
+        rank=UNKNOWN if is_reference else str(plan.rank),
         layout=degrees(plan.strategy, with_dp=False),
         schedule=schedule_cell(plan.strategy, lang),
         step_time_s=seconds(plan.step_time_s),
         tokens_per_s_per_npu=f"{plan.tokens_per_s_per_npu:,.0f}",
         peak_memory_gib=f"{plan.peak_memory_gib:.1f}",
-        versus_best="-" if plan is best else f"{100 * difference:+.1f} %",
+        versus_best=UNKNOWN if plan is best else f"{100 * difference:+.1f} %",
+        p_fits=UNKNOWN if plan.p_fits is None else chance(plan.p_fits),
+        regret=UNKNOWN if plan.regret_p80_pct is None else f"{plan.regret_p80_pct:.1f} %",
         remark=say(lang, "comma").join(remark for remark in remarks if remark),
         plan_id=plan.plan_id,
     )

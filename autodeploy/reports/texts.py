@@ -20,13 +20,14 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "for_target": ("for {target}", "目标框架 {target}"),
     "any_target": ("without a framework's launch rules", "不受框架启动规则限制"),
     # best plan
-    "best": ("BEST", "最优"),
+    "best": ("RECOMMENDED", "推荐"),
     "plan": ("PLAN", "方案"),
     "micro_batch": ("micro batch {size}", "微批 {size}"),
     "recompute": ("recompute {what}", "重计算 {what}"),
     "swap": ("swap {what}", "换出 {what}"),
     "nothing_recomputed": ("no recompute", "无重计算"),
     "step": ("step {step} s", "单步 {step} s"),
+    "expected": ("step {step} s, expected {expected} s", "单步 {step} s，期望 {expected} s"),
     "per_card": ("{value} tokens/s/card", "{value} tokens/s/卡"),
     "in_total": ("{value} tokens/s", "共 {value} tokens/s"),
     "mfu": ("MFU {value} % ({convention})", "MFU {value} %（{convention}）"),
@@ -40,6 +41,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "nearest": ("nearest record: {record}", "最近实测：{record}"),
     "memory": ("memory {peak} of {limit} GiB (stage {stage})", "内存 {peak} / {limit} GiB（阶段 {stage}）"),
     "memory_interval": ("80 % interval {low}-{high} GiB", "80 % 区间 {low}-{high} GiB"),
+    "p_fits": ("P(fits) {chance}", "放得下的概率 {chance}"),
     "oom": (
         "out of memory above expert imbalance {limit} (assumed {assumed}, peak {peak})",
         "专家不均衡超过 {limit} 即内存不足（假设 {assumed}，峰值 {peak}）",
@@ -57,6 +59,63 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "loads_file": ("loads from a file", "负载取自文件"),
     "does_not_fit": ("DOES NOT FIT by {excess} GiB", "超出 {excess} GiB，放不下"),
     "run": ("{tokens} tokens: {days} days, {card_hours} card-hours", "{tokens} tokens：{days} 天，{card_hours} 卡时"),
+    # what a plan rests on
+    "unproven": ("rests on no run: {names}", "没有实测依据：{names}"),
+    "all_proven": (
+        "every axis and feature has runs; fewest {name}: {runs}",
+        "各轴与特性均有实测，最少的是 {name}：{runs} 次",
+    ),
+    "predicted_long": ("predicted {pct} % too long", "预测偏长 {pct} %"),
+    "predicted_short": ("predicted {pct} % too short", "预测偏短 {pct} %"),
+    "axis_schedule": ("schedule", "流水调度"),
+    "axis_feature": ("feature", "特性"),
+    "axis_moe_dispatcher": ("dispatcher", "专家分发"),
+    "axis_cp_algo": ("context parallel algorithm", "上下文并行算法"),
+    "axis_micro_batch_size": ("micro batch", "微批"),
+    "evidence": ("What published runs say of this plan", "已发表实测对此方案的支持"),
+    "evidence_axis": ("axis", "轴"),
+    "evidence_value": ("value", "取值"),
+    "evidence_runs": ("runs", "实测数"),
+    "evidence_record": ("nearest record", "最近实测"),
+    "evidence_error": ("step off by", "单步误差"),
+    # what plans are ranked by
+    "rescaled": (
+        "every time is multiplied by {ratio}: the measured run {run} took {measured} s, predicted {predicted} s "
+        "({source})",
+        "所有时间均乘以 {ratio}：实测 {run} 为 {measured} s，预测 {predicted} s（{source}）",
+    ),
+    "faster_on_paper": (
+        "{layout} is {pct} % faster on paper ({step} s, P(fits) {chance})",
+        "{layout} 纸面上快 {pct} %（{step} s，放得下的概率 {chance}）",
+    ),
+    "first_on_paper": (
+        "{layout} comes first on paper ({step} s, P(fits) {chance})",
+        "{layout} 纸面上居首（{step} s，放得下的概率 {chance}）",
+    ),
+    "bets_on": (" and bets on: {bets}", "，其前提：{bets}"),
+    "bet_cost": (" (+{pct} % if lost)", "（落空则 +{pct} %）"),
+    "more_bets": ("{count} more", "另有 {count} 项"),
+    "valley": ("{layouts} layouts within {within} % of the fastest", "{layouts} 种布局与最快者相差不到 {within} %"),
+    "valley_alone": ("no other layout within {within} % of the fastest", "没有其他布局与最快者相差不到 {within} %"),
+    "valley_shared": ("all with {shared}", "均为 {shared}"),
+    "fewest_unproven": ("{plan} needs the fewest unproven features", "{plan} 依赖的未经实测特性最少"),
+    "ranked_averse": (
+        "ranked by regret: time beyond the best of {compared} plans, 80th percentile of {draws} draws of {numbers} "
+        "uncertain numbers; those with P(fits) of {chance} first",
+        "按遗憾排序：{numbers} 个不确定数的 {draws} 次抽样中，比 {compared} 个方案中最优者多用时间的第 80 百分位；"
+        "放得下的概率不低于 {chance} 者在前",
+    ),
+    "ranked_neutral": ("ranked by the prediction alone (risk: neutral)", "仅按预测值排序（risk: neutral）"),
+    "proven_share": ("gains that no run has shown count by {share} %", "未经实测的收益按 {share} % 计入"),
+    "box": (
+        "Uncertain numbers: factors at their 10th and 90th percentile",
+        "不确定的数：第 10 与第 90 百分位处的系数",
+    ),
+    "box_number": ("number", "数"),
+    "box_low": ("low", "低"),
+    "box_high": ("high", "高"),
+    "box_influence": ("influence", "影响"),
+    "box_basis": ("basis", "依据"),
     # why not
     "rejected_by": ("rejected by {rule}: {message}", "被 {rule} 拒绝：{message}"),
     "fits_with": (
@@ -121,27 +180,16 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "loss": ("{part} {seconds} s (MFU +{points})", "{part} {seconds} s（MFU +{points}）"),
     "below_peak": ("operators below peak", "算子未达峰值"),
     "mfu_without": ("MFU {mfu} % without these", "去除后 MFU {mfu} %"),
-    "robustness": (
-        "where calibration may be wrong: at worst {step} s, at worst {regret} % behind the best plan there",
-        "校准误差范围内：最慢 {step} s，最多落后该处最优方案 {regret} %",
-    ),
-    "robust_regret": (
-        "ranked by the worst regret of {plans} plans at {corners} corners of the error box ({axes} efficiencies)",
-        "按 {plans} 个方案在误差盒 {corners} 个角点（{axes} 项效率）的最大遗憾排序",
-    ),
-    "robust_worst_time": (
-        "ranked by the slowest step of {plans} plans at {corners} corners of the error box ({axes} efficiencies)",
-        "按 {plans} 个方案在误差盒 {corners} 个角点（{axes} 项效率）的最慢单步排序",
-    ),
     "pareto": (
         "{count} plans that none beats in time, memory and cards at once: {points}",
         "{count} 个方案在时间、内存、卡数上互不支配：{points}",
     ),
     "hidden": ("{share} % hidden", "掩盖 {share} %"),
     "tie": ("tie", "持平"),
-    "starting_point": ("the usual starting point", "常用起点"),
     "other_layers": ("layers or memory placed otherwise", "层或内存安排不同"),
-    "versus_best": ("vs best", "相对最优"),
+    "versus_best": ("vs #1", "相对 #1"),
+    "p_fits_column": ("P(fits)", "放得下"),
+    "regret_column": ("regret", "遗憾"),
     "host_line": (
         "host: {operators} operators a layer in {issue} ms, {synchronisations} synchronisations of {event} ms, "
         "free {free} % of the step",
@@ -234,6 +282,21 @@ PART_NAMES: dict[str, tuple[str, str]] = {
 def say(lang: Language, key: str, **values: object) -> str:
     """The sentence in that language with its blanks filled in."""
     return _TEXTS[key][LANGUAGES.index(lang)].format(**values)
+
+
+# How a plan for comparison is named, in a table and in a sentence, by its label.
+_REFERENCES: dict[str | None, tuple[tuple[str, str], tuple[str, str]]] = {
+    "public recipe": (("public recipe", "公开配方"), ("the public recipe", "公开配方")),
+    "your script": (("your script", "您的脚本"), ("your script", "您的脚本")),
+    "1F1B": (("1F1B", "1F1B"), ("plain 1F1B", "普通 1F1B")),
+    None: (("the usual starting point", "常用起点"), ("the usual starting point", "常用起点")),
+}
+
+
+def reference_name(label: str | None, lang: Language, *, in_sentence: bool = False) -> str:
+    """A plan for comparison by its label; a label that is no known one stays."""
+    known = _REFERENCES.get(None if label == "the usual starting point" else label)
+    return str(label) if known is None else known[in_sentence][LANGUAGES.index(lang)]
 
 
 def part_name(lang: Language, part: str) -> str:

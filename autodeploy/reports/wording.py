@@ -31,6 +31,13 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}"
 
 
+def chance(probability: float) -> str:
+    """A probability as whole percents, with the sign; only what is certain reads as such: `97 %`, `> 99 %`."""
+    if 0.995 <= probability < 1.0:
+        return "> 99 %"
+    return "< 1 %" if 0.0 < probability < 0.005 else f"{100 * probability:.0f} %"
+
+
 def quantity(value: float) -> str:
     """A large number in short: 14.8T, 1.2M, 350k, 812."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):

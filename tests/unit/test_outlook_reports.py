@@ -1,4 +1,4 @@
-"""Losses, plans that none beats and robustness, in the text and Markdown reports of both languages."""
+"""Losses and plans that none beats, in the text and Markdown reports of both languages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from autodeploy.exporters.html_report import render_html
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.reports.markdown import render_markdown
-from autodeploy.reports.outlook import headroom_line, pareto_line, robust_line, robustness_line
+from autodeploy.reports.outlook import headroom_line, pareto_line
 from autodeploy.reports.plan_report import off_lines, render_plan_set
 from autodeploy.reports.wording import width
-from autodeploy.specs.planset import BoxSide, Breakdown, PlanSet, Robustness, RobustSearch
+from autodeploy.specs.planset import Breakdown, PlanSet
 from tests import factories
 
 BREAKDOWN = Breakdown(compute_s=6.0, pipeline_bubble_s=2.0, exposed_ep_s=1.5, recompute_s=0.5)
-CORNER = {"hbm": 0.856, "mesh": 1.063}
 
 
 def plan_set() -> PlanSet:
@@ -28,16 +27,8 @@ def plan_set() -> PlanSet:
         {"tokens_per_s": 250.0, "peak_memory_gib": 60.0, "num_npus_used": 352},
     ]
     losses = headroom(10.0, 0.4, BREAKDOWN)
-    robustness = Robustness(worst_step_time_s=11.25, worst_regret_pct=1.3, slowest_corner=CORNER, regret_corner=CORNER)
-    plans = tuple(
-        factories.plan(number, headroom=losses, robustness=robustness, **each)
-        for number, each in enumerate(changes, start=1)
-    )
-    box = tuple(BoxSide(name=name, meaning=name, low=0.9, high=1.1) for name in CORNER)
-    robust = RobustSearch(criterion="regret", plans=50, corners=12, box=box)
-    return factories.plan_set().model_copy(
-        update={"plans": plans, "pareto": pareto_set(plans, plans[:2]), "robust": robust}
-    )
+    plans = tuple(factories.plan(number, headroom=losses, **each) for number, each in enumerate(changes, start=1))
+    return factories.plan_set().model_copy(update={"plans": plans, "pareto": pareto_set(plans, plans[:2])})
 
 
 def test_the_largest_losses_and_what_mfu_would_be() -> None:
@@ -69,12 +60,7 @@ def test_what_none_beats_is_named() -> None:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_reports_hold_all_of_it(lang: Any) -> None:
     found = plan_set()
-    said = [
-        headroom_line(found.plans[0], lang),
-        robustness_line(found.plans[0], lang),
-        robust_line(found, lang),
-        pareto_line(found, lang),
-    ]
+    said = [headroom_line(found.plans[0], lang), pareto_line(found, lang)]
     text = render_plan_set(found, lang)
     flat = "".join(text.split())
     markdown = render_markdown(found, lang).replace("\\", "")
@@ -83,17 +69,6 @@ def test_reports_hold_all_of_it(lang: Any) -> None:
         assert "".join(line.split()) in flat
         assert line in markdown
     assert all(width(line) <= 100 for line in text.splitlines())
-
-
-def test_criteria_are_said_apart() -> None:
-    found = plan_set()
-    assert found.robust is not None
-    other = found.robust.model_copy(update={"criterion": "worst_time"})
-    said = {robust_line(found, "en"), robust_line(found.model_copy(update={"robust": other}), "en")}
-    assert len(said) == 2
-    assert None not in said
-    assert robust_line(factories.plan_set(), "en") is None
-    assert robustness_line(factories.plan(), "zh") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""What published runs say of a plan's axes and features, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.texts import Language, say
+from autodeploy.reports.wording import percent
+from cost_models.schedule import SCHEDULES, schedule
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Evidence, Plan
+
+_WORDS = frozenset({"schedule", "feature", "moe_dispatcher", "cp_algo"})
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRow:
+    """One axis or feature of a plan as text; `proven`: whether any run has it."""
+
+    axis: str
+    value: str
+    runs: str
+    nearest_record: str
+    error: str
+    proven: bool
+
+
+def unproven(plan: Plan) -> tuple[Evidence, ...]:
+    """What the plan rests on and no run has."""
+    return tuple(each for each in plan.evidence if each.runs == 0)
+
+
+def in_words(each: Evidence, lang: Language) -> str:
+    """`EP 64`, `DualPipeV`, `alltoall_seq`: an axis with its value, or a name that says its axis itself."""
+    if each.axis not in _WORDS:
+        return f"{_axis(each.axis, lang)} {each.value}"
+    return _value(each, lang)
+
+
+def unproven_names(plan: Plan, lang: Language) -> str:
+    """`EP 64, DualPipeV`; nothing where every axis and feature has runs."""
+    return say(lang, "comma").join(in_words(each, lang) for each in unproven(plan))
+
+
+def evidence_line(plan: Plan, lang: Language) -> str | None:
+    """What no run has and how far off the nearest was predicted; else what has the fewest runs. None if unknown."""
+    if not plan.evidence:
+        return None
+    missing = unproven(plan)
+    if not missing:
+        weakest = min(plan.evidence, key=lambda each: each.runs)
+        text = say(lang, "all_proven", name=in_words(weakest, lang), runs=weakest.runs)
+        return text + _nearest(weakest, lang)
+    text = say(lang, "unproven", names=unproven_names(plan, lang))
+    # One record stands for all: the one that was missed most, of those that have an error.
+    told = [each for each in missing if each.nearest_record is not None]
+    return text + (_nearest(max(told, key=lambda each: abs(each.error or 0.0)), lang) if told else "")
+
+
+def evidence_rows(plan: Plan, lang: Language) -> list[EvidenceRow]:
+    """Every axis and feature, those without a run first, then by the number of runs."""
+    return [
+        EvidenceRow(
+            axis=_axis(each.axis, lang),
+            value=_value(each, lang),
+            runs=f"{each.runs:,}",
+            nearest_record=each.nearest_record or "-",
+            error="-" if each.error is None else f"{100 * each.error:+.1f} %",
+            proven=each.runs > 0,
+        )
+        for each in sorted(plan.evidence, key=lambda each: each.runs)
+    ]
+
+
+def _nearest(each: Evidence, lang: Language) -> str:
+    if each.nearest_record is None:
+        return ""
+    text = say(lang, "semicolon") + say(lang, "nearest", record=each.nearest_record)
+    if each.error is None:
+        return text
+    key = "predicted_long" if each.error >= 0 else "predicted_short"
+    return text + say(lang, "comma") + say(lang, key, pct=percent(abs(each.error)))
+
+
+def _axis(axis: str, lang: Language) -> str:
+    if axis in _WORDS | {"micro_batch_size"}:
+        return say(lang, f"axis_{axis}")
+    return axis.upper()
+
+
+def _value(each: Evidence, lang: Language) -> str:
+    if each.axis == "schedule" and each.value in SCHEDULES:
+        return schedule(str(each.value)).title_in(lang)
+    return str(each.value)

@@ -1,0 +1,163 @@
+"""What plans are ranked by, what is faster on paper and bets on, and how flat the ground is, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.texts import Language, say
+from autodeploy.reports.translation import translated
+from autodeploy.reports.wording import chance, degrees, percent, seconds
+from cost_models.schedule import SCHEDULES, schedule
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Bet, Fastest, Plan, PlanSet, RiskRanking, Valley
+
+MOST_BETS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRow:
+    """One uncertain number as text: factors on it at its 10th and 90th percentile, and what it may change."""
+
+    meaning: str
+    low: str
+    high: str
+    influence: str
+    basis: str
+
+
+def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
+    """The sentences that a reader of the ranking needs, those about every time first."""
+    found = (rescaled_line, fastest_line, valley_line, risk_line)
+    return [line for line in (of(plan_set, lang) for of in found) if line is not None]
+
+
+def rescaled_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """By what all times are multiplied, and the measured run that this rests on."""
+    found = plan_set.rescaled
+    if found is None:
+        return None
+    return say(
+        lang,
+        "rescaled",
+        ratio=f"{found.ratio:.3g}",
+        run=found.run,
+        measured=seconds(found.measured_step_time_s),
+        predicted=seconds(found.predicted_step_time_s),
+        source=found.source,
+    )
+
+
+def other_fastest(plan_set: PlanSet) -> Fastest | None:
+    """The plan that is fastest on paper, where it is not the recommended one."""
+    found = plan_set.fastest
+    if found is None or not plan_set.plans or found.plan_id == plan_set.plans[0].plan_id:
+        return None
+    return found
+
+
+def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """The plan that is fastest on paper and what it bets on; None where that is the recommended one."""
+    found = other_fastest(plan_set)
+    if found is None:
+        return None
+    text = faster_by(found, plan_set.plans[0], lang)
+    if not found.bets:
+        return text
+    told = [bet_in_words(bet, lang) for bet in found.bets[:MOST_BETS]]
+    if len(found.bets) > MOST_BETS:
+        told.append(say(lang, "more_bets", count=len(found.bets) - MOST_BETS))
+    return text + say(lang, "bets_on", bets=say(lang, "semicolon").join(told))
+
+
+def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
+    """`TP4 PP8 VPP2 EP64 DP24 (#3) is 3.1 % faster on paper (59.3 s, P(fits) 71 %)`."""
+    layout = degrees(found.strategy, with_dp=True) + (f" (#{found.rank})" if found.rank is not None else "")
+    gain = best.step_time_s / found.step_time_s - 1.0
+    key = "faster_on_paper" if gain > 0.0 else "first_on_paper"  # another objective than the step time
+    values = {"pct": percent(gain)} if gain > 0.0 else {}
+    return say(lang, key, layout=layout, step=seconds(found.step_time_s), chance=chance(found.p_fits), **values)
+
+
+def bet_in_words(bet: Bet, lang: Language) -> str:
+    """What the bet is on and what losing it costs."""
+    text = translated(bet.text, lang)
+    if bet.cost_pct is None:
+        return text
+    return text + say(lang, "bet_cost", pct=f"{bet.cost_pct:.1f}")
+
+
+def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """How many layouts are nearly as fast, what they share and which of them is proven best."""
+    found = plan_set.valley
+    if found is None:
+        return None
+    within = f"{100 * found.within:g}"
+    if found.layouts < 2:
+        return say(lang, "valley_alone", within=within)
+    text = say(lang, "valley", layouts=f"{found.layouts:,}", within=within)
+    if found.shared:
+        text += say(lang, "comma") + say(lang, "valley_shared", shared=shared_in_words(found, lang))
+    if found.fewest_unproven is not None:
+        which = _named(found.fewest_unproven, plan_set)
+        text += say(lang, "semicolon") + say(lang, "fewest_unproven", plan=which)
+    return text
+
+
+def shared_in_words(valley: Valley, lang: Language) -> str:
+    """`TP2, PP8, DualPipeV`."""
+    return say(lang, "comma").join(_shared(axis, value, lang) for axis, value in valley.shared.items())
+
+
+def _shared(axis: str, value: int | str, lang: Language) -> str:
+    if axis == "schedule" and value in SCHEDULES:
+        return schedule(str(value)).title_in(lang)
+    if axis == "micro_batch_size":
+        return say(lang, "micro_batch", size=value)
+    return f"{axis.upper()}{value}" if isinstance(value, int) else str(value)
+
+
+def _named(plan_id: str, plan_set: PlanSet) -> str:
+    """Its rank where it is shown, else its id."""
+    ranks = {plan.plan_id: f"#{plan.rank}" for plan in plan_set.plans}
+    return ranks.get(plan_id, plan_id)
+
+
+def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """What plans are ranked by, over how many draws of how many numbers, and what of unproven gains counts."""
+    found = plan_set.risk
+    if found is None:
+        return None
+    if found.risk == "neutral":
+        return say(lang, "ranked_neutral")
+    text = say(
+        lang,
+        "ranked_averse",
+        draws=f"{found.draws:,}",
+        numbers=len(found.box),
+        compared=f"{found.compared:,}",
+        chance=chance(found.least_p_fits),
+    )
+    if found.proven_share is not None:
+        share = percent(found.proven_share, 0)
+        if found.proven_share_sigma is not None:
+            share += f" ± {percent(found.proven_share_sigma, 0)}"
+        text += say(lang, "semicolon") + say(lang, "proven_share", share=share)
+    return text
+
+
+def box_rows(risk: RiskRanking | None, lang: Language) -> list[BoxRow]:
+    """The uncertain numbers, the most influential first."""
+    if risk is None:
+        return []
+    return [
+        BoxRow(
+            meaning=translated(each.meaning, lang),
+            low=f"{each.low:.3g}",
+            high=f"{each.high:.3g}",
+            influence="< 0.1 %" if each.influence < 0.0005 else f"{percent(each.influence)} %",
+            basis=translated(each.basis, lang),
+        )
+        for each in sorted(risk.box, key=lambda each: (-each.influence, each.name))
+    ]

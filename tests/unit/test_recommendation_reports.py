@@ -1,0 +1,212 @@
+"""What plans rest on and are ranked by, in the text, Markdown and HTML reports of both languages and in CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from autodeploy.exporters.csv_table import plans_csv
+from autodeploy.exporters.html_report import render_html
+from autodeploy.reports.best_plan import step_in_words
+from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
+from autodeploy.reports.evidence import evidence_line, evidence_rows, in_words
+from autodeploy.reports.markdown import render_markdown
+from autodeploy.reports.plan_report import render_plan_set
+from autodeploy.reports.recommendation import (
+    MOST_BETS,
+    box_rows,
+    fastest_line,
+    recommendation_lines,
+    rescaled_line,
+    risk_line,
+    valley_line,
+)
+from autodeploy.reports.rows import columns, plan_rows
+from autodeploy.reports.texts import LANGUAGES, reference_name
+from autodeploy.reports.wording import chance, width
+from autodeploy.specs.planset import Bet, Evidence, PlanSet, Rescaled, RiskRanking, Valley
+from tests import factories
+
+BOTH = pytest.mark.parametrize("lang", LANGUAGES)
+RESCALED = Rescaled(
+    ratio=1.0307, measured_step_time_s=67.1, predicted_step_time_s=65.1, run="an A3 script", source="its README"
+)
+
+
+def plan_set(**changes: Any) -> PlanSet:
+    return factories.cautious(factories.plan_set(5)).model_copy(update=changes)
+
+
+def test_every_fact_of_the_ranking_is_said_in_english() -> None:
+    text = " ".join(render_plan_set(plan_set(rescaled=RESCALED)).split())
+    for part in (
+        "RECOMMENDED TP2 PP16",
+        "80 % interval 52.2-58.3 GiB; P(fits) 97 %",
+        "rests on no run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long",
+        "every time is multiplied by 1.03: the measured run an A3 script took 67.1 s, predicted 65.1 s (its README)",
+        "TP4 PP8 VPP1 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %) and bets on: EP 64 (+6.2 % if lost); ",
+        "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features",
+        "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain numbers; "
+        "those with P(fits) of 90 % first; gains that no run has shown count by 62 ± 24 %",
+        "2 TP1 PP16 VPP2 EP48 adaptive_pipe 139.2 1,177 55.9 94 % +3.7 % 2.9 % tie",
+    ):
+        assert part in text
+
+
+@BOTH
+@pytest.mark.parametrize("detail", [False, True])
+def test_reports_hold_all_of_it_in_100_columns(lang: Any, detail: bool) -> None:
+    found = plan_set(rescaled=RESCALED)
+    text = render_plan_set(found, lang, detail=detail)
+    assert all(width(line) <= 100 for line in text.splitlines())
+    flat, markdown, html = (
+        "".join(text.split()),
+        render_markdown(found, lang).replace("\\", ""),
+        render_html(found, lang),
+    )
+    told = recommendation_lines(found, lang)
+    assert len(told) == 4
+    for line in (*told, evidence_line(found.plans[0], lang)):
+        assert line is not None
+        assert "".join(line.split()) in flat
+        assert line in markdown
+        assert line in html
+    for row in box_rows(found.risk, lang):
+        assert row.meaning in markdown
+        assert row.meaning in html.replace("&#39;", "'")
+        assert (row.meaning in text) == detail
+    assert ("telechat2-512" in text) == detail
+    assert "telechat2-512" in markdown
+    assert "telechat2-512" in html
+
+
+@BOTH
+def test_a_plan_set_of_an_earlier_version_shows_without(lang: Any) -> None:
+    old = factories.plan_set(3)
+    assert recommendation_lines(old, lang) == []
+    assert evidence_line(old.plans[0], lang) is None
+    assert [c.name for c in columns(plan_rows(old, lang), lang, with_id=False)][6:] == ["versus_best", "remark"]
+    text = render_plan_set(old, lang, detail=True)
+    for word in ("P(fits)", "放得下", "regret", "遗憾"):
+        assert word not in text
+
+
+def test_the_fastest_is_told_only_where_it_is_another_plan() -> None:
+    found = plan_set()
+    assert found.fastest is not None
+    best = found.plans[0]
+    same = found.fastest.model_copy(update={"plan_id": best.plan_id})
+    assert fastest_line(found.model_copy(update={"fastest": same}), "en") is None
+    third = found.fastest.model_copy(update={"plan_id": found.plans[2].plan_id, "rank": 3, "bets": ()})
+    line = fastest_line(found.model_copy(update={"fastest": third}), "en")
+    assert line == "TP4 PP8 VPP1 EP64 DP24 (#3) is 3.1 % faster on paper (130.2 s, P(fits) 71 %)"
+    slower = found.fastest.model_copy(update={"step_time_s": 2 * best.step_time_s})
+    line = fastest_line(found.model_copy(update={"fastest": slower}), "en")
+    assert line is not None
+    assert "comes first on paper" in line
+    assert "faster" not in line
+
+
+def test_many_bets_are_counted() -> None:
+    found = plan_set()
+    assert found.fastest is not None
+    bets = tuple(Bet(kind="unproven", name=f"f{n}", text=f"f{n}") for n in range(MOST_BETS + 2))
+    line = fastest_line(found.model_copy(update={"fastest": found.fastest.model_copy(update={"bets": bets})}), "en")
+    assert line is not None
+    assert line.endswith("f0; f1; f2; 2 more")
+
+
+def test_the_valley_by_its_width() -> None:
+    alone = plan_set(valley=Valley(layouts=1, within=0.03, shared={"tp": 2}, fewest_unproven="p_x"))
+    assert valley_line(alone, "en") == "no other layout within 3 % of the fastest"
+    words = {"schedule": "dualpipev", "moe_dispatcher": "alltoall", "micro_batch_size": 1}
+    wide = plan_set(valley=Valley(layouts=1200, within=0.005, shared=words, fewest_unproven="p_elsewhere"))
+    assert valley_line(wide, "en") == (
+        "1,200 layouts within 0.5 % of the fastest, all with DualPipeV, alltoall, micro batch 1; "
+        "p_elsewhere needs the fewest unproven features"
+    )
+
+
+def test_a_neutral_ranking_says_so() -> None:
+    neutral = plan_set(risk=RiskRanking(risk="neutral", compared=5, draws=0, least_p_fits=0.0))
+    assert risk_line(neutral, "en") == "ranked by the prediction alone (risk: neutral)"
+    assert rescaled_line(neutral, "en") is None
+
+
+def test_the_most_influential_number_comes_first() -> None:
+    rows = box_rows(plan_set().risk, "en")
+    assert [row.influence for row in rows] == ["8.4 %", "2.1 %"]
+    assert (rows[0].low, rows[0].high) == ("0.7", "1.45")
+    assert box_rows(None, "en") == []
+
+
+def test_evidence_puts_what_no_run_has_first() -> None:
+    plan = plan_set().plans[1]
+    assert [(row.axis, row.runs, row.proven) for row in evidence_rows(plan, "en")] == [
+        ("EP", "0", False),
+        ("schedule", "0", False),
+        ("feature", "9", True),
+        ("TP", "14", True),
+    ]
+    line = evidence_line(plan, "en")
+    assert line is not None
+    assert line.startswith("rests on no run: EP 48, Adaptive Pipe; nearest record: pangu")
+
+
+def test_evidence_of_a_proven_plan_names_the_weakest() -> None:
+    given = (
+        Evidence(axis="tp", value=2, runs=3, nearest_record="near", error=-0.04),
+        Evidence(axis="moe_dispatcher", value="alltoall_seq", runs=1),
+    )
+    plan = factories.plan(1, evidence=given)
+    assert evidence_line(plan, "en") == "every axis and feature has runs; fewest alltoall_seq: 1"
+    plan = factories.plan(1, evidence=given[:1])
+    assert evidence_line(plan, "en") == (
+        "every axis and feature has runs; fewest TP 2: 3; nearest record: near, predicted 4.0 % too short"
+    )
+    assert in_words(Evidence(axis="micro_batch_size", value=2, runs=0), "zh") == "微批 2"
+
+
+def test_expectation_is_said_where_it_differs() -> None:
+    assert step_in_words(factories.plan(1, step_time_s=61.23, expected_step_time_s=61.24), "en") == "step 61.2 s"
+    assert step_in_words(factories.plan(1, step_time_s=61.2, expected_step_time_s=63.4), "en") == (
+        "step 61.2 s, expected 63.4 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"), [(1.0, "100 %"), (0.999, "> 99 %"), (0.97, "97 %"), (0.004, "< 1 %"), (0.0, "0 %")]
+)
+def test_chances(probability: float, text: str) -> None:
+    assert chance(probability) == text
+
+
+def test_references_by_their_labels() -> None:
+    assert reference_name("public recipe", "en") == "public recipe"
+    assert reference_name("public recipe", "en", in_sentence=True) == "the public recipe"
+    assert reference_name("your script", "zh") == "您的脚本"
+    assert reference_name(None, "en") == reference_name("the usual starting point", "en") == "the usual starting point"
+    assert reference_name("of a cousin", "zh", in_sentence=True) == "of a cousin"
+
+
+def test_csv_has_a_column_for_each() -> None:
+    rows = list(csv.DictReader(io.StringIO(plans_csv(plan_set()))))
+    assert [row["p_fits"] for row in rows[:4]] == ["0.97", "0.94", "0.92", "0.71"]
+    assert float(rows[1]["regret_p80_pct"]) == pytest.approx(2.9)
+    assert rows[1]["unproven"] == "ep=48+schedule=adaptive_pipe"
+    assert float(rows[1]["expected_step_time_s"]) > float(rows[1]["step_time_s"])
+    assert rows[-1]["p_fits"] == ""
+
+
+def test_plans_are_compared_in_what_they_rest_on() -> None:
+    found = plan_set()
+    comparison = compare_plans([(found, plan) for plan in found.plans[:2]])
+    rows = {row.field: row for row in comparison.differences}
+    assert rows["unproven"].values == ("ep 32", "ep 48, schedule adaptive_pipe")
+    assert rows["p_fits"].best == rows["regret_p80_pct"].best == 0
+    markdown = render_comparison_markdown(comparison, "zh")
+    assert "97 %" in markdown
+    assert "没有实测依据" in markdown
