@@ -19,7 +19,14 @@ from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
-from autodeploy.ranking.one_strategy import Predicted, as_candidate, candidate_for, estimated, predicted
+from autodeploy.ranking.one_strategy import (
+    Predicted,
+    as_candidate,
+    candidate_for,
+    estimated,
+    judged_candidate,
+    predicted,
+)
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity
 from autodeploy.ranking.robust import TOP
@@ -521,7 +528,7 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     """
     prepared = prepare(spec)
     context = _context_for(prepared, strategy, None) if strategy.fsdp else prepared.context
-    candidate = candidate_for(context, strategy)
+    candidate = judged_candidate(context, strategy)
     return explain_rejection(
         candidate,
         context,

@@ -14,6 +14,7 @@ from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
 from cost_models.schedule import chunks_in_words, kinds, model_parts, parameter_copies, schedule_problem
 
 if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
     from autodeploy.specs.strategy import Strategy
 
 
@@ -23,7 +24,7 @@ def candidate_of(
     """The strategy as a batch of one candidate.
 
     dp and the number of micro batches follow. The rule that says so counts a fraction illegal; of dp it is rounded
-    down (ranks are left over), of micro batches up (the fullest replica sets the time).
+    down (`refuse_fractions` is for who predicts it), of micro batches up (the fullest replica sets the time).
     Absent, `etp` is tp on Ascend and 1 elsewhere, as the frameworks' defaults are.
 
     Parameters
@@ -77,19 +78,39 @@ def candidate_of(
     )
 
 
-def refuse_fractions(candidate: Candidates, *, moe: bool) -> None:
-    """Refuses a strategy whose experts would have a fraction of a replica.
+def refuse_fractions(candidate: Candidates, context: Context) -> None:
+    """Refuses a strategy of which some group, or some rank's share of the experts, would be a fraction.
 
     Raises
     ------
     SpecError
-        where etp x ep does not divide the ranks of a stage.
+        with the degree that leaves a fraction, and what would not.
     """
-    c = candidate
-    ranks, experts = int(c.tp[0] * c.cp[0] * c.dp[0]), int(c.etp[0] * c.ep[0])
-    if moe and ranks % experts:
+    tp, cp, pp, ep, etp, dp = (int(getattr(candidate, axis)[0]) for axis in ("tp", "cp", "pp", "ep", "etp", "dp"))
+    world, experts, ranks = context.world, context.model.n_routed_experts, 1
+    for axis, degree in (("tp", tp), ("cp", cp), ("pp", pp)):
+        ranks *= degree
+        if world % ranks:
+            raise SpecError(
+                f"tp x pp x cp = {tp * pp * cp} does not divide the {world} ranks",
+                path=f"/strategy/{axis}",
+                hint=f"degrees whose product divides {world}, or cards that it divides",
+            )
+    ulysses = int(candidate.ulysses[0])
+    if cp % ulysses:
         raise SpecError(
-            f"etp x ep = {experts} does not divide the {ranks} ranks of a stage",
+            f"a Ulysses degree of {ulysses} does not divide cp {cp}",
+            path="/strategy/ulysses_degree",
+            hint="a divisor of cp",
+        )
+    if experts and experts % ep:
+        raise SpecError(
+            f"ep {ep} does not divide the {experts} routed experts", path="/strategy/ep", hint="a divisor of them"
+        )
+    stage = tp * cp * dp
+    if experts and stage % (etp * ep):
+        raise SpecError(
+            f"etp x ep = {etp * ep} does not divide the {stage} ranks of a stage",
             path="/strategy/ep",
             hint="ep and etp of which a whole number is tp x cp x dp",
         )

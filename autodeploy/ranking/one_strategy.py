@@ -52,7 +52,6 @@ def estimated(strategy: Strategy, context: Context) -> Estimated:
         if its degrees contradict the cluster, or its schedule is not modelled.
     """
     candidate = candidate_for(context, strategy)
-    refuse_fractions(candidate, moe=context.model.is_moe)
     context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
@@ -79,8 +78,15 @@ def candidate_for(context: Context, strategy: Strategy) -> Candidates:
     Raises
     ------
     SpecError
-        if its degrees contradict the cluster, or its schedule is not modelled.
+        if its degrees contradict the cluster or leave a fraction of a group, or its schedule is not modelled.
     """
+    candidate = judged_candidate(context, strategy)
+    refuse_fractions(candidate, context)
+    return candidate
+
+
+def judged_candidate(context: Context, strategy: Strategy) -> Candidates:
+    """The same for rules to judge: fractions are theirs to name."""
     used = strategy.tp * strategy.pp * strategy.cp
     if used > context.world:
         raise SpecError(

@@ -125,6 +125,7 @@ def finish(
             *spec.doubts,
             *_batch_note(spec, context),
             *_mode_note(spec),
+            *_strategy_note(spec),
             *divided,
         ),
         infeasible=infeasible,
@@ -175,6 +176,13 @@ def _mode_note(spec: Spec) -> tuple[str, ...]:
     if spec.search.mode == "reproducible":
         return ()
     return (f"mode fast searched on {cores()} cores: another run may find other plans, within the gap",)
+
+
+def _strategy_note(spec: Spec) -> tuple[str, ...]:
+    """That a search does not plan the strategy that stands in its spec, and what does."""
+    if spec.strategy is None:
+        return ()
+    return ("the plans do not follow the spec's `strategy`: `estimate` predicts it, `why-not` compares it with them",)
 
 
 def _bound(frontier: Frontier, objective: str) -> float | None:

@@ -10,7 +10,7 @@ import pytest
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import Progress, describe_hashes, estimate, plan, why_not
+from autodeploy.planner import Progress, describe_hashes, estimate, place, plan, timeline, why_not
 from autodeploy.specs.planset import PARTS, Plan, PlanSet
 from autodeploy.specs.strategy import Strategy
 
@@ -224,3 +224,46 @@ def test_an_estimate_refuses_a_fraction_of_an_expert_replica() -> None:
         estimate(spec)
     told = why_not(spec, spec.strategy)
     assert "expert_world_divides" in told.broken_rules
+
+
+@pytest.mark.parametrize(
+    ("degrees", "path", "message"),
+    [
+        ({"tp": 2, "pp": 5}, "/strategy/pp", "tp x pp x cp = 10 does not divide the 32 ranks"),
+        ({"tp": 3, "pp": 2}, "/strategy/tp", "tp x pp x cp = 6 does not divide the 32 ranks"),
+        (
+            {"tp": 2, "cp": 4, "cp_algo": "hybrid", "ulysses_degree": 3},
+            "/strategy/ulysses_degree",
+            "does not divide cp 4",
+        ),
+        ({"tp": 2, "ep": 6, "etp": 1}, "/strategy/ep", "ep 6 does not divide the 128 routed experts"),
+        ({"tp": 2, "pp": 2, "ep": 16, "etp": 2}, "/strategy/ep", "etp x ep = 32 does not divide the 16 ranks"),
+    ],
+)
+def test_fractions_of_a_group_are_refused_wherever_a_strategy_is_predicted(
+    degrees: dict[str, Any], path: str, message: str
+) -> None:
+    spec = read_spec_document(
+        {
+            "model": "qwen3-30b-a3b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+            "training": {"seq_length": 4096, "global_batch_size": 64},
+            "strategy": degrees,
+        }
+    )
+    assert spec.strategy is not None
+    for predict in (estimate, place, lambda asked: timeline(asked, asked.strategy)):
+        with pytest.raises(SpecError, match=message) as refused:
+            predict(spec)
+        (error,) = refused.value.errors
+        assert error.path == path
+        assert error.hint
+
+
+def test_a_strategy_that_a_search_does_not_plan_is_told() -> None:
+    asked = spec_of(fix={"tp": 2, "pp": 1}, top_k=1)
+    said = [
+        [text for text in plan(spec).warnings if "`why-not` compares it" in text]
+        for spec in (asked, asked.model_copy(update={"strategy": Strategy(tp=8)}))
+    ]
+    assert [len(texts) for texts in said] == [0, 1]
