@@ -268,7 +268,7 @@ def _with_run(
         found = predicted(layout.strategy, context, there.spec, there.identity).plan
         return Step(found.step_time_s, found.peak_memory_gib, broken[0].text if broken else None)
 
-    link = prepared.context.machine.host.link_bytes_per_s
+    link = float(prepared.context.machine.host.link_bytes_per_s)
     run = planned_run(prepared.spec, plan, step_of, host_link_bytes_per_s=link, layouts_for=layouts_for)
     return plan if run is None else plan.model_copy(update={"run": run})
 

@@ -93,7 +93,7 @@ def _level_s(
     latency and fixed cost 190 and 75-115 us, as long as the NIC takes for 3.8 and 3.0-4.7 MiB, 4 and 6 steps.
     """
     doublings = np.log2(np.maximum(peers * beside + 1.0, 8.0) / 8.0)
-    rate = tier_rate(tier, fan_out) / (1.0 + np.asarray(loss) * doublings)
+    rate = tier_rate(tier, fan_out) * tier.exchange / (1.0 + np.asarray(loss) * doublings)
     steps = 1.0 if tier.links else np.ceil(np.log2(np.maximum(peers + 1.0, 1.0)))
     return np.asarray(np.where(fan_out > 1, received_bytes / rate + steps * (tier.latency_s + tier.start_s), 0.0))
 

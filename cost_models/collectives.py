@@ -24,6 +24,7 @@ class Tier:
     links : for a full mesh, its links per rank (instance size - 1); 0 for a switch.
     latency_s : per step [s].
     efficiency : fraction of bytes_per_s that large transfers reach.
+    exchange : rate of an All-to-All of experts against that of other collectives.
     half_size_bytes : what a rank receives in one pass over all its links of this tier when half of that rate is
         reached [B].
 
@@ -43,6 +44,7 @@ class Tier:
     latency_s: Number
     efficiency: Number
     half_size_bytes: Number = 0.0
+    exchange: Number = 1.0
 
     @property
     def start_s(self) -> Floats:

@@ -165,7 +165,7 @@ def states_on_host_bytes(
     return np.asarray(held / np.asarray(shards, dtype=np.float64))
 
 
-def host_optimizer_s(params: Number, on_host_bytes: Number, link_bytes_per_s: float, update_s: Number) -> Floats:
+def host_optimizer_s(params: Number, on_host_bytes: Number, link_bytes_per_s: Number, update_s: Number) -> Floats:
     """Exposed seconds of optimizer states on the host, `on_host_bytes` a parameter in, and out, beside the update.
 
     Both directions of the host link run at the same time. Source: MindSpeed swap-optimizer, virtual-optimizer.

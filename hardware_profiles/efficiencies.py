@@ -205,6 +205,13 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             upper=_LONGEST,
         ),
         EfficiencyTerm(
+            "exchange_beside",
+            "rate of an expert exchange that runs beside computation against its rate alone (cores and HBM are shared)",
+            "fraction",
+            1.0,
+            0.20,
+        ),
+        EfficiencyTerm(
             "link_overlap_contention",
             "a collective that runs beside computation takes 1 + this times as long (cores and HBM are shared)",
             "fraction",

@@ -73,7 +73,7 @@ def build_problem(
         in_flight=in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),
         limit_bytes=buffers.limit_bytes,
         fixed_bytes=buffers.fixed_bytes,
-        host_link_bytes_per_s=context.machine.host.link_bytes_per_s,
+        host_link_bytes_per_s=at(context.machine.host.link_bytes_per_s, index),
         host_bytes_per_device=at(host_room_bytes(classes, candidates.pp, context), index),
         p2p_s=0.0 if blocking else p2p,
         blocking_p2p_s=p2p if blocking else 0.0,

@@ -306,7 +306,7 @@ def _exposed_once(
             step = (core.backward_s / 2.0 if back else core.forward_s) / shard.ring
             return np.asarray(np.maximum(0.0, seconds - step))
     if exchange.kind in {"dispatch", "combine"}:
-        return _behind_experts(exchange, seconds, features, windows, back=back)
+        return _behind_experts(exchange, seconds, machine, features, windows, back=back)
     return seconds
 
 
@@ -384,6 +384,7 @@ def _expert_windows(operators: dict[str, OperatorTime]) -> tuple[Floats, Floats,
 def _behind_experts(
     exchange: Exchange,
     seconds: Floats,
+    machine: Machine,
     features: ExchangeFeatures,
     windows: tuple[Floats, Floats, Floats],
     *,
@@ -405,4 +406,5 @@ def _behind_experts(
         window = np.where(features.alltoall_overlap | alone, expert_weights, 0.0)
     else:
         window = np.where(features.alltoall_overlap | features.shared_expert_overlap | alone, shared_backward, 0.0)
-    return np.asarray(np.maximum(0.0, seconds - window))
+    beside = seconds / machine.exchange_beside
+    return np.asarray(np.minimum(np.maximum(0.0, beside - window), seconds))

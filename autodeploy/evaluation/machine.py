@@ -30,7 +30,7 @@ class HostRates:
 
     issue_s: Number
     sync_s: Number
-    link_bytes_per_s: float
+    link_bytes_per_s: Number
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Machine:
     dispatch_loss: Number  # by how much a dispatch slows per doubling of a tier's ranks beyond 8
     combine_loss: Number
     contention: Number  # a collective beside computation takes this much longer
+    exchange_beside: Number  # rate of an expert exchange beside computation, against its rate alone
     overlap: Number  # share of a pass that data-parallel collectives can run beside
     runtime_bytes: float
     communicator_bytes: float
@@ -99,6 +100,7 @@ def machine_of(
         dispatch_loss=value["dispatch_loss"],
         combine_loss=value["combine_loss"],
         contention=1.0 + np.asarray(value["link_overlap_contention"]),
+        exchange_beside=value["exchange_beside"],
         overlap=value.get("overlap", 1.0),
         runtime_bytes=profile.memory.runtime_bytes,
         communicator_bytes=profile.memory.communicator_buffer_bytes,
@@ -169,12 +171,14 @@ def _host_rates(profile: Profile, value: Mapping[str, Number], features: frozens
     return HostRates(
         issue_s=host.issue_s_per_op * bound * np.asarray(value["host_issue"]),
         sync_s=host.sync_s * np.asarray(value["host_sync"]),
-        link_bytes_per_s=host.link_bytes_per_s,
+        link_bytes_per_s=host.link_bytes_per_s * value.get("host_link", 1.0),
     )
 
 
 def _tier(tier: ProfileTier, value: Mapping[str, Number]) -> Tier:
-    """A tier of the profile: `link_<tier>` scales what it reaches, `message_half_size` the half sizes of all tiers."""
+    """A tier of the profile: `link_<tier>` scales what it reaches, `exchange_<tier>` an All-to-All's share of that,
+    `message_half_size` the half sizes of all tiers.
+    """
     return Tier(
         name=tier.name,
         bytes_per_s=tier.bytes_per_s_per_rank,
@@ -182,4 +186,5 @@ def _tier(tier: ProfileTier, value: Mapping[str, Number]) -> Tier:
         latency_s=tier.latency_s,
         efficiency=tier.efficiency * np.asarray(value.get(f"link_{tier.name}", 1.0)),
         half_size_bytes=tier.half_size_bytes * np.asarray(value["message_half_size"]),
+        exchange=value.get(f"exchange_{tier.name}", 1.0),
     )

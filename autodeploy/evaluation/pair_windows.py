@@ -216,14 +216,15 @@ def _expert_exchange(
     seconds: Floats,
     prices: Prices,
 ) -> ExpertExchange:
-    """One dispatch or combine; on each tier it takes what it would take if the other tiers took no time."""
+    """One dispatch or combine beside computation; on each tier as long as if the other tiers took no time."""
     exchange = next((e for e in table.exchanges if e.kind == name), None)
     if exchange is None:
         return ExpertExchange(np.zeros_like(shard.tp), tuple(np.zeros_like(shard.tp) for _ in machine.tiers))
     tiers = prices.once(
         (exchange, *features.balance.busiest), _expert_tiers, exchange, table, groups, machine, features
     )
-    return ExpertExchange(seconds, tuple(np.minimum(tier, seconds) for tier in tiers))
+    rate = machine.exchange_beside
+    return ExpertExchange(np.asarray(seconds / rate), tuple(np.minimum(tier, seconds) / rate for tier in tiers))
 
 
 def _expert_tiers(

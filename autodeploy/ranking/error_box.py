@@ -1,80 +1,116 @@
-"""The box of efficiencies that calibration leaves possible, and its corners."""
+"""The error box: every uncertain number that decides between plans, each with a width and what the width rests on.
+
+Numbers that a fit found move together as its covariance says; each other one has a prior of its own, from
+`box_priors.yaml`. What nothing in the spec reads is left out, and so are factors of old releases: plans run on the
+current one.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
-from typing import TYPE_CHECKING
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.fit import FitParameter, values_of
-from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters
-from autodeploy.calibration.spreads import Z80
+from autodeploy.evaluation.worlds import SHIFTED
+from autodeploy.ranking.box_numbers import Uncertain, fitted_numbers, numbers_of_memory, prior_numbers
+from autodeploy.ranking.halton import halton
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats
+    from collections.abc import Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.worlds import World
+    from autodeploy.workload.operators import Floats
     from hardware_profiles.profile import Profile
+
+LOW: Final = 0.1  # quantiles of a number's ends
+HIGH: Final = 0.9
+DECIMALS: Final = 6  # of a draw: what all machines agree on
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
 class ErrorBox:
-    """Free efficiencies of a device with the half-width of each, as logarithms [parameters]."""
+    """Uncertain numbers of step time with their covariance [numbers, numbers].
 
-    parameters: tuple[FitParameter, ...]
-    half_widths: Floats
-
-    def only(self, which: npt.NDArray[np.bool_]) -> ErrorBox:
-        """The box of some of the efficiencies [parameters]; the others stay as they are."""
-        kept = tuple(p for p, mark in zip(self.parameters, which, strict=True) if mark)
-        return ErrorBox(kept, self.half_widths[which])
-
-    def corners(self) -> Floats:
-        """Every corner as log factors [2 ** parameters, parameters], the one with all of them low first."""
-        signs = np.array(list(product((-1.0, 1.0), repeat=len(self.parameters))))
-        return signs * self.half_widths
-
-    def efficiency(self, profile: Profile, log_factors: Floats) -> dict[str, float]:
-        """A profile's efficiencies under log factors; fractions and what links reach stay at most 1."""
-        found = values_of(self.parameters, log_factors, profile.efficiency)
-        for name in profile.efficiency:
-            if profile.quantity(f"efficiency.{name}").unit == "fraction":
-                found[name] = min(1.0, found[name])
-        for tier in profile.tiers:
-            name = f"link_{tier.name}"
-            if name in found:
-                found[name] = min(found[name], 1.0 / tier.efficiency)
-        return found
-
-
-def error_box(profile: Profile) -> ErrorBox:
-    """80 % of each fitted efficiency's posterior, of each link's and of what no fit moves; the others stay.
-
-    The spreads are those of the covariance that ships with the profile or with a cluster's overlay. Factors on the time
-    of old releases are left out: plans run on the current one.
+    of_memory : numbers that move the peak of memory and no time; they are told, and no draw has them
+        (`calibration.memory_spread` is the spread of a peak).
     """
-    covariance = covariance_of(profile)
-    links = link_parameters(tier.name for tier in profile.tiers)
-    known = (*known_parameters(profile.family), *UNFITTED, *links)
-    meanings = {parameter.name: parameter.meaning for parameter in known}
-    found, widths = [], []
-    for factor, variance in zip(covariance.factors, np.diag(covariance.matrix()), strict=True):
-        if all(name.startswith("release_") for name in factor.multiplies):
-            continue
-        sigma = math.sqrt(variance)
-        found.append(FitParameter(factor.name, factor.multiplies, sigma, meanings.get(factor.name, factor.name)))
-        widths.append(Z80 * sigma)
-    named = {name for parameter in found for name in parameter.multiplies}
-    for link in links:
-        if link.name not in named:  # no run of the fit used it
-            found.append(link)
-            widths.append(Z80 * link.prior_sigma)
-    return ErrorBox(tuple(found), np.array(widths, dtype=np.float64))
+
+    numbers: tuple[Uncertain, ...]
+    covariance: Floats
+    of_memory: tuple[Uncertain, ...] = ()
+
+    def at(self, number: Uncertain, quantile: float) -> World:
+        """The world in which one number is at a quantile of its own and the others are as they were."""
+        return {number.name: _NORMAL.inv_cdf(quantile) * number.log_sigma}
+
+    def ends(self) -> list[World]:
+        """Each number alone at its 10th, then at its 90th percentile: two worlds a number, in their order."""
+        return [self.at(number, quantile) for number in self.numbers for quantile in (LOW, HIGH)]
+
+    def draws(self, count: int) -> Floats:
+        """Joint draws of all numbers, as a world has them [count, numbers], the same on every machine.
+
+        A Halton sequence in ranks, so that each number has all its quantiles once, through the normal distribution,
+        without the little correlation that few points have, and through a root of the covariance.
+        """
+        ranks = halton(count, len(self.numbers)).argsort(axis=0).argsort(axis=0)
+        quantiles = np.array([_NORMAL.inv_cdf((rank + 0.5) / count) for rank in range(count)], dtype=np.float64)
+        plain = quantiles[ranks]
+        if count > 2 * len(self.numbers):
+            plain = _solved(_root(plain.T @ plain / count), plain)
+        return np.asarray(np.round(_times(_root(self.covariance), plain), DECIMALS) + 0.0)
+
+    def world(self, draw: Sequence[float] | Floats) -> World:
+        """One draw as a world."""
+        return {number.name: float(move) for number, move in zip(self.numbers, draw, strict=True)}
+
+    def factors(self, number: Uncertain) -> tuple[float, float]:
+        """What a number is multiplied by at its ends; where it is one of `worlds.SHIFTED`, what it is shifted by."""
+        low, high = (self.at(number, quantile)[number.name] for quantile in (LOW, HIGH))
+        return (low, high) if SHIFTED.intersection(number.multiplies) else (math.exp(low), math.exp(high))
 
 
-def factors_of(box: ErrorBox, log_factors: Floats) -> dict[str, float]:
-    """Factor on each parameter at a corner, three digits after the point."""
-    return {p.name: round(math.exp(v), 3) for p, v in zip(box.parameters, log_factors, strict=True)}
+def error_box(profile: Profile, context: Context) -> ErrorBox:
+    """All that is uncertain about the step times of a spec, as its context reads it."""
+    fitted, covariance = fitted_numbers(profile, context)
+    named = {name for number in fitted for name in number.multiplies}
+    others = [number for number in prior_numbers(profile, context) if not named.intersection(number.multiplies)]
+    whole = np.diag([0.0] * len(fitted) + [number.log_sigma**2 for number in others])
+    whole[: len(fitted), : len(fitted)] = covariance
+    return ErrorBox((*fitted, *others), whole, numbers_of_memory())
+
+
+def _times(root: Floats, points: Floats) -> Floats:
+    """L x of every point [count, numbers], term by term: the same sums on every machine."""
+    found = np.zeros_like(points)
+    for j in range(len(root)):
+        found += points[:, j : j + 1] * root[:, j]
+    return found
+
+
+def _solved(root: Floats, points: Floats) -> Floats:
+    """x with L x = point, of every point [count, numbers]."""
+    found = points.copy()
+    for j in range(len(root)):
+        found[:, j] /= root[j, j]
+        found[:, j + 1 :] -= found[:, j : j + 1] * root[j + 1 :, j]
+    return found
+
+
+def _root(covariance: Floats) -> Floats:
+    """Lower triangle L with L L^T the covariance; a direction that rounding left without variance stays out."""
+    count = len(covariance)
+    root = np.zeros((count, count))
+    for i in range(count):
+        for j in range(i + 1):
+            left = float(covariance[i, j]) - math.fsum(root[i, :j] * root[j, :j])
+            if i == j:
+                root[i, i] = math.sqrt(max(left, 0.0))
+            elif root[j, j] > 0.0:
+                root[i, j] = left / root[j, j]
+    return root

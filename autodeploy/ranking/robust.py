@@ -17,7 +17,7 @@ from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.estimate import applied_array
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.ranking.error_box import ErrorBox, error_box, factors_of
+from autodeploy.ranking.corners import CornerBox, corner_box, factors_of
 from autodeploy.ranking.plans import layout_of_solved
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.specs.planset import BoxSide, Robustness, RobustSearch
@@ -60,7 +60,7 @@ def at_corners(
     weights : what a second of each plan's step counts in the objective [plans]: plans on fewer cards or of another
         batch are compared by that. A plan's regret at a corner is how much more it costs than the best of them there.
     """
-    box = error_box(profile)
+    box = corner_box(profile)
     layouts = [layout_of_solved(each) for each in solved]
 
     def steps(log_factors: Floats) -> Floats:
@@ -102,7 +102,7 @@ def at_corners(
     return Robust(plans, RobustSearch(criterion=criterion, plans=len(solved), corners=len(corners), box=sides))
 
 
-def _telling_corners(box: ErrorBox, log_cost: Floats, slopes: Floats) -> Floats:
+def _telling_corners(box: CornerBox, log_cost: Floats, slopes: Floats) -> Floats:
     """Corners where some plan has its worst time or its worst regret by the linear model [corners, parameters]."""
     corners = box.corners()
     cost = log_cost[:, None] + slopes @ corners.T
@@ -116,7 +116,7 @@ def _step_times(
     layouts: Sequence[Layout],
     spec: Spec,
     profile: Profile,
-    box: ErrorBox,
+    box: CornerBox,
     log_factors: Floats,
 ) -> Floats:
     """Simulated step times [plans] under log factors on the efficiencies."""

@@ -16,12 +16,12 @@ from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, reestimate
 from autodeploy.ranking import robust
-from autodeploy.ranking.error_box import error_box
+from autodeploy.ranking.corners import corner_box
 from autodeploy.specs.spec import Spec
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from autodeploy.ranking.error_box import ErrorBox
+    from autodeploy.ranking.corners import CornerBox
     from autodeploy.specs.planset import PlanSet
     from hardware_profiles.profile import Profile
 
@@ -44,7 +44,7 @@ def planned(ranking: Any) -> PlanSet:
 
 def test_the_box_is_what_calibration_left_possible() -> None:
     profile = load_profile("ascend-800t-a2")
-    box = error_box(profile)
+    box = corner_box(profile)
     covariance = covariance_of(profile)
     spread = dict(zip([f.name for f in covariance.factors], np.sqrt(np.diag(covariance.matrix())), strict=True))
     prior = {parameter.name: parameter.prior_sigma for parameter in (*PARAMETERS["ascend-910b"], *UNFITTED)}
@@ -64,7 +64,7 @@ def test_the_box_is_what_calibration_left_possible() -> None:
 def test_every_profile_has_a_box_with_all_of_its_links() -> None:
     for name in ("cloudmatrix-384", "nvidia-a100-80g", "nvidia-h100", "nvidia-h800", "nvidia-b200"):
         profile = load_profile(name)
-        box = error_box(profile)
+        box = corner_box(profile)
         named = {each for p in box.parameters for each in p.multiplies}
         assert {f"link_{tier.name}" for tier in profile.tiers} <= named
         assert (box.half_widths > 0.0).all()
@@ -108,14 +108,14 @@ def test_the_worst_corner_is_simulated_as_any_estimate_is() -> None:
 def test_no_corner_that_was_left_out_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a box of six numbers: all of a whole one has thousands of corners."""
 
-    def small_box(profile: Profile) -> ErrorBox:
-        box = error_box(profile)
+    def small_box(profile: Profile) -> CornerBox:
+        box = corner_box(profile)
         return box.only(np.arange(len(box.parameters)) < 6)
 
-    monkeypatch.setattr(robust, "error_box", small_box)
+    monkeypatch.setattr(robust, "corner_box", small_box)
     few = plan(read_spec_document(document("regret")))
 
-    def every_corner(box: ErrorBox, *_: Any) -> Any:
+    def every_corner(box: CornerBox, *_: Any) -> Any:
         return box.corners()
 
     monkeypatch.setattr(robust, "_telling_corners", every_corner)

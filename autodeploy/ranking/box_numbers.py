@@ -1,0 +1,161 @@
+"""The uncertain numbers of a spec: those that a fit found, and those of `box_priors.yaml`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters
+from autodeploy.evaluation.router_priors import persistent_shares
+from autodeploy.evaluation.worlds import PERSISTENT, SHIFTED, base_value, reads
+from hardware_profiles.efficiencies import EFFICIENCY_TERMS
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.workload.operators import Floats
+    from hardware_profiles.profile import Profile
+
+KNOWN_KINDS = frozenset({"measured", "fitted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """One uncertain number.
+
+    multiplies : numbers of the profile, or of the experts' loads, that its factor multiplies. log_sigma : standard
+        deviation of the factor's logarithm; where it is one of `worlds.SHIFTED`, of a shift in its own unit.
+    basis : what the width rests on.
+    """
+
+    name: str
+    meaning: str
+    multiplies: tuple[str, ...]
+    log_sigma: float
+    basis: str
+
+
+def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain, ...], Floats]:
+    """Factors of the profile's fit that the spec reads, and their covariance [numbers, numbers].
+
+    Factors of links that no run of the fit used come with it and are priors.
+    """
+    covariance, unfitted = covariance_of(profile), {parameter.name for parameter in UNFITTED}
+    shipped = {factor.name for factor in profile.covariance.factors} if profile.covariance else set()
+    places = [
+        place
+        for place, factor in enumerate(covariance.factors)
+        if (factor.name in shipped or factor.name not in unfitted) and _moves(context, factor.multiplies)
+    ]
+    links = link_parameters(tier.name for tier in profile.tiers)
+    meanings = {p.name: p.meaning for p in (*known_parameters(profile.family), *UNFITTED, *links)}
+    matrix = covariance.matrix()[np.ix_(places, places)]
+    numbers = tuple(
+        Uncertain(
+            factor.name,
+            meanings.get(factor.name, factor.name),
+            factor.multiplies,
+            math.sqrt(variance),
+            _basis(profile, factor.multiplies, covariance.source),
+        )
+        for factor, variance in zip((covariance.factors[p] for p in places), np.diag(matrix).tolist(), strict=True)
+    )
+    return numbers, matrix
+
+
+def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
+    """Numbers with priors of their own that the spec reads, and links that no fit knows."""
+    rows = [each for row in _rows() if row["of"] == "time" for each in _of_tiers(row, context)]
+    found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
+    links = link_parameters(tier.name for tier in profile.tiers)
+    found += [
+        Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN)
+        for p in links
+        if _moves(context, p.multiplies)
+    ]
+    return tuple(found)
+
+
+def numbers_of_memory() -> tuple[Uncertain, ...]:
+    """What moves the peak of memory alone."""
+    rows = (row for row in _rows() if row["of"] == "memory")
+    return tuple(
+        Uncertain(row["name"], row["meaning"], tuple(row["multiplies"]), row["log_sigma"], f"prior: {row['source']}")
+        for row in rows
+    )
+
+
+_NO_RUN = "prior: no run of the fit used this network"
+
+
+def _basis(profile: Profile, names: tuple[str, ...], source: str) -> str:
+    tiers = [name.removeprefix("link_") for name in names if name.startswith("link_")]
+    if any(profile.quantity(f"{tier}.efficiency").kind != "fitted" for tier in tiers):
+        return _NO_RUN
+    return source
+
+
+def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertain:
+    first = row["multiplies"][0]
+    term = EFFICIENCY_TERMS.get(first)
+    sigma, source = row.get("log_sigma"), row["source"]
+    if first == PERSISTENT:
+        prior = persistent_shares()[context.loads.router]
+        sigma, source = prior.sigma, prior.source
+    if sigma is None:
+        assert term is not None
+        sigma = term.prior_sigma
+    if "when_measured" in row and profile.quantity(f"efficiency.{first}").kind in KNOWN_KINDS:
+        sigma = row["when_measured"]
+    meaning = row["meaning"] if "meaning" in row else term.meaning if term else row["name"]
+    return Uncertain(row["name"], meaning, tuple(row["multiplies"]), float(sigma), f"prior: {source}")
+
+
+def _of_tiers(row: dict[str, Any], context: Context) -> list[dict[str, Any]]:
+    """A row for each tier where it names one."""
+    assert context.profile is not None
+    if "{tier}" not in row["name"]:
+        return [row]
+    return [
+        {
+            **row,
+            "name": row["name"].format(tier=t.name),
+            "multiplies": [n.format(tier=t.name) for n in row["multiplies"]],
+        }
+        for t in context.profile.tiers
+    ]
+
+
+def _moves(context: Context, names: tuple[str, ...]) -> bool:
+    """Whether a factor on these numbers changes anything in the spec: it reads one of them, and that is not zero."""
+    return any(
+        reads(context, name) and _spanned(context, name) and (name in SHIFTED or base_value(context, name) != 0.0)
+        for name in names
+    )
+
+
+def _spanned(context: Context, name: str) -> bool:
+    """Whether the cluster has what the number is of: the tier of a link, several nodes for what grows with them."""
+    profile = context.profile
+    assert profile is not None
+    if name == "node_growth":
+        return context.world > profile.ranks_per_node
+    inside = 1
+    for tier in profile.tiers:
+        if name in (f"link_{tier.name}", f"exchange_{tier.name}"):
+            return context.world > inside
+        inside = tier.ranks or inside
+    return True
+
+
+@cache
+def _rows() -> tuple[dict[str, Any], ...]:
+    text = files("autodeploy.ranking").joinpath("box_priors.yaml").read_text(encoding="utf-8")
+    found = YAML(typ="safe").load(text)["numbers"]
+    return tuple(found)
