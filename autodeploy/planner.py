@@ -165,8 +165,8 @@ def plan(
 
     Parameters
     ----------
-    alone : only the ranked plans, for a caller that reads nothing else: half the proof, no usual start beside them, no
-        other batches or cards that would divide better, no reason why nothing fits.
+    alone : only the ranked plans, for a caller that reads nothing else: half the proof, nothing to compare them with,
+        no other batches or cards that would divide better, no reason why nothing fits.
 
     Raises
     ------

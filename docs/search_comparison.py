@@ -20,7 +20,7 @@ from autodeploy.calibration.shipped import shipped_records
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, estimate, prepare
-from autodeploy.ranking.reference import usual_start
+from autodeploy.ranking.plain_start import plain_start
 from autodeploy.solver.best_first import best_first
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.greedy import greedy
@@ -48,7 +48,7 @@ DRAWN = "pangu_ultra_moe_718b_6144"
 HEAD = """# Plans against scripts, even layouts and the greedy
 
 Seconds a step as this model predicts them, on the same cards with the same batch. *Script*: the published script's
-strategy. *Even*: even layers with full recompute, the usual starting point. *Greedy*: the plan's own degrees with the
+strategy. *Even*: even layers with full recompute, a plain start. *Greedy*: the plan's own degrees with the
 template layout that is best under the add-then-remove choice of memory options, which may differ between stages even
 where the target can't launch that. *Gap*: how much faster any
 strategy could be, at most. A star: does not fit the memory, by prediction. A dash: there is none.
@@ -111,7 +111,7 @@ def searched_case(name: str, spec: Spec) -> Case:
             script = estimate(spec)
         except SpecError:
             script = None
-    even = usual_start(prepared.spec, prepared.profile, prepared.context, prepared.identity)
+    even = plain_start(prepared.spec, prepared.profile, prepared.context, prepared.identity)
     return Case(
         name,
         spec,

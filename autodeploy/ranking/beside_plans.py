@@ -1,11 +1,11 @@
-"""What stands beside the plans of a search, whatever they are: the usual start, and what other sizes would give."""
+"""What stands beside the plans of a search, whatever they are: the reference, and what other sizes would give."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autodeploy.ranking.divisibility import NearRates, near_rates
-from autodeploy.ranking.reference import usual_start
+from autodeploy.ranking.reference import reference_plan
 from autodeploy.solver.companion import Begun, Companion
 from autodeploy.solver.effort import cores
 
@@ -39,7 +39,7 @@ class BesidePlans:
             self._begun = self._companion.begin(_Finder.found)
 
     def found(self) -> tuple[Plan | None, NearRates]:
-        """The plan that people launch first, and the rates of batches and numbers of cards near the spec's."""
+        """The plan to compare with, and the rates of batches and numbers of cards near the spec's."""
         found = (self._begun or self._companion.begin(_Finder.found)).result()
         assert found is not None  # nobody cancels it
         return found
@@ -52,6 +52,6 @@ class _Finder:
 
     def found(self) -> tuple[Plan | None, NearRates]:
         return (
-            usual_start(self._spec, self._profile, self._context, self._identity),
+            reference_plan(self._spec, self._profile, self._context, self._identity),
             near_rates(self._spec, self._profile, self._context),
         )

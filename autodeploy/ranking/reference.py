@@ -1,114 +1,89 @@
-"""The usual starting point: what people launch first, for comparison."""
+"""What stands beside the plans for comparison: a public recipe, else the user's own script, else a plain start."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from math import log2
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from autodeploy.evaluation.alternatives import closed
-from autodeploy.evaluation.estimate import estimate_layout
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.strategy_layout import layout_of
-from autodeploy.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
-from autodeploy.ranking.uncertainty import slopes_of
-from autodeploy.solver.search_space import legal_tree, of_sizes, swept_tree
-from autodeploy.specs.search import SearchSpec, Switch
-from autodeploy.specs.strategy import Recompute, Strategy
-from autodeploy.strategies.feature_choice import choose_features
-from cost_models.schedule import plain
+from autodeploy.calibration.release_defaults import unnamed_features
+from autodeploy.ranking.moved_strategy import Moved, moved
+from autodeploy.ranking.plain_start import plain_start
+from autodeploy.ranking.public_recipes import PublicRecipe, recipes_for
+from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.unit_costs import UnitCosts
+    from autodeploy.ranking.plans import Identity
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
-    from autodeploy.strategies.candidates import Candidates
     from hardware_profiles.profile import Profile
 
-LABEL = "the usual starting point"
-FEATURES: dict[str, Switch] = {
-    "adaptive_pipe": "off",
-    "hierarchical_a2a": "off",
-    "selective_recompute": "off",
-    "swap_optimizer": "off",
-    "virtual_optimizer": "off",
-}
+PUBLIC_RECIPE: Final = "public recipe"
+YOUR_SCRIPT: Final = "your script"
+PLAIN: Final = "1F1B"
+LABELS: Final = (PUBLIC_RECIPE, YOUR_SCRIPT, PLAIN)
+# Recipes of one model that are moved until one starts.
+MOST_RECIPES = 2
+# A recipe is for its sequence length and for others up to so many doublings away.
+LENGTH_DOUBLINGS = 1.0
 
 
-def usual_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
-    """1F1B with full recompute, tensor parallelism over a node of eight, micro batch 1, even layers.
+def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+    """The plan that a better one has to be better than, with its label and in `explanation` where it is from.
 
-    Of the pipelines that divide, the shortest one that fits the memory; where cards may stay idle and all of them have
-    none, on fewer. None where there is no such strategy.
+    The framework's public recipe for the model on chips of the family, moved to the spec's cards and batch; else the
+    spec's own strategy; else 1F1B at the smallest TP x PP that fits. It obeys the launch target, not what the spec
+    fixes or asks of its plans. None where nothing of it fits.
     """
-    plan = _usual_start_on(spec, profile, context, identity)
-    if plan is not None or spec.cluster.use != "at_most":
-        return plan
-    choice = choose_features(spec.search, spec.model, profile)
-    _, *fewer = of_sizes(spec, profile, choice, context)
-    found = (_usual_start_on(spec, profile, each, identity) for each in fewer)
-    return next((plan for plan in found if plan is not None), None)
-
-
-def _usual_start_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
-    search = SearchSpec(
-        target=spec.search.target,
-        target_release=spec.search.target_release,
-        allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
-        features=FEATURES,
-    )
-    choice = choose_features(search, spec.model, profile)
-    first, *others = (
-        replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
-    )
-    context = replace(first, alternatives=tuple(others))
-    tree, _ = legal_tree(search, context, profile, choice)
-    legal = tree.candidates()
-    order = _preference(legal, context)
-    swept, features = swept_tree(tree, context), closed(context)
-    for index in order[:60].tolist():
-        if swept.sweep.least_bytes[index] > context.limit_bytes:
-            continue
-        one = slice(index, index + 1)
-        used = features[int(swept.used[index])]
-        plan = _with_full_recompute(legal.take(one), swept.costs.of(one), used, spec, identity)
-        if plan is not None:
-            return plan.model_copy(update={"label": LABEL})
-    return None
-
-
-def _unasked(context: Context) -> dict[str, object]:
-    """Facts without what the spec asks of its plans."""
-    return {name: False if name.startswith("asked_") else value for name, value in context.facts.items()}
-
-
-def _preference(candidates: Candidates, context: Context) -> np.ndarray:
-    """Tensor parallelism near 8, expert groups near one node, dispatch by alltoall, short pipelines first."""
-    node = min(8, context.world)
-    expert = np.abs(np.log2(candidates.ep / min(16, context.model.n_routed_experts or 1)))
-    return np.lexsort(
-        (
-            candidates.moe_dispatcher,
-            candidates.reuse_fp32_param.astype(np.int64),
-            candidates.pp,
-            expert,
-            candidates.etp != 1,
-            np.abs(np.log2(candidates.tp / node)),
-        )
-    )
-
-
-def _with_full_recompute(
-    candidate: Candidates, costs: UnitCosts, context: Context, spec: Spec, identity: Identity
-) -> Plan | None:
-    """The candidate's plan; None where it does not fit."""
-    classes = step_classes(costs, candidate, context)
-    strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
-    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    estimate = estimate_layout(classes, candidate, context, 0, layout)
-    if not fits(estimate, context):
+    for recipe in _nearest(recipes_for(spec.model, profile), spec, context)[:MOST_RECIPES]:
+        features = frozenset(recipe.strategy.features) | unnamed_features(spec.cluster.profile)
+        found = moved(recipe.strategy, features, context, spec, profile, identity)
+        if found is not None:
+            return _labelled(found, PUBLIC_RECIPE, _of_recipe(recipe))
+    if spec.strategy is not None:
+        named = frozenset(spec.strategy.features)
+        features = named | unnamed_features(spec.cluster.profile) if named else context.features
+        found = moved(spec.strategy, features, context, spec, profile, identity)
+        if found is not None:
+            return _labelled(found, YOUR_SCRIPT, "the strategy that the spec brought")
+    plan = plain_start(spec, profile, context, identity)
+    if plan is None:
         return None
-    strategy, slopes = strategy_of(candidate, context, layout), slopes_of(candidate, context, [layout])[0]
-    return plan_of_estimate(estimate, strategy, candidate, classes, context, layout, spec, identity, slopes)
+    text = "1F1B with every layer recomputed, at the smallest TP x PP that fits"
+    return plan.model_copy(update={"label": PLAIN, "explanation": text})
+
+
+def _nearest(recipes: tuple[PublicRecipe, ...], spec: Spec, context: Context) -> list[PublicRecipe]:
+    """Those for a like sequence: of the target's framework first, then those whose speed is published, then those that
+    deal tokens evenly last, then by number of cards and batch.
+    """
+
+    def doublings(own: int, other: int) -> float:
+        return round(abs(log2(own / other)), 6)
+
+    def far(recipe: PublicRecipe) -> tuple[bool, bool, float, bool, bool, float, float]:
+        return (
+            spec.search.target not in (recipe.framework, UNRESTRICTED),
+            spec.training.precision != recipe.precision,
+            doublings(spec.training.seq_length, recipe.seq_length),
+            recipe.measured is None,
+            recipe.routing_imbalance is not None,
+            doublings(context.num_npus, recipe.num_npus),
+            doublings(context.global_batch, recipe.global_batch_size),
+        )
+
+    near = (each for each in recipes if doublings(spec.training.seq_length, each.seq_length) <= LENGTH_DOUBLINGS)
+    return sorted(near, key=far)
+
+
+def _of_recipe(recipe: PublicRecipe) -> str:
+    maker = title_of(recipe.framework) if recipe.framework != UNRESTRICTED else "the publisher"
+    return (
+        f"the recipe of {maker} for {recipe.num_npus:,} cards, a batch of {recipe.global_batch_size:,} and "
+        f"{recipe.seq_length:,} tokens, {recipe.short_source}"
+    )
+
+
+def _labelled(found: Moved, label: str, source: str) -> Plan:
+    text = f"{source}; changed here: {', '.join(found.changes)}" if found.changes else source
+    return found.plan.model_copy(update={"label": label, "explanation": text})

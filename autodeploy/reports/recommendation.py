@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import Language, reference_name, say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
@@ -29,7 +29,7 @@ class BoxRow:
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     """The sentences that a reader of the ranking needs, those about every time first."""
-    found = (rescaled_line, fastest_line, valley_line, risk_line)
+    found = (rescaled_line, reference_line, fastest_line, valley_line, risk_line)
     return [line for line in (of(plan_set, lang) for of in found) if line is not None]
 
 
@@ -47,6 +47,15 @@ def rescaled_line(plan_set: PlanSet, lang: Language) -> str | None:
         predicted=seconds(found.predicted_step_time_s),
         source=found.source,
     )
+
+
+def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """Where the plan for comparison is from; None where nobody published it."""
+    found = plan_set.reference
+    if found is None or found.label not in {"public recipe", "your script"} or not found.explanation:
+        return None
+    name = reference_name(found.label, lang)
+    return say(lang, "reference_from", name=name, source=translated(found.explanation, lang))
 
 
 def other_fastest(plan_set: PlanSet) -> Fastest | None:

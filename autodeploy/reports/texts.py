@@ -84,6 +84,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "({source})",
         "所有时间均乘以 {ratio}：实测 {run} 为 {measured} s，预测 {predicted} s（{source}）",
     ),
+    "reference_from": ("{name}: {source}", "{name}：{source}"),
     "faster_on_paper": (
         "{layout} is {pct} % faster on paper ({step} s, P(fits) {chance})",
         "{layout} 纸面上快 {pct} %（{step} s，放得下的概率 {chance}）",

@@ -452,7 +452,9 @@ class PlanSet(Document):
     counts: Counts = Counts()
     timing: Timing = Timing()
     plans: tuple[Plan, ...] = ()
-    reference: Annotated[Plan | None, Field(description="the usual starting point, for comparison")] = None
+    reference: Annotated[
+        Plan | None, Field(description="for comparison; its label is public recipe, your script or 1F1B")
+    ] = None
     unrestricted: Unrestricted = Unrestricted()
     pareto: tuple[ParetoPoint, ...] = ()
     robust: RobustSearch | None = None

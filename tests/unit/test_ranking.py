@@ -1,4 +1,4 @@
-"""What is said of plans: explanations, ties, the usual start, what divisibility costs, why nothing fits."""
+"""What is said of plans: explanations, ties, what divisibility costs, why nothing fits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from autodeploy.calibration.coverage import coverage
 from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 from autodeploy.planner import plan
 from autodeploy.ranking.explain import PART_NAMES, degrees, explanation
-from autodeploy.ranking.reference import LABEL
 from autodeploy.ranking.uncertainty import Z_ONE_IN_FIVE, ratio_log_sigma, tied
 from autodeploy.specs.planset import PARTS, Breakdown, Plan, PlanSet
 from hardware_profiles import load_profile
@@ -151,20 +150,6 @@ def test_one_error_scales_both_ends_of_an_interval() -> None:
         interval = chosen.uncertainty
         assert chosen.step_time_s / interval.low_s == pytest.approx(interval.high_s / chosen.step_time_s)
         assert interval.nearest_record
-
-
-# -- the usual start -------------------------------------------------------------------------------------------------
-
-
-def test_the_usual_start_is_plain_fits_and_is_no_faster_than_the_best() -> None:
-    found = planned().reference
-    assert found is not None
-    assert found.label == LABEL
-    s = found.strategy
-    assert (s.schedule, s.micro_batch_size, s.cp, s.vpp, s.recompute.granularity) == ("1f1b", 1, 1, 1, "full")
-    assert s.tp == 8
-    assert found.fits
-    assert found.step_time_s >= planned().plans[0].step_time_s
 
 
 # -- divisibility ----------------------------------------------------------------------------------------------------
