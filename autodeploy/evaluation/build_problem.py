@@ -62,10 +62,7 @@ def build_problem(
         pp=pp,
         vpp=vpp,
         micro_batches=micro_batches,
-        classes=tuple(
-            _layer_class(c, context, index, at(most, index))
-            for c, most in zip(classes.layers, classes.most_hidden, strict=True)
-        ),
+        classes=_layer_classes(classes, context, index),
         pairs_of=_pairs(classes, index),
         layers=tuple(c.count for c in classes.layers),
         options=_options(classes, choices, index, menu=_menu_of(context) if menu else None),
@@ -98,6 +95,34 @@ def with_choices(
     return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.fixed_bytes)
 
 
+def repriced(
+    problem: InnerProblem,
+    classes: StepClasses,
+    context: Context,
+    index: int,
+    *,
+    choices: frozenset[str],
+    send_s: float,
+) -> InnerProblem:
+    """The problem at the prices of another row of a batch, which is the same candidate on another machine.
+
+    Parameters
+    ----------
+    choices : memory choices, all of them kept. send_s : seconds in which that row sends to the next stage.
+    """
+    blocking = problem.kind.blocking_sends
+    return replace(
+        problem,
+        classes=_layer_classes(classes, context, index),
+        pairs_of=_pairs(classes, index),
+        options=_options(classes, choices, index, menu=None),
+        pieces=_pieces(classes, context, index, problem.pp, problem.vpp, problem.schedule),
+        host_link_bytes_per_s=at(context.machine.host.link_bytes_per_s, index),
+        p2p_s=0.0 if blocking else send_s,
+        blocking_p2p_s=send_s if blocking else 0.0,
+    )
+
+
 def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:
     """Layers that every chunk holds: one, where there are enough.
 
@@ -115,6 +140,11 @@ def _pairs(classes: StepClasses, index: int) -> LayerPairs:
         return np.array([[at(getattr(pair, name), index) for pair in row] for row in classes.pairs])
 
     return LayerPairs(table("hidden_s"), table("hidden_exchange_s"), table("first_s"))
+
+
+def _layer_classes(classes: StepClasses, context: Context, index: int) -> tuple[LayerClass, ...]:
+    each = zip(classes.layers, classes.most_hidden, strict=True)
+    return tuple(_layer_class(step, context, index, at(most, index)) for step, most in each)
 
 
 def _layer_class(step: StepClass, context: Context, index: int, hidden_s: float = 0.0) -> LayerClass:

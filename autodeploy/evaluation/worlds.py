@@ -8,18 +8,19 @@ that agree on the loads of experts are priced in one batch.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.build_problem import build_problem, repriced
 from autodeploy.evaluation.estimate import applied_array
 from autodeploy.evaluation.inner_problem import chunk_times, tail_s
 from autodeploy.evaluation.machine import machine_of
 from autodeploy.evaluation.overlapping_choices import without_overlaps
 from autodeploy.evaluation.router_priors import persistent_shares
 from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.evaluation.unit_costs import unit_costs
 from cost_models.schedule import Sends, makespan_s, operation_order
 from hardware_profiles.efficiencies import limited
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.evaluation.expert_balance import Loads
-    from autodeploy.evaluation.inner_problem import ChunkTimes
+    from autodeploy.evaluation.inner_problem import ChunkTimes, InnerProblem
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Floats
     from cost_models.collectives import Number
 
     World = Mapping[str, float]
-    Row = tuple[Candidates, StepClasses, Context, int]
+    Row = tuple["_Batch", int]
 
 EXCESS: Final = "imbalance_excess"  # of the stated imbalance, what is above 1
 PERSISTENT: Final = "persistent_share"  # of the variance of experts' loads, what every micro batch has in common
@@ -111,41 +112,60 @@ def step_times_in(
     limits : fractions stay at most 1, and links within what they can carry; a slope is wanted without.
     """
     values = [_values_in(context, numbers, world, at or {}, limits=limits) for world in worlds]
-    rows: list[dict[int, Row]] = [{} for _ in layouts]
+    rows: list[list[Row | None]] = [[None] * len(worlds) for _ in layouts]
     together: dict[Loads, list[int]] = {}
     for place, world in enumerate(worlds):
         together.setdefault(_loads_in(context, numbers, world), []).append(place)
     for loads, places in together.items():
-        moves = [values[place] for place in places]
-        batch = candidates.take(np.repeat(np.arange(len(candidates)), len(moves)))
-        priced = _context_at(context, _columns(context, moves, len(candidates)), loads)
-        classes = step_classes(unit_costs(priced, batch), batch, priced)
-        # A problem reads the machine for what its own candidate sends, so each is built on its own.
-        own = [_context_at(context, move, loads) for move in moves]
-        for number in range(len(candidates)):
-            first = number * len(moves)
-            rows[number] |= {
-                p: (batch, classes, o, first + r) for r, (p, o) in enumerate(zip(places, own, strict=True))
-            }
-    found = [
-        _of_one([mine[place] for place in range(len(worlds))], layout)
-        for mine, layout in zip(rows, layouts, strict=True)
-    ]
+        batch = _Batch.of(candidates, context, [values[place] for place in places], loads)
+        for number, mine in enumerate(rows):
+            for row, place in enumerate(places):
+                mine[place] = batch, number * len(places) + row
+    found = [_of_one([row for row in mine if row], layout) for mine, layout in zip(rows, layouts, strict=True)]
     return np.array(found, dtype=np.float64).reshape(len(layouts), len(worlds))
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Every candidate on every machine of some worlds with the same loads, priced together: the worlds of the first
+    candidate, then those of the second.
+
+    one : the context of the first of the worlds, whose numbers are no arrays. send_s : to the next stage [rows].
+    """
+
+    candidates: Candidates
+    context: Context
+    classes: StepClasses
+    send_s: Floats
+    one: Context
+
+    @classmethod
+    def of(cls, candidates: Candidates, context: Context, moves: Sequence[Mapping[str, float]], loads: Loads) -> _Batch:
+        rows = candidates.take(np.repeat(np.arange(len(candidates)), len(moves)))
+        priced = _context_at(context, _columns(context, moves, len(candidates)), loads)
+        classes = step_classes(unit_costs(priced, rows), rows, priced)
+        return cls(rows, priced, classes, p2p_s(rows, priced), _context_at(context, moves[0], loads))
+
+    def problem(self, row: int, choices: frozenset[str]) -> InnerProblem:
+        """The problem of a candidate in the first of the worlds; `row` is that one's."""
+        return build_problem(self.classes, self.candidates, self.one, row, choices=choices, menu=False)
+
+    def in_place_of(self, problem: InnerProblem, row: int, choices: frozenset[str]) -> InnerProblem:
+        """The same candidate's problem in the world of a row."""
+        return repriced(problem, self.classes, self.context, row, choices=choices, send_s=float(self.send_s[row]))
+
+
 def _of_one(rows: Sequence[Row], layout: Layout) -> Floats:
-    """Step time of one candidate's rows of a batch under its layout [rows], its schedule walked through once."""
+    """Step time of one candidate's rows of batches under its layout [rows], its schedule walked through once."""
     choices = frozenset(name.partition("@")[0] for name, used in layout.applied.items() if int(np.sum(used)))
-    problems = [
-        build_problem(classes, batch, context, index, choices=choices, menu=False)
-        for batch, classes, context, index in rows
-    ]
+    start, place = rows[0]
+    plain = start.problem(place, choices)
+    problems = [batch.in_place_of(plain, row, choices) for batch, row in rows]
     first, layers = problems[0], layout.layers[None]
     applied = applied_array(first, layout)
     problems = [
-        without_overlaps(problem, layers, applied, batch, context, index)
-        for problem, (batch, _, context, index) in zip(problems, rows, strict=True)
+        without_overlaps(problem, layers, applied, batch.candidates, batch.one, row)
+        for problem, (batch, row) in zip(problems, rows, strict=True)
     ]
     times = [chunk_times(problem, layers, applied) for problem in problems]
     makespans = makespan_s(
