@@ -16,7 +16,8 @@ from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import jacobian_of, projected, values_of
 from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.shipped import run_row, shipped_records
+from autodeploy.calibration.run_rows import run_row
+from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.spreads import Z80, class_spread
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
     pool = _pool(family)
     far = pool.neighbours.distances(family.removesuffix("/own"), run)
     axes = [axis for axis in (*RUN_AXES, "ranks") if run["moe"] or axis not in OF_EXPERTS]
-    asked = [(axis, run[axis], run[USED_WITH.get(axis, axis)] != 1) for axis in axes]
+    asked = [(axis, run[axis], is_used(run, axis)) for axis in axes]
     asked += [(FEATURE, name, True) for name in run["features"]]
     return tuple(pool.evidence(axis, value, far, used=used) for axis, value, used in asked)
 
@@ -90,6 +90,11 @@ class _Pool:
             found = [counts(row, axis, value) for row in self.neighbours.rows]
             self.marks[key] = np.array(found, dtype=bool)
         return self.marks[key]
+
+
+def is_used(run: Mapping[str, Any], axis: str) -> bool:
+    """Whether a run uses an axis: its degree, or that of the axis that it is used with, is above one."""
+    return bool(run[USED_WITH.get(axis, axis)] > 1) and (run["moe"] or axis not in OF_EXPERTS)
 
 
 def counts(row: Mapping[str, Any], axis: str, value: int | str) -> bool:

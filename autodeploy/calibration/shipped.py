@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
-from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.covariances import prior_variance
-from autodeploy.calibration.coverage import RUN_AXES
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
-from autodeploy.calibration.families import family_of
-from autodeploy.calibration.measured_mfu import mfu_of
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.release_defaults import features_of, release_of
-from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, class_spreads, log_sigma_of, shares_node
+from autodeploy.calibration.realised import gains, realised_of
+from autodeploy.calibration.release_defaults import release_of
+from autodeploy.calibration.run_rows import run_row
+from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, class_spreads, log_sigma_of
 from autodeploy.specs.record import Record, read_records
 from hardware_profiles.loader import load_profile, shipped_profiles
 
@@ -30,8 +27,7 @@ if TYPE_CHECKING:
     from hardware_profiles.schema import CalibrationOrigin
 from autodeploy.calibration.measured import fits_time, memory_regime
 from autodeploy.calibration.memory_spread import memory_table
-from autodeploy.calibration.predict import predict_record, record_candidate
-from autodeploy.calibration.record_run import runnable
+from autodeploy.calibration.predict import predict_record
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
 UNMEASURED_MEMORY = 0.15  # log standard deviation of a peak where fewer than three were measured
@@ -106,6 +102,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "memory_log_sigma": float(f"{log_sigma_of(memory):.6g}") if len(memory) >= 3 else UNMEASURED_MEMORY,
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
         "ranks_per_doubling": {c.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
+        "realised": realised_of(gains(records, calibrations)),
         "records": list(rows.values()),
     }
 
@@ -138,28 +135,3 @@ def _differences(members: list[float]) -> Iterator[float]:
     for number, first in enumerate(members):
         for second in members[number + 1 :]:
             yield first - second
-
-
-def run_row(record: Record) -> dict[str, Any]:
-    """What a record ran, in the axes of the coverage table."""
-    profile = load_profile(record.cluster.profile, calibrated=False)
-    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
-    axes = record_candidate(runnable(record, profile), ranks, profile.vendor).axes_at(0)
-    return {
-        "id": record.id,
-        "configuration": hashlib.sha256(configuration_of(record).encode()).hexdigest()[:8],
-        "model": record.model.name,
-        "model_family": family_of(record),
-        "family": profile.family,
-        "vendor_family": profile.family.split("-")[0],
-        "device": record.cluster.device or profile.default_device,
-        "npus": record.cluster.num_npus,
-        "moe": record.model.is_moe,
-        "precision": record.training.precision,
-        "mfu": None if (share := mfu_of(record)) is None else rounded(share, 4),
-        "ranks": ranks,
-        "shares_node": shares_node(ranks, int(axes["tp"]), profile.ranks_per_node),
-        **{axis: axes[axis] for axis in RUN_AXES},
-        "seq_length": record.training.seq_length,
-        "features": sorted(features_of(record)),
-    }

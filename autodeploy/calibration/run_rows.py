@@ -1,0 +1,45 @@
+"""What a record ran, as a row of the coverage table."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.calibration.configurations import configuration_of
+from autodeploy.calibration.coverage import RUN_AXES
+from autodeploy.calibration.families import family_of
+from autodeploy.calibration.measured_mfu import mfu_of
+from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.predict import record_candidate
+from autodeploy.calibration.record_run import runnable
+from autodeploy.calibration.release_defaults import features_of
+from autodeploy.calibration.spreads import shares_node
+from hardware_profiles.loader import load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.specs.record import Record
+
+
+def run_row(record: Record) -> dict[str, Any]:
+    """What a record ran, in the axes of the coverage table."""
+    profile = load_profile(record.cluster.profile, calibrated=False)
+    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
+    axes = record_candidate(runnable(record, profile), ranks, profile.vendor).axes_at(0)
+    return {
+        "id": record.id,
+        "configuration": hashlib.sha256(configuration_of(record).encode()).hexdigest()[:8],
+        "model": record.model.name,
+        "model_family": family_of(record),
+        "family": profile.family,
+        "vendor_family": profile.family.split("-")[0],
+        "device": record.cluster.device or profile.default_device,
+        "npus": record.cluster.num_npus,
+        "moe": record.model.is_moe,
+        "precision": record.training.precision,
+        "mfu": None if (share := mfu_of(record)) is None else rounded(share, 4),
+        "ranks": ranks,
+        "shares_node": shares_node(ranks, int(axes["tp"]), profile.ranks_per_node),
+        **{axis: axes[axis] for axis in RUN_AXES},
+        "seq_length": record.training.seq_length,
+        "features": sorted(features_of(record)),
+    }
