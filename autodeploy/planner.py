@@ -27,6 +27,7 @@ from autodeploy.ranking.one_strategy import (
     judged_candidate,
     predicted,
 )
+from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity
 from autodeploy.ranking.robust import TOP
@@ -522,11 +523,20 @@ def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str
 def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:
     """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost.
 
+    Axes that it does not give are those of the best plan that has the others; `is_whole` says what stands as it is.
+
     Parameters
     ----------
     best : what a search for this spec found, where that is known; None searches.
     """
     prepared = prepare(spec)
+    if not is_whole(strategy, moe=spec.model.is_moe):
+        return explain_partly_given(
+            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context),
+            search=plan,
+            predicted=lambda whole: predict(prepared, whole).plan,
+            best=lambda: best or plan(spec),
+        )
     context = _context_for(prepared, strategy, None) if strategy.fsdp else prepared.context
     candidate = judged_candidate(context, strategy)
     return explain_rejection(

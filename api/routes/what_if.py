@@ -31,7 +31,8 @@ router = APIRouter(prefix="/v1", tags=["what-if"])
 )
 async def why_not(request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]) -> WhyNot:
     """The rule it breaks and the nearest legal strategy, the memory it lacks, or what it costs against the best plan.
-    With a spec instead of a plan the best plan is searched for, which takes seconds. Nothing is stored."""
+    With a spec instead of a plan absent axes are those of the best plan with the given ones, and the best plan of all
+    is searched for, which takes seconds. Nothing is stored."""
 
     def answer() -> WhyNot:
         asked = read_request(WhyNotRequest, document)

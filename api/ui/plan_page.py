@@ -85,6 +85,17 @@ def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy
     return read_strategy(document)
 
 
+def stated_strategy(changes: Mapping[str, Any]) -> Strategy:
+    """A strategy that says no more than this.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    return read_strategy({name: _typed(value) for name, value in changes.items()})
+
+
 def _typed(value: Any) -> Any:
     if isinstance(value, str):
         if value.isdecimal() and len(value) < 10:

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
 from api.ui.languages import language_of, texts
 from api.ui.origin import is_foreign
-from api.ui.plan_page import changed_strategy, changes_of, plan_context
+from api.ui.plan_page import changed_strategy, changes_of, plan_context, stated_strategy
 from api.ui.rendering import render
 from api.ui.routes import ViewsOfApp, not_found, refused, see
 from api.ui.run_page import run_page
@@ -18,7 +18,7 @@ from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import row_title, rows_in_words
 from autodeploy.reports.translation import translated
-from autodeploy.reports.wording import choices
+from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MOST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 
@@ -124,16 +124,21 @@ def _plan_page(
     except NotFoundError as error:
         return not_found(request, error)
     lang = language_of(request)
-    answers: dict[str, Any] = {"what_if": None, "why_not": None, "ablation": None, "fitting": "", "errors": ()}
+    answers: dict[str, Any] = {"what_if": None, "why_not": None, "ablation": None, "errors": ()}
+    answers |= {"fitting": "", "completed": ()}
     given = values or {}
     try:
         if box == "what-if":
             answers["what_if"] = views.estimate(view, changed_strategy(view.plan.strategy, given))
         elif box == "why-not":
-            strategy = changed_strategy(view.plan.strategy, changes_of(given.get("strategy", "")))
-            answers["why_not"] = views.why_not(view, strategy)
-            if answers["why_not"].fitting is not None:
-                answers["fitting"] = choices(answers["why_not"].fitting.strategy, lang)
+            changes = changes_of(given.get("strategy", ""))
+            anew = given.get("others") == "best"
+            strategy = stated_strategy(changes) if anew else changed_strategy(view.plan.strategy, changes)
+            answer = answers["why_not"] = views.why_not(view, strategy)
+            if answer.completed is not None:
+                answers["completed"] = plan_lines(answer.completed, lang)
+            if answer.fitting is not None:
+                answers["fitting"] = choices(answer.fitting.strategy, lang)
         elif box == "ablation":
             answers["ablation"] = views.ablate(view)
     except SpecError as error:

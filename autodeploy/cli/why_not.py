@@ -23,12 +23,17 @@ PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
 @app.command("why-not", epilog="Example: autodeploy why-not spec.yaml --strategy tp=8,pp=4,ep=32")
 def why_not(
     subject: Annotated[str, typer.Argument(metavar="SPEC|PLAN_ID", help="a spec, or a plan to change")],
-    strategy: Annotated[str, typer.Option("--strategy", metavar="AXIS=VALUE,...", help="such as tp=8,pp=4")],
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy", metavar="AXIS=VALUE,...", help="such as tp=8,pp=4; the best plan with them completes it"
+        ),
+    ],
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = Tongue.EN,
 ) -> None:
-    """Name the rule or bound that rejects a strategy, and what it would cost."""
+    """Name the rule or bound that rejects a strategy, or what the best plan with its axes would cost."""
     from autodeploy.cli.output import write_report
 
     answer = _here(subject, strategy) if server is None else _there(server, subject, strategy)
@@ -58,20 +63,25 @@ def _there(server: str, subject: str, changes: str) -> WhyNot:
 
 
 def answer_text(answer: Any, lang: Language = "en") -> str:
-    """The rule, what it would cost and the nearest strategies that pass."""
+    """The rule, what it would cost and the nearest strategies that pass; what was completed."""
     from autodeploy.reports.texts import say
     from autodeploy.reports.translation import translated
-    from autodeploy.reports.wording import choices
+    from autodeploy.reports.wording import choices, plan_lines
 
     message = translated(answer.message, lang)
     lines = [say(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
+    if answer.completed is not None:
+        lines += ["  " + text for text in plan_lines(answer.completed, lang)]
     if answer.fitting is not None:
         peak = f"{answer.fitting.peak_memory_gib:.1f}"
         lines.append("  " + say(lang, "fits_with", choices=choices(answer.fitting.strategy, lang), peak=peak))
     if answer.step_time_s is not None:
-        against = answer.against_best_pct
-        compared = "" if against is None else say(lang, "against_best", pct=f"{against:+.1f}")
-        lines.append("  " + say(lang, "would_take", step=f"{answer.step_time_s:.4g}") + compared)
+        compared = [
+            say(lang, name, pct=f"{pct:+.1f}")
+            for name in ("against_best", "against_fastest")
+            if (pct := getattr(answer, f"{name}_pct")) is not None
+        ]
+        lines.append("  " + say(lang, "would_take", step=f"{answer.step_time_s:.4g}") + "".join(compared))
     if answer.nearest:
         lines.append("  " + say(lang, "nearest_passing"))
         lines += [f"    - {translated(n.change, lang)}: {translated(n.effect, lang)}" for n in answer.nearest]

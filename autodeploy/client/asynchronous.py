@@ -140,7 +140,7 @@ class AsyncClient:
         return await _transport.send_async(self._http, calls.compare(plans))
 
     async def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """What speaks against a strategy: the fields of `POST /v1/why-not`."""
+        """What speaks against a strategy, or the best plan with a few axes: the fields of `POST /v1/why-not`."""
         return await _transport.send_async(self._http, calls.why_not(request))
 
     async def improve(self, request: Mapping[str, Any]) -> ImproveReport:

@@ -160,7 +160,7 @@ class Client:
         return _transport.send(self._http, calls.compare(plans))
 
     def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """What speaks against a strategy: the fields of `POST /v1/why-not`."""
+        """What speaks against a strategy, or the best plan with a few axes: the fields of `POST /v1/why-not`."""
         return _transport.send(self._http, calls.why_not(request))
 
     def improve(self, request: Mapping[str, Any]) -> ImproveReport:

@@ -34,12 +34,17 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
             binding_rules=why_nothing_is_legal(spec.search, context, profile, choice),
             nearest=tuple(_rule_changes(spec, profile, context, choice)),
         )
+    rule = missing_memory(spec, profile, context)
+    return Infeasible(binding_rules=(rule,), nearest=tuple(_memory_changes(spec, profile, context)))
+
+
+def missing_memory(spec: Spec, profile: Profile, context: Context) -> str:
+    """What the leanest strategy needs, and what a card has."""
     least = _least_gib(spec, profile, context)
-    rule = (
+    return (
         f"memory: with every layer recomputed the leanest strategy still needs {least:.1f} GiB on its fullest stage, "
         f"a card has {context.limit_bytes / GIB:.1f} GiB"
     )
-    return Infeasible(binding_rules=(rule,), nearest=tuple(_memory_changes(spec, profile, context)))
 
 
 def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:

@@ -27,8 +27,12 @@ def why_nothing_is_legal(
     search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
 ) -> tuple[str, ...]:
     """A minimal set of pins and rules that leaves no strategy; empty where one is legal."""
-    model = LegalityModel(search, context, choice.switches, ranks_per_node=profile.ranks_per_node)
-    return tuple(_text(reason) for reason in model.conflict())
+    return tuple(_text(reason) for reason in conflict(search, context, profile, choice))
+
+
+def conflict(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> tuple[Reason, ...]:
+    """The same as reasons."""
+    return LegalityModel(search, context, choice.switches, ranks_per_node=profile.ranks_per_node).conflict()
 
 
 def pins_to_lift(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> tuple[str, ...]:

@@ -44,20 +44,43 @@ def explain_rejection(
         )
     plan = estimated()
     if not plan.fits:
-        return _short_of_memory(plan, placed(), best)
+        return short_of_memory(plan, placed(), best)
     result = best()
+    return timed(WhyNot(message=verdict(plan, result)), plan, result)
+
+
+def verdict(plan: Plan, result: PlanSet) -> str:
+    """What speaks against a plan that is legal and fits, in words."""
     if not result.plans:
-        return WhyNot(rule=None, message="the search found no plan to compare with", step_time_s=plan.step_time_s)
+        return "the search found no plan to compare with"
     top = result.plans[0]
-    return WhyNot(
-        rule=None,
-        message=f"legal and fits, but slower than the best: {explanation(top, plan)}",
-        step_time_s=plan.step_time_s,
-        against_best_pct=_slower_pct(plan, top),
+    if plan.strategy == top.strategy:
+        return "legal and fits, and is the recommended plan"
+    if plan.step_time_s > top.step_time_s:
+        return f"legal and fits, but slower than the best: {explanation(top, plan)}"
+    if result.risk is None or result.risk.risk == "neutral":
+        return "legal and fits, and is no slower than the best"
+    least = result.risk.least_p_fits
+    if plan.p_fits is not None and plan.p_fits < least:
+        fits = f"it fits with {100 * plan.p_fits:.0f} % only, and {100 * least:.0f} % are asked for"
+        return f"legal, and by its predicted time no slower than the best, but {fits}"
+    return "legal and fits, and by its predicted time no slower than the best, but more of it is uncertain"
+
+
+def timed(answer: WhyNot, plan: Plan, result: PlanSet) -> WhyNot:
+    """The answer with what a step of the plan takes, against the recommended plan and the fastest on paper."""
+    best = result.plans[0].step_time_s if result.plans else None
+    fastest = result.fastest.step_time_s if result.fastest is not None else None
+    return answer.model_copy(
+        update={
+            "step_time_s": plan.step_time_s,
+            "against_best_pct": _slower_pct(plan, best),
+            "against_fastest_pct": _slower_pct(plan, fastest),
+        }
     )
 
 
-def _short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]) -> WhyNot:
+def short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]) -> WhyNot:
     """What the strategy lacks as it stands, and what it takes with the memory choices that make it fit."""
     stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)
     lacking = f"stage {stage} needs {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB as it stands"
@@ -66,15 +89,8 @@ def _short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet
             rule="memory",
             message=f"{lacking}; no placement, recomputation or swap that can be launched makes it fit",
         )
-    result = best()
-    return WhyNot(
-        rule="memory",
-        message=lacking,
-        step_time_s=placed.step_time_s,
-        against_best_pct=_slower_pct(placed, result.plans[0]) if result.plans else None,
-        fitting=placed,
-    )
+    return timed(WhyNot(rule="memory", message=lacking, fitting=placed), placed, best())
 
 
-def _slower_pct(plan: Plan, top: Plan) -> float:
-    return 100.0 * (plan.step_time_s / top.step_time_s - 1.0)
+def _slower_pct(plan: Plan, step_time_s: float | None) -> float | None:
+    return None if step_time_s is None else 100.0 * (plan.step_time_s / step_time_s - 1.0)

@@ -124,6 +124,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "重新放置各层后需 {peak} GiB，可以放下：{choices}",
     ),
     "would_take": ("it would take {step} s a step", "单步将为 {step} s"),
+    "completed_by": ("the rest completed: {layout}; {choices}", "其余补全为：{layout}；{choices}"),
+    "against_fastest": (", {pct} % against the fastest on paper", "，比纸面上最快的方案 {pct} %"),
     "against_best": (", {pct} % against the best plan", "，比最优方案 {pct} %"),
     "nearest_passing": ("nearest changes:", "最接近的修改："),
     # errors

@@ -13,6 +13,7 @@ from hardware_profiles.loader import list_profiles, load_profile
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Recompute, Strategy
 
 
@@ -96,6 +97,18 @@ def choices(strategy: Strategy, lang: Language) -> str:
     if "virtual_optimizer" in strategy.features:
         parts.append("virtual_optimizer")
     return say(lang, "comma").join(parts)
+
+
+def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
+    """The layout that an answer was completed to, and its memory."""
+    strategy = plan.strategy
+    fullest = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib)
+    peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
+    fits = "" if plan.p_fits is None else say(lang, "semicolon") + say(lang, "p_fits", chance=chance(plan.p_fits))
+    return (
+        say(lang, "completed_by", layout=degrees(strategy, with_dp=True), choices=choices(strategy, lang)),
+        say(lang, "memory", peak=peak, limit=limit, stage=fullest) + fits,
+    )
 
 
 def width(text: str) -> int:

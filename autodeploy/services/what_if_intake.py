@@ -21,11 +21,14 @@ DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 
 
 class WhyNotRequest(Document):
-    """A strategy, and what it is not the plan of: `spec`, or `plan_id` of a stored plan, whose strategy it changes."""
+    """A strategy, and what it is not the plan of: `spec`, or `plan_id` of a stored plan, whose strategy it changes.
+
+    For a spec absent axes are those of the best plan with the given ones.
+    """
 
     plan_id: Annotated[str | None, Field(max_length=200)] = None
     spec: dict[str, Any] | None = None
-    strategy: Annotated[dict[str, Any], Field(min_length=1, description="fields of a strategy")]
+    strategy: Annotated[dict[str, Any], Field(min_length=1, description="fields of a strategy, such as tp")]
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:

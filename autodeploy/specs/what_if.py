@@ -14,8 +14,12 @@ class WhyNot(Document):
     """The rule or the memory that rules a strategy out, or what it costs against the best plan.
 
     `broken_rules`: every rule it breaks, `rule` first. `nearest`: for an illegal strategy the nearest legal one (fewest
-    axes changed, then the least sum of |log2 ratio|). `fitting`: of a strategy that lacks memory as it stands, the
+    axes changed, then the least sum of |log2 ratio|); where no strategy with the given axes is legal and fits, the
+    nearest values of them with which one is and does. `fitting`: of a strategy that lacks memory as it stands, the
     fastest with its degrees and its layers, recomputation and swap chosen anew; time and percent are then of that.
+    `completed`: of a strategy of which only some axes are given, the best plan that has them. `against_best_pct`: how
+    much longer a step takes than the recommended plan's; `against_fastest_pct`: than that of the plan that is fastest
+    by the predicted times alone.
     """
 
     rule: str | None = None
@@ -23,8 +27,10 @@ class WhyNot(Document):
     broken_rules: tuple[str, ...] = ()
     step_time_s: float | None = None
     against_best_pct: float | None = None
+    against_fastest_pct: float | None = None
     nearest: tuple[NearestChange, ...] = ()
     fitting: Plan | None = None
+    completed: Plan | None = None
 
 
 class Improvement(Document):

@@ -358,6 +358,8 @@ def test_why_not_parses_axes_and_answers():
         message="128 heads are not a multiple of tp 3",
         step_time_s=70.0,
         against_best_pct=14.2,
+        against_fastest_pct=None,
+        completed=None,
         nearest=(NearestChange(change="tp=4", effect="legal"),),
         fitting=None,
     )

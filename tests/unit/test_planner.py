@@ -184,27 +184,34 @@ def test_an_estimate_needs_a_strategy_that_the_cluster_can_hold() -> None:
         estimate(spec_of().model_copy(update={"strategy": Strategy(tp=8, pp=2)}))
 
 
-def test_why_not_names_the_rule_the_memory_or_the_time() -> None:
-    illegal = why_not(spec_of(), Strategy(tp=8, vpp=2))
+def whole(**changes: Any) -> Strategy:
+    """A strategy that leaves nothing to be completed: without recomputation or swap."""
+    axes = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "micro_batch_size": 1, "schedule": "1f1b"}
+    return Strategy.model_validate(axes | {"recompute": {"granularity": "none"}} | changes)
+
+
+def test_why_not_judges_a_whole_strategy_as_it_stands() -> None:
+    illegal = why_not(spec_of(), whole(tp=8, vpp=2))
     assert illegal.rule == "chunks_need_stages"
     assert "virtual stages need a pipeline" in illegal.message
-    too_big = why_not(spec_of(), Strategy(tp=1, micro_batch_size=8))
+    too_big = why_not(spec_of(), whole(micro_batch_size=8))
     assert too_big.rule == "memory"
     assert "GiB" in too_big.message
     assert too_big.fitting is None or too_big.fitting.fits
-    saves = why_not(spec_of(), Strategy(tp=2, micro_batch_size=4))
+    saves = why_not(spec_of(), whole(tp=2, micro_batch_size=4))
     assert saves.rule == "memory"
     assert saves.fitting is not None, "recomputation or swap makes it fit"
     assert saves.fitting.fits
     assert (saves.fitting.strategy.tp, saves.fitting.strategy.micro_batch_size) == (2, 4)
     assert saves.step_time_s == saves.fitting.step_time_s
     assert saves.against_best_pct == pytest.approx(100 * (saves.step_time_s / plans()[0].step_time_s - 1))
-    hopeless = why_not(spec_of(memory_limit_gib=8.0), Strategy(tp=1))
+    hopeless = why_not(spec_of(memory_limit_gib=8.0), whole())
     assert hopeless.rule == "memory"
     assert hopeless.fitting is None
     assert "no placement" in hopeless.message
-    slower = why_not(spec_of(), Strategy(tp=8))
+    slower = why_not(spec_of(), whole(tp=8))
     assert slower.rule is None
+    assert slower.completed is None
     assert slower.step_time_s is not None
     assert slower.against_best_pct is not None
     assert slower.against_best_pct == pytest.approx(100 * (slower.step_time_s / plans()[0].step_time_s - 1))

@@ -1,0 +1,207 @@
+"""A strategy of which only some axes are given: the best plan that has them, or what rules out every one that does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from autodeploy.evaluation.build_context import choice_context
+from autodeploy.ranking.infeasible import HOPELESS_S, missing_memory
+from autodeploy.ranking.legality import conflict
+from autodeploy.ranking.why_not import short_of_memory, timed, verdict
+from autodeploy.solver.search_space import search_space
+from autodeploy.specs.planset import NearestChange
+from autodeploy.specs.search import SHORT_SEARCH, Axis
+from autodeploy.specs.what_if import WhyNot
+from autodeploy.strategies.candidates import CHOICES
+from autodeploy.strategies.feature_choice import choose_features
+from autodeploy.strategies.knobs import log2_ratio
+from cost_models.schedule import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.search import AxisValue
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.strategies.feature_choice import FeatureChoice
+    from hardware_profiles.profile import Profile
+
+AXES: tuple[Axis, ...] = get_args(Axis)
+OF_EXPERTS = ("etp", "moe_dispatcher")
+DEGREES = frozenset({"tp", "pp", "vpp", "cp", "micro_batch_size", "schedule"})
+LAYOUT = frozenset({"layers_per_stage", "recompute", "swap", "swap_per_stage"})
+SWITCHED = ("fsdp", "swap_optimizer", "reuse_fp32_param")
+"""Fields of a strategy that are features, too: a search can be asked for them."""
+
+
+def is_whole(strategy: Strategy, *, moe: bool) -> bool:
+    """Whether a strategy is judged as it stands: it gives every degree, and where layers are or what they keep.
+
+    So is one of a schedule that no search looks at.
+    """
+    given = strategy.model_fields_set
+    degrees = DEGREES | {"ep"} if moe else DEGREES
+    return not kinds.schedule(strategy.schedule).searched or (degrees <= given and bool(LAYOUT & given))
+
+
+def given_axes(strategy: Strategy, *, moe: bool) -> dict[Axis, AxisValue]:
+    """The axes that a strategy gives."""
+    names = [name for name in AXES if name in strategy.model_fields_set and (moe or name not in OF_EXPERTS)]
+    return {name: getattr(strategy, name) for name in names if getattr(strategy, name) is not None}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question: the axes that are given of a strategy, and the spec that they are to be a plan of."""
+
+    spec: Spec
+    strategy: Strategy
+    profile: Profile
+    choice: FeatureChoice
+    context: Context
+
+    @property
+    def axes(self) -> dict[Axis, AxisValue]:
+        """The axes that are given."""
+        return given_axes(self.strategy, moe=self.context.model.is_moe)
+
+    @property
+    def words(self) -> str:
+        """`tp=8, pp=4, its recompute`."""
+        others = sorted(self.strategy.model_fields_set - self.axes.keys())
+        axes = [f"{axis}={value}" for axis, value in self.axes.items()]
+        return ", ".join([*axes, *(f"its {name}" for name in others)])
+
+    def pinned(self, axes: Mapping[Axis, AxisValue]) -> Spec:
+        """The spec of a short search among strategies with these axes; of the given ones it says nothing else."""
+        search = self.spec.search
+        switches = {name: "on" if getattr(self.strategy, name) else "off" for name in self._switched()}
+        asked: dict[str, Any] = {
+            **SHORT_SEARCH,
+            "fix": {name: value for name, value in search.fix.items() if name not in self.axes} | dict(axes),
+            "features": {**search.features, **switches},
+        }
+        for field in ("allow", "forbid"):
+            asked[field] = {name: values for name, values in getattr(search, field).items() if name not in self.axes}
+        training = self.spec.training.model_copy(update={"tokens": None})
+        return self.spec.model_copy(
+            update={"strategy": None, "run": None, "training": training, "search": search.model_copy(update=asked)}
+        )
+
+    def _switched(self) -> tuple[str, ...]:
+        return tuple(name for name in SWITCHED if name in self.strategy.model_fields_set)
+
+    def as_given(self, plan: Plan) -> Strategy | None:
+        """The plan's strategy with what else is given, such as recomputation; None where it has that already."""
+        names = self.strategy.model_fields_set - self.axes.keys()
+        given = {name: getattr(self.strategy, name) for name in names if getattr(self.strategy, name) is not None}
+        changes = {name: value for name, value in given.items() if value != getattr(plan.strategy, name)}
+        if "swap" in changes:
+            changes.setdefault("swap_per_stage", None)
+        return plan.strategy.model_copy(update=changes) if changes else None
+
+
+def explain_partly_given(
+    asked: Asked,
+    *,
+    search: Callable[..., PlanSet],
+    predicted: Callable[[Strategy], Plan],
+    best: Callable[[], PlanSet],
+) -> WhyNot:
+    """The best plan that has what is given against the recommended and the fastest one.
+
+    Of the plans that were found with everything free the first that has it; where none has, that of a short search.
+
+    Parameters
+    ----------
+    search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free.
+    """
+    found = search(asked.pinned(asked.axes), alone=True)
+    if not found.plans:
+        return _ruled_out(asked, found)
+    result = best()
+    plan = next((each for each in result.plans if _has(each, asked.axes)), found.plans[0])
+    whole = asked.as_given(plan)
+    if whole is not None:
+        stands = predicted(whole)
+        if not stands.fits:
+            return short_of_memory(stands, plan, best).model_copy(update={"completed": stands})
+        plan = stands
+    return timed(WhyNot(message=f"at best, with {asked.words}: {verdict(plan, result)}", completed=plan), plan, result)
+
+
+def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
+    return all(getattr(plan.strategy, name) == value for name, value in axes.items())
+
+
+def _ruled_out(asked: Asked, found: PlanSet) -> WhyNot:
+    """Which rules leave nothing, or that nothing fits, and what comes nearest."""
+    counts, spec = found.counts, asked.pinned(asked.axes)
+    choice = choose_features(spec.search, spec.model, asked.profile)
+    context = choice_context(spec, asked.profile, choice)
+    if counts.enumerated > sum(counts.rejected.values()):
+        late = not found.reproducible and spec.search.mode == "reproducible"
+        message = "the search ran out of time" if late else missing_memory(spec, asked.profile, context)
+        return WhyNot(
+            rule=None if late else "memory", message=f"no plan with {asked.words}: {message}", nearest=_nearest(asked)
+        )
+    reasons = conflict(spec.search, context, asked.profile, choice)
+    rules = [reason for reason in reasons if not reason.is_pin]
+    own = [reason.text for reason in reasons if reason.is_pin and reason.name not in asked.axes]
+    texts = "; ".join([*(rule.text for rule in rules), *own]) or "no strategy of this cluster is like that"
+    return WhyNot(
+        rule=rules[0].name if rules else "space",
+        message=f"nothing with {asked.words} is legal for {spec.search.target}: {texts}",
+        broken_rules=tuple(rule.name for rule in rules),
+        nearest=_nearest(asked),
+    )
+
+
+def _nearest(asked: Asked) -> tuple[NearestChange, ...]:
+    """The nearest values of the given axes with which something fits, and what a step takes then by the sweep.
+
+    Fewest axes changed, then the least sum of |log2 ratio|, then the fastest. One axis is freed after the other, then
+    all of them.
+    """
+    axes = asked.axes
+    singles = [{name: value for name, value in axes.items() if name != free} for free in axes]
+    none: dict[Axis, AxisValue] = {}
+    for kept in (singles, [none] if len(axes) > 1 else []):
+        near = [each for each in (_nearest_with(asked, some) for some in kept) if each is not None]
+        if near:
+            _, change, seconds = min(near, key=lambda each: each[0])
+            return (NearestChange(change=change, effect=f"fits; about {seconds:.4g} s a step"),)
+    return ()
+
+
+def _nearest_with(asked: Asked, kept: Mapping[Axis, AxisValue]) -> tuple[tuple[float, float, float], str, float] | None:
+    """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
+    spec = asked.pinned(kept)
+    choice = choose_features(spec.search, spec.model, asked.profile)
+    found = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
+    seconds = found.swept.repaired_s
+    fits = np.flatnonzero(seconds < HOPELESS_S)
+    if not len(fits):
+        return None
+    candidates = found.candidates.take(fits)
+    changed, distance = np.zeros(len(fits)), np.zeros(len(fits))
+    freed = [name for name in asked.axes if name not in kept]
+    for name in freed:
+        wanted, values = asked.axes[name], getattr(candidates, name)
+        if name in CHOICES:
+            changed += values != CHOICES[name].index(str(wanted))
+            continue
+        distinct, of = np.unique(values, return_inverse=True)
+        ratios = np.array([log2_ratio(int(value), int(wanted)) for value in distinct])[of]
+        changed += ratios > 0
+        distance += ratios
+    first = int(np.lexsort((seconds[fits], distance, changed))[0])
+    row = candidates.axes_at(first)
+    change = ", ".join(f"{name}: {asked.axes[name]} -> {row[name]}" for name in freed if row[name] != asked.axes[name])
+    key = (float(changed[first]), float(distance[first]), float(seconds[fits[first]]))
+    return key, change, key[2]
