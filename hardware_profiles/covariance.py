@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MOST_FACTORS = 16  # a fit has at most ten, one more for each tier of a network that no run used
+MOST_FACTORS = 20  # a fit has at most twelve and two of the host, one more for each tier of a network that no run used
 MOST_VARIANCE = 25.0  # a factor of e^5: nothing is known
 SLACK = 1e-3  # of a correlation beyond one: entries are rounded to six digits
 

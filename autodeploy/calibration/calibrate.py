@@ -16,7 +16,7 @@ from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, limits_of, parameter_variances, values_of
 from autodeploy.calibration.measured import fits_time, measured_step_s, states_time
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
-from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.parameters import PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
@@ -78,11 +78,11 @@ def calibrate(
         if the profile's family has no free parameters.
     """
     profile = load_profile(profile_name, calibrated=False)
-    parameters = PARAMETERS.get(profile.family)
-    if parameters is None:
+    if profile.family not in PARAMETERS:
         raise SpecError(
             f"no free parameters are defined for {profile.family}", path="/profile", hint=", ".join(sorted(PARAMETERS))
         )
+    parameters = (*PARAMETERS[profile.family], *nuisances_of(profile))
     group = fitted_together(profile_name)
     used = tuple(r for r in records if r.cluster.profile in group and fits_time(r))
     measured = np.array([measured_step_s(r) for r in used], dtype=np.float64)

@@ -16,7 +16,7 @@ from autodeploy.calibration.covariances import covariance_document, covariance_o
 from autodeploy.calibration.coverage import carried_from
 from autodeploy.calibration.fit import Fit, FitParameter, Floats, fit, left_out_residuals
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
-from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters
+from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,10 +60,11 @@ class ClusterFit:
 
 
 def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[FitParameter, ...]:
-    """The factors that a cluster's runs may move: its family's, each of its tiers and its software.
+    """The factors that a cluster's runs may move: its family's, its host's, each of its tiers and its software.
 
     Parameters
     ----------
+    profile : with `pinned` applied.
     pinned : overlay of what benchmarks measured on the cluster; a run does not move it.
     """
     origin = profile.document.calibration.spread_of or carried_from(profile.family) or ""
@@ -76,7 +77,7 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
     links = link_parameters(tier.name for tier in profile.tiers)
     measured = {f"link_{name}" for name in pinned if name not in {"profile", "efficiency", "release_factors"}}
     measured |= set(pinned.get("efficiency", {}))
-    return tuple(p for p in (*own, *links, SOFTWARE) if not measured & set(p.multiplies))
+    return tuple(p for p in (*own, *nuisances_of(profile), *links, SOFTWARE) if not measured & set(p.multiplies))
 
 
 def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, source: str) -> ClusterFit:

@@ -8,7 +8,7 @@ import numpy as np
 
 from autodeploy.calibration.fit import projected
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters
+from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters, measured_elsewhere
 from hardware_profiles.covariance import Covariance, FittedFactor
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autodeploy.calibration.fit import Fit, FitParameter, Floats
     from hardware_profiles.profile import Profile
 
-HOST_NUMBERS = {"host_issue": "host.issue_us_per_op", "host_sync": "host.sync_us"}  # what these factors multiply
 OF_LINKS = (
     "node_growth",
     "dispatch_loss",
@@ -30,12 +29,12 @@ OF_THE_DEVICE = ("link_", "release_")  # factors that say nothing of another dev
 def covariance_of(profile: Profile) -> Covariance:
     """Covariance of a profile's factors: what ships with it or its overlay, else that of the priors.
 
-    The numbers of the host and of large networks are as uncertain as before any run where the fit did not move them and
-    nobody measured them.
+    The numbers of the host and of large networks are as uncertain as before any run where no fit had them and nobody
+    measured them; what was measured since the fit is known.
     """
-    found = profile.covariance or _of_priors(profile)
-    named = {name for factor in found.factors for name in factor.multiplies}
-    named |= {name for name, path in HOST_NUMBERS.items() if profile.quantity(path).kind == "measured"}
+    known = measured_elsewhere(profile)
+    found = _without(profile.covariance or _of_priors(profile), known)
+    named = known | {name for factor in found.factors for name in factor.multiplies}
     named |= {name for name in OF_LINKS if profile.quantity(f"efficiency.{name}").kind in {"measured", "fitted"}}
     added = [parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies)]
     if not added:
@@ -86,6 +85,16 @@ def prior_variance(calibrations: Sequence[Calibration]) -> float:
         widths = [0.0 if p.multiplies_any("release_") else p.prior_sigma for p in fit.parameters]
         found += [float(v) for v in projected(fit.jacobian, np.diag(np.square(widths)))]
     return float(np.mean(found)) if found else 0.0
+
+
+def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
+    """Without the factors of these numbers alone."""
+    kept = [n for n, factor in enumerate(covariance.factors) if not names.issuperset(factor.multiplies)]
+    if len(kept) == len(covariance.factors):
+        return covariance
+    rows = tuple(tuple(covariance.log_covariance[i][j] for j in kept[: n + 1]) for n, i in enumerate(kept))
+    factors = tuple(covariance.factors[n] for n in kept)
+    return covariance.model_copy(update={"factors": factors, "log_covariance": rows})
 
 
 def _of_priors(profile: Profile) -> Covariance:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.calibration.parameters import ELSEWHERE
 from hardware_profiles.efficiencies import limited
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 DIGITS = 6
-FIXED_COSTS = {"vector_op": "vector_op_us"}  # a factor's name -> the number of the profile's fixed costs
 
 
 def overlay_numbers(
@@ -49,10 +49,10 @@ def overlay_numbers(
                 if any(t.name == tier for t in profile.tiers) and not carried:
                     new = min(1.0, profile.tier(tier).efficiency * factor)
                     found.setdefault(tier, {})["efficiency"] = {"value": rounded(new), **entry}
-            elif name in FIXED_COSTS:
-                path = FIXED_COSTS[name]
-                new = profile.quantity(f"fixed_costs.{path}").value * factor
-                found.setdefault("fixed_costs", {})[path] = {"value": rounded(new), **entry}
+            elif name in ELSEWHERE:
+                section, _, number = ELSEWHERE[name].partition(".")
+                new = profile.quantity(ELSEWHERE[name]).value * factor
+                found.setdefault(section, {})[number] = {"value": rounded(new), **entry}
             elif name.startswith("release_"):
                 band = name.removeprefix("release_")
                 new = profile.release_factors.get(band, 1.0) * factor

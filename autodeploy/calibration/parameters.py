@@ -1,4 +1,6 @@
-"""Free parameters of each device family: at most twelve, each with a physical meaning, none per model or record."""
+"""Free parameters of each device family: at most twelve, each with a physical meaning, none per model or record; and
+the numbers that a fit has beside them because nobody knows them well, though its runs hardly tell them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,15 @@ from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from hardware_profiles.profile import Profile
+
+# Factors of numbers outside the profile's efficiencies: the path of each.
+ELSEWHERE = {
+    "vector_op": "fixed_costs.vector_op_us",
+    "host_issue": "host.issue_us_per_op",
+    "host_sync": "host.sync_us",
+}
 
 
 @lru_cache(maxsize=1)
@@ -29,17 +40,21 @@ def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
 _COMMON = _rows(_table()["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
 
-# What a fit holds as it is: few runs wait for the host long enough, or send small messages over large networks, to tell
-# these numbers.
-UNFITTED = tuple(
-    FitParameter(name, multiplies, EFFICIENCY_TERMS[multiplies[0]].prior_sigma, EFFICIENCY_TERMS[multiplies[0]].meaning)
-    for name, multiplies in (
-        ("host_issue", ("host_issue",)),
-        ("host_sync", ("host_sync",)),
-        ("nodes", ("node_growth",)),
-        ("small_messages", ("message_half_size",)),
-        ("exchange_loss", ("dispatch_loss", "combine_loss")),
-    )
+
+def _as_assumed(name: str, *multiplies: str) -> FitParameter:
+    term = EFFICIENCY_TERMS[multiplies[0]]
+    return FitParameter(name, multiplies, term.prior_sigma, term.meaning)
+
+
+# Nuisances: in every fit with their priors, so that what the records do tell is as uncertain as these make it. No run
+# waits for its host long enough to tell them: their spread stays the prior's.
+NUISANCES = (_as_assumed("host_issue", "host_issue"), _as_assumed("host_sync", "host_sync"))
+# What no fit of the records moves freely: beside the nuisances numbers of one device's network, in no fit at all.
+UNFITTED = (
+    *NUISANCES,
+    _as_assumed("nodes", "node_growth"),
+    _as_assumed("small_messages", "message_half_size"),
+    _as_assumed("exchange_loss", "dispatch_loss", "combine_loss"),
 )
 # A network that no run has measured: rate of collectives on each of its tiers.
 LINK_SIGMA = 0.30
@@ -48,6 +63,16 @@ LINK_SIGMA = 0.30
 def known_parameters(family: str) -> tuple[FitParameter, ...]:
     """Free parameters of a family; of one that was never fitted, those that all devices have."""
     return PARAMETERS.get(family, _COMMON)
+
+
+def nuisances_of(profile: Profile) -> tuple[FitParameter, ...]:
+    """The nuisances whose number nobody measured on the device."""
+    return tuple(p for p in NUISANCES if not measured_elsewhere(profile).intersection(p.multiplies))
+
+
+def measured_elsewhere(profile: Profile) -> frozenset[str]:
+    """Factors of numbers outside the efficiencies that somebody measured on the device."""
+    return frozenset(name for name, path in ELSEWHERE.items() if profile.quantity(path).kind == "measured")
 
 
 def link_parameters(tiers: Iterable[str]) -> tuple[FitParameter, ...]:

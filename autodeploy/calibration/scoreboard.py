@@ -21,8 +21,7 @@ from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase
-from autodeploy.calibration.overlay_numbers import FIXED_COSTS
-from autodeploy.calibration.parameters import PARAMETERS
+from autodeploy.calibration.parameters import ELSEWHERE, PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.refits import residuals_without
 from hardware_profiles.loader import load_profile
@@ -75,7 +74,7 @@ def shipped_start(name: str) -> Floats:
     """Log factors of the shipped overlay on the profile's priors; 0 for a parameter that it does not know."""
     prior, shipped = load_profile(name, calibrated=False), load_profile(name)
     found = []
-    for parameter in PARAMETERS[prior.family]:
+    for parameter in (*PARAMETERS[prior.family], *nuisances_of(prior)):
         values = [_number(profile, parameter.multiplies[0]) for profile in (shipped, prior)]
         found.append(math.log(values[0] / values[1]) if all(values) else 0.0)
     return np.array(found)
@@ -86,8 +85,8 @@ def _number(profile: Profile, name: str) -> float:
         return next((t.efficiency for t in profile.tiers if t.name == name.removeprefix("link_")), 0.0)
     if name.startswith("release_"):
         return profile.release_factors.get(name.removeprefix("release_"), 1.0)
-    if name in FIXED_COSTS:
-        return profile.quantity(f"fixed_costs.{FIXED_COSTS[name]}").value
+    if name in ELSEWHERE:
+        return profile.quantity(ELSEWHERE[name]).value
     return profile.efficiency.get(name, 0.0)
 
 

@@ -15,7 +15,7 @@ from autodeploy.calibration.configurations import configuration_of, shares_of
 from autodeploy.calibration.covariances import OF_LINKS, covariance_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.parameters import PARAMETERS, UNFITTED
+from autodeploy.calibration.parameters import ELSEWHERE, NUISANCES, PARAMETERS, UNFITTED
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import coverage_table, shipped_records
 from autodeploy.errors import SpecError
@@ -28,13 +28,21 @@ if TYPE_CHECKING:
 
 NAME = "nvidia-h100"
 PRIOR = load_profile(NAME, calibrated=False)
-TRUTH = {"gemm": 0.8, "attention": 1.0, "hbm": 1.0, "grouped": 0.85, "experts": 0.9}
+TRUTH = {
+    "gemm": 0.8,
+    "attention": 1.0,
+    "hbm": 1.0,
+    "grouped": 0.85,
+    "experts": 0.9,
+    "host_issue": 1.0,
+    "host_sync": 1.0,
+}
 
 
 @cache
 def synthetic() -> tuple[Record, ...]:
     """Runs of the shipped records as a device with known efficiencies would have run them."""
-    parameters = PARAMETERS[PRIOR.family]
+    parameters = (*PARAMETERS[PRIOR.family], *NUISANCES)
     assert set(TRUTH) == {p.name for p in parameters}
     values = values_of(parameters, np.log([TRUTH[p.name] for p in parameters]), PRIOR.efficiency)
     made, seen = [], set()
@@ -75,7 +83,11 @@ def test_the_overlay_makes_the_profile_predict_what_the_fit_predicts(tmp_path: P
     assert path.read_text(encoding="utf-8").startswith("# Fitted.\nprofile: nvidia-h100\n")
     profile = load_profile(NAME, overlay=path, calibrated=False)
     expected = values_of(found.fit.parameters, found.fit.log_factors, PRIOR.efficiency)
-    assert dict(profile.efficiency) == pytest.approx(expected, rel=1e-5)
+    assert dict(profile.efficiency) == pytest.approx(
+        expected | dict.fromkeys(ELSEWHERE.keys() & expected, 1.0), rel=1e-5
+    )
+    waits = found.fit.factors()["host_sync"] * PRIOR.quantity("host.sync_us").value
+    assert profile.quantity("host.sync_us").value == pytest.approx(waits, rel=1e-5)
     assert profile.quantity("efficiency.grouped_gemm_exposed").kind == "fitted"
     for record, residual in zip(found.records, found.fit.residuals, strict=True):
         rate = predict_record(record, overlay=path, calibrated=False).tokens_per_s_per_npu
@@ -86,7 +98,7 @@ def test_carried_over_factors_are_assumed_and_without_links() -> None:
     target = load_profile("nvidia-h800", calibrated=False)
     document = overlay_of(calibrated(), target)
     assert document["profile"] == "nvidia-h800"
-    assert set(document) <= {"profile", "efficiency", "covariance", "report"}
+    assert set(document) <= {"profile", "efficiency", "host", "covariance", "report"}
     names = [factor["name"] for factor in document["covariance"]["factors"]]
     assert names == [*TRUTH, *(f"link_{tier.name}" for tier in target.tiers)]
     known = covariance_of(load_profile("nvidia-h800", overlay=document, calibrated=False)).matrix()
@@ -122,11 +134,11 @@ def test_what_ships_is_the_covariance_of_the_fit() -> None:
     profile = load_profile(NAME, overlay=overlay_of(found), calibrated=False)
     covariance = covariance_of(profile)
     told = {name for name in OF_LINKS if profile.quantity(f"efficiency.{name}").kind in {"measured", "fitted"}}
-    unfitted = [parameter for parameter in UNFITTED if not told.intersection(parameter.multiplies)]
+    unfitted = [p for p in UNFITTED if p not in NUISANCES and not told.intersection(p.multiplies)]
     assert [factor.name for factor in covariance.factors] == [*TRUTH, *(parameter.name for parameter in unfitted)]
     known = len(TRUTH)
     assert covariance.matrix()[:known, :known] == pytest.approx(found.fit.covariance, rel=1e-5)
-    # No run of the fit moved the numbers of the host and of large networks.
+    # The numbers of large networks are in no fit.
     assert covariance.matrix()[known:, known:] == pytest.approx(np.diag([p.prior_sigma**2 for p in unfitted]))
     assert covariance.in_residuals == 0.0
     priors = covariance_of(load_profile(NAME, calibrated=False))
@@ -135,6 +147,32 @@ def test_what_ships_is_the_covariance_of_the_fit() -> None:
     assert {name: spread[name] for name in own} == pytest.approx(own)
     links = {f"link_{tier.name}" for tier in profile.tiers}
     assert {name for name in spread if name not in own} == links | {parameter.name for parameter in unfitted}
+
+
+def test_the_records_do_not_tell_the_host_and_what_they_tell_is_as_uncertain_as_that_makes_it() -> None:
+    found = calibrated().fit
+    at = [p.name for p in found.parameters].index("host_sync")
+    spread = np.sqrt(np.diag(found.covariance))
+    assert spread[at] > 0.9 * found.parameters[at].prior_sigma
+    # Held at its value it would leave the others better known.
+    others = np.arange(len(spread)) != at
+    held = np.linalg.inv(np.linalg.inv(found.covariance)[np.ix_(others, others)])
+    assert (np.diag(held) <= spread[others] ** 2).all()
+    assert (np.diag(held) < 0.9999 * spread[others] ** 2).any()
+    # A host whose synchronisation was measured since is known.
+    measured = overlay_of(calibrated())
+    measured["host"]["sync_us"] |= {"value": 20.0, "kind": "measured"}
+    names = [f.name for f in covariance_of(load_profile(NAME, overlay=measured, calibrated=False)).factors]
+    assert "host_sync" not in names
+    assert "host_issue" in names
+
+
+@pytest.mark.parametrize("name", ["ascend-800t-a2", "nvidia-a100-80g", "nvidia-h100"])
+def test_what_a_fit_has_beside_its_free_parameters_stays_as_wide_as_its_prior(name: str) -> None:
+    covariance = covariance_of(load_profile(name))
+    spread = dict(zip([f.name for f in covariance.factors], np.sqrt(np.diag(covariance.matrix())), strict=True))
+    for parameter in NUISANCES:  # else it is a free parameter and counts among the twelve
+        assert 0.9 * parameter.prior_sigma < spread[parameter.name] <= 1.0001 * parameter.prior_sigma
 
 
 def test_a_family_without_parameters_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autodeploy.calibration.overlay_numbers import FIXED_COSTS
+from autodeploy.calibration.parameters import ELSEWHERE
 from hardware_profiles import EFFICIENCY_TERMS, apply_overlay, list_profiles, load_profile
 from hardware_profiles.reading import parse_yaml
 
@@ -46,7 +46,7 @@ def test_an_overlay_belongs_to_its_profile_and_is_what_loading_applies(name: str
 def test_calibration_changes_efficiencies_and_release_factors_alone(name: str) -> None:
     profile = load_profile(name)
     own = {f"{tier.name}.efficiency" for tier in profile.tiers} | {f"efficiency.{term}" for term in EFFICIENCY_TERMS}
-    own |= {f"fixed_costs.{path}" for path in FIXED_COSTS.values()}
+    own |= set(ELSEWHERE.values())
     changed = changed_paths(name)
     assert changed
     assert {path for path in changed if not path.startswith("release_factors.")} <= own
@@ -86,7 +86,7 @@ def test_carried_factors_are_those_of_the_fitted_profile(name: str) -> None:
     carried = changed_paths(name)
     assert carried
     for path in carried:
-        assert path.startswith(("efficiency.", "fixed_costs.", "release_factors.")), "links are not carried over"
+        assert path.startswith(("efficiency.", "fixed_costs.", "host.", "release_factors.")), "links are not carried over"
         capped = path.startswith("efficiency.") and 1.0 in {number(origin, path), number(name, path)}
         factors = [number(p, path) / number(p, path, calibrated=False) for p in (name, origin)]
         assert capped or factors[0] == pytest.approx(factors[1], rel=1e-5)
