@@ -12,7 +12,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters
+from autodeploy.calibration.parameters import NUISANCES, UNFITTED, known_parameters, link_parameters, measured_elsewhere
 from autodeploy.evaluation.router_priors import persistent_shares
 from autodeploy.evaluation.worlds import PERSISTENT, SHIFTED, base_value, reads
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
@@ -62,7 +62,7 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
             meanings.get(factor.name, factor.name),
             factor.multiplies,
             math.sqrt(variance),
-            _basis(profile, factor.multiplies, covariance.source),
+            _basis(profile, factor.name, factor.multiplies, covariance.source),
         )
         for factor, variance in zip((covariance.factors[p] for p in places), np.diag(matrix).tolist(), strict=True)
     )
@@ -71,7 +71,9 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
 
 def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     """Numbers with priors of their own that the spec reads, and links that no fit knows."""
+    known = measured_elsewhere(profile)
     rows = [each for row in _rows() if row["of"] == "time" for each in _of_tiers(row, context)]
+    rows = [row for row in rows if not known.issuperset(row["multiplies"])]
     found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
     links = link_parameters(tier.name for tier in profile.tiers)
     found += [
@@ -94,7 +96,9 @@ def numbers_of_memory() -> tuple[Uncertain, ...]:
 _NO_RUN = "prior: no run of the fit used this network"
 
 
-def _basis(profile: Profile, names: tuple[str, ...], source: str) -> str:
+def _basis(profile: Profile, factor: str, names: tuple[str, ...], source: str) -> str:
+    if factor in {parameter.name for parameter in NUISANCES}:
+        return f"prior: {_source_of(factor)}; no run of the fit narrows it"
     tiers = [name.removeprefix("link_") for name in names if name.startswith("link_")]
     if any(profile.quantity(f"{tier}.efficiency").kind != "fitted" for tier in tiers):
         return _NO_RUN
@@ -152,6 +156,10 @@ def _spanned(context: Context, name: str) -> bool:
             return context.world > inside
         inside = tier.ranks or inside
     return True
+
+
+def _source_of(name: str) -> str:
+    return next(str(row["source"]) for row in _rows() if row["name"] == name)
 
 
 @cache

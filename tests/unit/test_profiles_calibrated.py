@@ -86,7 +86,9 @@ def test_carried_factors_are_those_of_the_fitted_profile(name: str) -> None:
     carried = changed_paths(name)
     assert carried
     for path in carried:
-        assert path.startswith(("efficiency.", "fixed_costs.", "host.", "release_factors.")), "links are not carried over"
+        assert path.startswith(("efficiency.", "fixed_costs.", "host.", "release_factors.")), (
+            "links are not carried over"
+        )
         capped = path.startswith("efficiency.") and 1.0 in {number(origin, path), number(name, path)}
         factors = [number(p, path) / number(p, path, calibrated=False) for p in (name, origin)]
         assert capped or factors[0] == pytest.approx(factors[1], rel=1e-5)
