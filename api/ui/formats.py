@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from autodeploy.reports import wording
 from autodeploy.stack.frameworks import title_of
 
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
@@ -57,6 +58,11 @@ def percent(share: float | None) -> str:
     if share is None:
         return ABSENT
     return "< 0.1 %" if 0.0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def chance(probability: float | None) -> str:
+    """A probability as `97 %`."""
+    return ABSENT if probability is None else wording.chance(probability)
 
 
 def signed_percent(share: float) -> str:
@@ -125,6 +131,7 @@ FILTERS = {
         decimal,
         product_name,
         percent,
+        chance,
         signed_percent,
         signed_seconds,
         gib,

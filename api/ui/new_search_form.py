@@ -87,7 +87,7 @@ def _search() -> tuple[Field, ...]:
         Field(
             "/search/distinct", "distinct", "choice", "strategies", _same(("strategies", "placements")), advanced=True
         ),
-        Field("/search/robust", "robust", "choice", "off", _same(("off", "regret", "worst_time")), advanced=True),
+        Field("/search/risk", "risk", "choice", "averse", _same(("averse", "neutral")), help=True, advanced=True),
         Field("/search/memory_limit_gib", "memory_limit_gib", "number", help=True, advanced=True),
     )
 

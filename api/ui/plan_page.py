@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from api.ui.languages import texts
-from api.ui.search_page import axes
+from api.ui.search_page import axes, expected
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.reports.evidence import evidence_line, evidence_rows
+from autodeploy.reports.recommendation import box_rows
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from cost_models.schedule import schedule, searched
 from hardware_profiles import list_profiles, load_profile
@@ -166,6 +168,11 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "schedule": schedule(strategy.schedule).title_in(lang),
         "timeline": timeline,
         "looks": looks(timeline),
+        "expected": expected(view.plan),
+        "evidence": evidence_line(view.plan, lang),
+        "evidence_rows": evidence_rows(view.plan, lang),
+        "uncertain_numbers": box_rows(view.plan_set.risk, lang),
+        "sure": bool(view.plan.evidence) or view.plan.p_fits is not None,
         "axes": axes(strategy, lang),
         "part_names": figures.labels.PARTS[lang],
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),

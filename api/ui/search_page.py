@@ -12,6 +12,9 @@ from autodeploy import figures
 from autodeploy.figures.labels import MEMORY, PARTS, Language, is_reference, layout
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.best_plan import axes_in_words
+from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
+from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
+from autodeploy.reports.texts import reference_name
 from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
 
@@ -41,9 +44,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the ranked table."""
+    """A line of the ranked table. `name`: of a plan for comparison, else its rank."""
 
     plan: Plan
+    name: str
     layout: str
     schedule: str
     recompute: str
@@ -79,13 +83,14 @@ def recompute_words(recompute: Recompute) -> str:
     return named if recompute.num_layers is None else f"{named} × {recompute.num_layers}"
 
 
-def rows(plan_set: PlanSet) -> tuple[Row, ...]:
-    """The ranked plans and the usual starting point, in the order of their step times."""
+def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
+    """The ranked plans and the one for comparison, in the order of recommendation."""
     plans = shown_plans(plan_set)
     best_s = plan_set.plans[0].step_time_s if plan_set.plans else None
     return tuple(
         Row(
             plan=plan,
+            name=reference_name(plan.label, lang) if is_reference(plan) else str(plan.rank),
             layout=layout(plan.strategy),
             schedule=schedule(plan.strategy.schedule).title,
             recompute=recompute_words(plan.strategy.recompute),
@@ -108,10 +113,16 @@ def axes(strategy: Strategy, lang: Language) -> tuple[tuple[str, int, str], ...]
 
 
 def times_faster(plan_set: PlanSet) -> float | None:
-    """How many steps of the best plan the usual starting point takes for one; None where it is not clearly slower."""
+    """How many steps of the best plan the reference takes for one; None where it is not clearly slower.
+
+    Nothing is called faster that is predicted slower than a measured run of the same model and cluster.
+    """
     if not plan_set.plans or plan_set.reference is None:
         return None
-    times = plan_set.reference.step_time_s / plan_set.plans[0].step_time_s
+    best_s = plan_set.plans[0].step_time_s
+    if plan_set.rescaled is not None and best_s > plan_set.rescaled.measured_step_time_s:
+        return None
+    times = plan_set.reference.step_time_s / best_s
     return times if times >= CLEARLY_FASTER else None
 
 
@@ -185,7 +196,8 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "training": spec["training"],
         "num_npus": number_of_cards(plan_set),
         "best": best,
-        "rows": rows(plan_set),
+        "rows": rows(plan_set, lang),
+        "columns": columns(plan_set),
         "shares": shares,
         "largest": largest,
         "loss": loss,
@@ -200,12 +212,65 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "axes": lambda strategy: axes(strategy, lang),
         "axes_in_words": axes_in_words,
         "times_faster": times_faster(plan_set),
+        **recommendation(plan_set, lang),
         "sequences": sequences_per_step(plan_set),
         "bound_words": bound_words(plan_set),
         "spec_text": spec_text(spec),
         "bar_colour": lambda share: share.key,
         "fate_colour": lambda share: "fate-" + share.key.partition(":")[0],
         "running": plan_set.status in {"queued", "running"},
+    }
+
+
+# Columns of the ranked table: the key of the title and its class. Some are left out where no plan has their value.
+_COLUMNS = {
+    **{f"search.{name}": "" for name in ("rank", "layout", "schedule", "recompute")},
+    **{f"search.{name}": "n" for name in ("s_per_step_interval", "tokens_per_card", "gib", "p_fits")},
+    "search.evidence": "",
+    **{f"search.{name}": "n" for name in ("regret", "vs_best")},
+}
+
+
+def columns(plan_set: PlanSet) -> dict[str, str]:
+    """Titles of the ranked table with their classes; without those of which no plan says anything."""
+    plans = plan_set.plans
+    absent = {
+        "search.p_fits": all(plan.p_fits is None for plan in plans),
+        "search.evidence": not any(plan.evidence for plan in plans),
+        "search.regret": all(plan.regret_p80_pct is None for plan in plans),
+    }
+    return {key: kind for key, kind in _COLUMNS.items() if not absent.get(key)}
+
+
+def expected(plan: Plan) -> str | None:
+    """What to expect of a step, where it reads otherwise than the prediction."""
+    if plan.expected_step_time_s is None:
+        return None
+    text = formats.seconds(plan.expected_step_time_s)
+    return None if text == formats.seconds(plan.step_time_s) else text
+
+
+def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
+    """What plans are ranked by and rest on, what is faster on paper, and what the best is compared with."""
+    best = plan_set.plans[0] if plan_set.plans else None
+    fastest, reference = other_fastest(plan_set), plan_set.reference
+    apart = None if best is None or reference is None else reference.step_time_s / best.step_time_s - 1.0
+    return {
+        "rescaled": rescaled_line(plan_set, lang),
+        "fastest": fastest,
+        "faster_by": faster_by(fastest, best, lang) if fastest and best else "",
+        "also_fastest": plan_set.fastest is not None and fastest is None and plan_set.risk is not None,
+        "valley": valley_line(plan_set, lang),
+        "ranked_by": risk_line(plan_set, lang),
+        "least_p_fits": plan_set.risk.least_p_fits if plan_set.risk else 0.0,
+        "evidence": evidence_line(best, lang) if best else None,
+        "evidence_of": lambda plan: evidence_line(plan, lang),
+        "unproven": unproven,
+        "unproven_names": lambda plan: unproven_names(plan, lang),
+        "expected": expected(best) if best else None,
+        "expected_of": expected,
+        "reference": reference_name(reference.label, lang, in_sentence=True) if reference else "",
+        "reference_slower": apart or None,
     }
 
 

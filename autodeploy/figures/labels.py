@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from autodeploy.reports.texts import reference_name
+
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Strategy
@@ -75,7 +77,6 @@ WORDS: dict[Language, dict[str, str]] = {
         "moe": "MoE layers",
         "plan": "plan",
         "limit": "usable",
-        "reference": "usual start",
         "interval": "80 % interval",
         "front": "no plan is better in both",
         "forward": "forward",
@@ -99,7 +100,6 @@ WORDS: dict[Language, dict[str, str]] = {
         "moe": "MoE 层",
         "plan": "方案",
         "limit": "可用",
-        "reference": "常用起点",
         "interval": "80 % 区间",
         "front": "两项互不支配的方案",
         "forward": "前向",
@@ -129,11 +129,15 @@ def layout(strategy: Strategy) -> str:
 
 
 def plan_label(plan: Plan, lang: Language) -> str:
-    """How a picture names a plan: its rank, or the words for the usual starting point, and its layout."""
-    name = WORDS[lang]["reference"] if is_reference(plan) else f"{plan.rank}"
-    return f"{name} · {layout(plan.strategy)}"
+    """How a picture names a plan: its rank, or what it is compared with, and its layout."""
+    return f"{short_label(plan, lang)} · {layout(plan.strategy)}"
+
+
+def short_label(plan: Plan, lang: Language) -> str:
+    """Its rank, or what it is compared with."""
+    return reference_name(plan.label, lang) if is_reference(plan) else f"{plan.rank}"
 
 
 def is_reference(plan: Plan) -> bool:
-    """Whether the plan is shown only for comparison: it is labelled, such as "the usual starting point"."""
+    """Whether the plan is shown only for comparison: it is labelled, such as "public recipe"."""
     return plan.label is not None

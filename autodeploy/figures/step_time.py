@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import PARTS, WORDS, Language, is_reference, plan_label
+from autodeploy.figures.labels import PARTS, WORDS, Language, plan_label, short_label
 from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import PART_COLOURS
 
@@ -42,7 +42,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> Figure:
                 hovertemplate="%{x:.3f} s (%{customdata:.1f} %)",
             )
         )
-    short = [WORDS[lang]["reference"] if is_reference(plan) else str(plan.rank) for plan in plans]
+    short = [short_label(plan, lang) for plan in plans]
     return quiet_figure(
         traces,
         x_title=WORDS[lang]["step_time"],

@@ -28,9 +28,9 @@ def pareto_front(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> Figure:
-    """A point a plan with the interval of its step time, the Pareto front and the usable memory.
+    """A point a plan with the intervals of its step time and memory, the Pareto front and the usable memory.
 
-    The usual starting point is left out: it is so far away that the plans would lie on each other.
+    The plan for comparison is left out: it is so far away that the plans would lie on each other.
     """
     words = WORDS[lang]
     traces: list[Trace] = []
@@ -51,13 +51,19 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> Figure:
     settings: dict[str, Any] = {}
     if plans:
         limit_gib = plans[0].memory_limit_gib
-        left = min(limit_gib, *(plan.peak_memory_gib for plan in plans))
-        right = max(limit_gib, *(plan.peak_memory_gib for plan in plans))
+        left = min(limit_gib, *(_memory_ends(plan)[0] for plan in plans))
+        right = max(limit_gib, *(_memory_ends(plan)[1] for plan in plans))
         margin = 0.09 * (right - left) or 1.0
         limit = f"{words['limit']} {limit_gib:.1f} GiB"
         settings = limit_line("x", limit_gib, LIMIT, limit, y=1, xanchor="right", yanchor="top", xshift=-4)
         settings["xaxis"] = {"range": [left - margin, right + margin]}
     return quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380, **settings)
+
+
+def _memory_ends(plan: Plan) -> tuple[float, float]:
+    """The 80 % interval of the peak; without one the peak itself."""
+    known, peak_gib = plan.memory_interval, plan.peak_memory_gib
+    return (peak_gib, peak_gib) if known is None else (min(known.low_gib, peak_gib), max(known.high_gib, peak_gib))
 
 
 def _ranks(plans: Sequence[Plan]) -> list[str]:
@@ -77,6 +83,20 @@ def _ranks(plans: Sequence[Plan]) -> list[str]:
     return [", ".join(names.get(index, ())) for index in range(len(plans))]
 
 
+def _whiskers(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Intervals around values."""
+    both = list(zip(values, ends, strict=True))
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [max(0.0, high - value) for value, (_, high) in both],
+        "arrayminus": [max(0.0, value - low) for value, (low, _) in both],
+        "thickness": 1,
+        "width": 4,
+        "color": REFERENCE,
+    }
+
+
 def _points(plans: Sequence[Plan], name: str, words: dict[str, str]) -> Trace:
     colours = [BEST if plan.rank == 1 else OTHER for plan in plans]
     return point_trace(
@@ -87,15 +107,8 @@ def _points(plans: Sequence[Plan], name: str, words: dict[str, str]) -> Trace:
         text=_ranks(plans),
         textposition="top left",  # the limit is on the right
         marker={"size": 13, "color": colours, "line": {"width": 1.5, "color": "#ffffff"}},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [max(0.0, plan.uncertainty.high_s - plan.step_time_s) for plan in plans],
-            "arrayminus": [max(0.0, plan.step_time_s - plan.uncertainty.low_s) for plan in plans],
-            "thickness": 1,
-            "width": 4,
-            "color": REFERENCE,
-        },
+        error_x=_whiskers([p.peak_memory_gib for p in plans], [_memory_ends(p) for p in plans]),
+        error_y=_whiskers([p.step_time_s for p in plans], [(p.uncertainty.low_s, p.uncertainty.high_s) for p in plans]),
         customdata=[
             [layout(p.strategy), f"{words['interval']} {p.uncertainty.low_s:.2f}–{p.uncertainty.high_s:.2f} s"]
             for p in plans

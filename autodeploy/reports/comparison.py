@@ -139,6 +139,8 @@ def _text(field: str, value: Cell, lang: Language, decimals: int) -> str:
             return f"{100 * value:.1f} %"
         if field == "p_fits":
             return chance(value)
+        if field == "regret_p80_pct":
+            return f"{value:.1f}"
         return f"{value:,.{decimals}f}"
     return f"{value:,}" if isinstance(value, int) else value
 

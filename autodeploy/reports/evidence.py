@@ -85,7 +85,7 @@ def _nearest(each: Evidence, lang: Language) -> str:
 
 
 def _axis(axis: str, lang: Language) -> str:
-    if axis in _WORDS | {"micro_batch_size"}:
+    if axis in _WORDS | {"micro_batch_size", "ranks"}:
         return say(lang, f"axis_{axis}")
     return axis.upper()
 

@@ -72,6 +72,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "axis_moe_dispatcher": ("dispatcher", "专家分发"),
     "axis_cp_algo": ("context parallel algorithm", "上下文并行算法"),
     "axis_micro_batch_size": ("micro batch", "微批"),
+    "axis_ranks": ("ranks", "rank 数"),
     "evidence": ("What published runs say of this plan", "已发表实测对此方案的支持"),
     "evidence_axis": ("axis", "轴"),
     "evidence_value": ("value", "取值"),

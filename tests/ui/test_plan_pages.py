@@ -88,12 +88,14 @@ def test_turning_a_knob_asks_for_a_new_estimate(chromium_browser: Browser, plann
         expect(step).to_have_text(re.compile(r"^\d+\.\d+$"))
         with_scripts = step.inner_text()
         memory = page.locator("[data-key='peak_memory_gib']").inner_text()
+        chance = page.locator("[data-key='p_fits']").inner_text()
     answer = httpx.post(
         f"{planned.url}/plans/{planned.stored['plan1']}/what-if?lang=en", data={"micro_batch_size": "2"}
     )
     assert answer.status_code == 200
     assert f'data-key="step_time_s">{with_scripts}<' in answer.text, "the form says what the script says"
     assert f'data-key="peak_memory_gib">{memory}<' in answer.text
+    assert f'data-key="p_fits">{chance}<' in answer.text.replace("&gt;", ">").replace("&lt;", "<")
 
 
 def test_a_knob_that_cannot_be_turned_says_why(chromium_browser: Browser, planned: Site) -> None:

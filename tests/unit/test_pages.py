@@ -15,19 +15,23 @@ from api.ui.profile_page import profile_page
 from api.ui.rendering import json_island
 from api.ui.search_page import (
     bound_words,
+    columns,
     dense_layers,
+    expected,
     fate_kinds,
     fates,
     largest_and_worst_loss,
+    recommendation,
     recompute_words,
     rows,
     search_context,
     sequences_per_step,
     spec_text,
     step_shares,
+    times_faster,
 )
 from autodeploy.errors import FieldError
-from autodeploy.specs.planset import Breakdown
+from autodeploy.specs.planset import Breakdown, Rescaled
 from autodeploy.specs.strategy import Recompute
 from hardware_profiles import list_profiles, load_profile
 from tests import factories
@@ -131,6 +135,39 @@ def test_rows_compare_with_the_best() -> None:
     lines = rows(factories.plan_set(3))
     assert [line.slower for line in lines[:3]] == [None, pytest.approx(0.037), pytest.approx(0.075369)]
     assert [line.reference for line in lines] == [False, False, False, True]
+
+
+def test_the_table_has_columns_for_what_is_known() -> None:
+    plan_set = factories.plan_set(3)
+    known = set(columns(factories.cautious(plan_set))) - set(columns(plan_set))
+    assert known == {"search.p_fits", "search.evidence", "search.regret"}
+    assert set(columns(plan_set)) <= texts("en").keys()
+
+
+def test_nothing_slower_than_a_measured_run_is_called_faster() -> None:
+    plan_set = factories.plan_set(2)
+    assert times_faster(plan_set) == pytest.approx(1.037**3)
+    best_s = plan_set.plans[0].step_time_s
+    for measured_s, said in ((best_s * 1.01, True), (best_s * 0.99, False)):
+        rescaled = Rescaled(
+            ratio=1.0, measured_step_time_s=measured_s, predicted_step_time_s=measured_s, run="r", source="s"
+        )
+        assert (times_faster(plan_set.model_copy(update={"rescaled": rescaled})) is not None) == said
+
+
+def test_what_is_compared_with_may_be_faster() -> None:
+    faster = factories.plan(1, label="your script", step_time_s=100.0)
+    found = recommendation(factories.plan_set(2, reference=faster), "en")
+    assert found["reference"] == "your script"
+    assert found["reference_slower"] == pytest.approx(100.0 / 134.234567 - 1.0)
+    none = recommendation(factories.infeasible_plan_set(), "zh")
+    assert none["reference_slower"] is none["evidence"] is none["fastest"] is None
+
+
+def test_an_expectation_shows_where_it_reads_otherwise() -> None:
+    assert expected(factories.plan(1)) is None
+    assert expected(factories.plan(1, step_time_s=61.2, expected_step_time_s=61.2001)) is None
+    assert expected(factories.plan(1, step_time_s=61.2, expected_step_time_s=63.4)) == "63.40 s"
 
 
 def test_fates_cover_every_candidate_in_order_of_size() -> None:

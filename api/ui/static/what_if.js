@@ -30,6 +30,13 @@
 
   const put = (key, text) => (answer.querySelector(`[data-key="${key}"]`).textContent = text);
 
+  // As `chance` of the reports writes it.
+  const chance = (p) => {
+    if (p == null) return "–";
+    if (p >= 0.995 && p < 1) return "> 99 %";
+    return p > 0 && p < 0.005 ? "< 1 %" : `${Math.round(100 * p)} %`;
+  };
+
   const show = (plan) => {
     const against = 100 * (plan.step_time_s / base.step_time_s - 1);
     const fits = answer.querySelector('[data-key="fits"]');
@@ -37,6 +44,7 @@
     put("against", `${against < 0 ? "−" : "+"}${Math.abs(against).toFixed(1)} %`);
     put("tokens_per_s_per_npu", Math.round(plan.tokens_per_s_per_npu).toLocaleString("en"));
     put("peak_memory_gib", plan.peak_memory_gib.toFixed(1));
+    put("p_fits", chance(plan.p_fits));
     fits.textContent = plan.fits ? fits.dataset.yes : fits.dataset.no;
     faults.textContent = "";
   };
