@@ -19,6 +19,7 @@ from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
+from autodeploy.ranking.measured_speed import measured_ratio
 from autodeploy.ranking.one_strategy import (
     Predicted,
     as_candidate,
@@ -128,7 +129,12 @@ def prepare(spec: Spec) -> Prepared:
     profile = profile_of(spec.cluster)
     choice = choose_features(spec.search, spec.model, profile)
     context = choice_context(spec, profile, choice)
-    return Prepared(spec, profile, choice, context, Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION))
+    return Prepared(spec, profile, choice, context, _identity(spec, profile, context))
+
+
+def _identity(spec: Spec, profile: Profile, context: Context) -> Identity:
+    measured = measured_ratio(spec, profile, context)
+    return Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION, measured)
 
 
 def check_space(spec: Spec) -> None:
@@ -181,7 +187,7 @@ def plan(
             beside.begin()
         searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context, should_cancel)
         enumerated_s = time.monotonic() - started
-        report = _Reporter(progress, started, searched)
+        report = _Reporter(progress, started, searched, prepared.identity.ratio)
         report.enumerated()
         stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
         frontier = _best(spec, searched, report, stop, alone=alone)
@@ -230,7 +236,9 @@ def _price_of_target(prepared: Prepared, frontier: Frontier, stop: _Deadline) ->
     spec = prepared.spec
     if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
         return Unrestricted()
-    return price_of_target(spec, prepared.profile, prepared.choice, frontier, budget_of(spec), stop)
+    found = price_of_target(spec, prepared.profile, prepared.choice, frontier, budget_of(spec), stop)
+    best = found.best_step_time_s
+    return found if best is None else found.model_copy(update={"best_step_time_s": prepared.identity.ratio * best})
 
 
 def _for_memory(spec: Spec) -> bool:
@@ -297,7 +305,8 @@ def _with_best_batch(prepared: Prepared) -> Prepared:
     if not spec.training.global_batch_size.tolerance_pct:
         return prepared
     batch = best_batch(spec, prepared.profile, prepared.context)
-    return replace(prepared, context=choice_context(spec, prepared.profile, prepared.choice, global_batch=batch))
+    context = choice_context(spec, prepared.profile, prepared.choice, global_batch=batch)
+    return replace(prepared, context=context, identity=_identity(spec, prepared.profile, context))
 
 
 def _usual(spec: Spec) -> Spec:
@@ -321,8 +330,10 @@ class _Deadline:
 class _Reporter:
     """Turns what the search knows into progress events."""
 
-    def __init__(self, progress: Callable[[Progress], None] | None, started: float, searched: Searched) -> None:
-        self._progress, self._started, self._searched = progress, started, searched
+    def __init__(
+        self, progress: Callable[[Progress], None] | None, started: float, searched: Searched, ratio: float
+    ) -> None:
+        self._progress, self._started, self._searched, self._ratio = progress, started, searched, ratio
         self._incumbent: float | None = None
 
     def _send(
@@ -351,7 +362,7 @@ class _Reporter:
         self._send("enumerated", f"{counts.enumerated:,} strategies, {legal:,} legal and small enough")
 
     def solved(self, frontier: Frontier, index: int) -> None:
-        incumbent = frontier.incumbent_s
+        incumbent = None if frontier.incumbent_s is None else self._ratio * frontier.incumbent_s
         better = incumbent is not None and incumbent != self._incumbent
         self._incumbent = incumbent
         message = f"best {incumbent:.2f} s a step" if incumbent is not None else "no plan fits yet"
@@ -361,7 +372,7 @@ class _Reporter:
             incumbent_s=incumbent,
             solved=frontier.solved,
             pruned=frontier.pruned,
-            bound_s=frontier.bound_s,
+            bound_s=None if frontier.bound_s is None else self._ratio * frontier.bound_s,
             gap=None if frontier.bound_s is None or not incumbent else frontier.gap,
         )
 
@@ -469,7 +480,7 @@ def fastest_s(spec: Spec) -> float | None:
     prepared = prepare(spec)
     found = search_space(spec, prepared.profile, prepared.choice, prepared.context).swept.repaired_s
     fastest = float(found.min()) if len(found) else math.inf
-    return fastest if fastest < HOPELESS_S else None
+    return fastest * prepared.identity.ratio if fastest < HOPELESS_S else None
 
 
 def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:

@@ -87,10 +87,12 @@ def predicted(
         launch = launch_of(import_file(path), record.cluster.profile, record.cluster.device)
         plan = planner.estimate(launch.spec, features=launch.features)
     measured = record.measured.tokens_per_s_per_npu or math.nan
+    # Of a launch that was measured a plan has the measured time; what counts here is what the model says by itself.
+    ratio = 1.0 if plan.rescaled is None else plan.rescaled.ratio
     tokens = plan.tokens_per_s_per_npu * plan.step_time_s
-    slow, fast = tokens / plan.uncertainty.high_s, tokens / plan.uncertainty.low_s
-    ends = slow / measured - 1.0, fast / measured - 1.0
-    return plan.tokens_per_s_per_npu / measured - 1.0, *ends, plan.uncertainty.basis
+    rates = [ratio * tokens / s for s in (plan.step_time_s, plan.uncertainty.high_s, plan.uncertainty.low_s)]
+    error, slow, fast = (rate / measured - 1.0 for rate in rates)
+    return error, slow, fast, plan.uncertainty.basis
 
 
 def overlays_of(*fitted: Calibration) -> dict[str, dict[str, object]]:

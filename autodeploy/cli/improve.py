@@ -52,11 +52,14 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     """The launch, then its improvements as a table, then those that keep the layout where they are others."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.command_texts import command_text
-    from autodeploy.reports.wording import seconds
+    from autodeploy.reports.recommendation import rescaled_words
+    from autodeploy.reports.wording import seconds, wrap
 
     plan = report.plan
     as_it_is = "as_it_is" if plan.fits else "as_it_is_too_big"
     lines = [command_text(lang, as_it_is, step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
+    if plan.rescaled is not None:
+        lines += wrap(rescaled_words(plan.rescaled, lang), hanging="  ")
     columns = [command_text(lang, name) for name in ("change", "gain", "step_column")]
     columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "sets"))]
     shown = list(report.improvements)

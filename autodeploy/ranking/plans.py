@@ -17,6 +17,7 @@ from autodeploy.evaluation.memory_menu import memory_menu
 from autodeploy.ranking.assumptions import assumptions_of, expert_imbalance
 from autodeploy.ranking.features_in_use import features_in_use
 from autodeploy.ranking.headroom import headroom
+from autodeploy.ranking.rescaled_plan import rescaled
 from autodeploy.ranking.uncertainty import interval, memory_interval, slopes_of
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
@@ -34,17 +35,24 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.solver.candidate import Solved
+    from autodeploy.specs.planset import Rescaled
     from autodeploy.workload.operators import Floats
     from hardware_profiles.schema import Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What makes a plan's id: equal searches give equal ids."""
+    """What makes a plan's id, and by what a measured run of the same work multiplies its times."""
 
     spec_hash: str
     profile_hash: str
     engine_version: str
+    measured: Rescaled | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted step time; 1 where nothing was measured."""
+        return 1.0 if self.measured is None else self.measured.ratio
 
 
 def plan_id(identity: Identity, strategy: Strategy) -> str:
@@ -217,7 +225,7 @@ def plan_of_estimate(
     card = estimate.card_bytes
     breakdown = Breakdown(**estimate.breakdown)
     share = mfu(context.model, context.seq_length, tokens / ranks, peak)
-    return Plan(
+    plan = Plan(
         rank=0,
         plan_id=plan_id(identity, strategy),
         strategy=strategy,
@@ -257,6 +265,7 @@ def plan_of_estimate(
         assumptions=assumptions_of(candidate, context),
         provenance=_provenance(context),
     )
+    return rescaled(plan, identity.measured)
 
 
 def _provenance(context: Context) -> Kind:

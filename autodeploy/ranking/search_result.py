@@ -14,6 +14,7 @@ from autodeploy.ranking.explain import explanation, memory_explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plans_of_solved
+from autodeploy.ranking.rescaled_plan import slower_than_measured
 from autodeploy.ranking.robust import TOP, at_corners
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.solver.effort import cores
@@ -87,7 +88,7 @@ def finish(
     if frontier.best and beside is not None:
         reference, near = beside.found()
         divided = divisibility_warnings(context, near, searched.swept.repaired_s)
-    bound = _bound(frontier, spec.search.objective)
+    bound = _bound(frontier, spec.search.objective, identity.ratio)
     ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
     gap = ranked[0].gap if ranked else None
     proved = gap is not None and gap <= OPTIMAL_GAP
@@ -120,12 +121,14 @@ def finish(
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
         robust=robust,
+        rescaled=identity.measured,
         features_off={} if beside is None else choose_features(spec.search, spec.model, profile).off_everywhere,
         warnings=(
             *spec.doubts,
             *_batch_note(spec, context),
             *_mode_note(spec),
             *_strategy_note(spec),
+            *slower_than_measured(ranked, identity.measured),
             *divided,
         ),
         infeasible=infeasible,
@@ -185,7 +188,7 @@ def _strategy_note(spec: Spec) -> tuple[str, ...]:
     return ("the plans do not follow the spec's `strategy`: `estimate` predicts it, `why-not` compares it with them",)
 
 
-def _bound(frontier: Frontier, objective: str) -> float | None:
+def _bound(frontier: Frontier, objective: str, ratio: float) -> float | None:
     """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
 
     For the objective peak_memory GiB instead of seconds: no plan takes less.
@@ -196,7 +199,7 @@ def _bound(frontier: Frontier, objective: str) -> float | None:
         return None if frontier.least_bytes is None else frontier.least_bytes / GIB
     proven = min(s.solution.bound_s for s in frontier.best)
     bound = min(proven, frontier.open_bound_s)
-    return None if math.isinf(bound) else bound
+    return None if math.isinf(bound) else ratio * bound
 
 
 def _relaxation(frontier: Frontier, objective: str) -> str:

@@ -9,6 +9,7 @@ from autodeploy.reports.best_plan import experts_line, header, measured_mfu
 from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
+from autodeploy.reports.recommendation import rescaled_words
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, percent, seconds, wrap
@@ -172,6 +173,8 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
         *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
         tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
+    if plan.rescaled is not None:
+        lines.append(rescaled_words(plan.rescaled, lang))
     lines.append(measured_mfu(plan, lang))
     lines.append(tell(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
     if report.baseline is not None:

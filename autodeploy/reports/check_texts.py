@@ -162,6 +162,7 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "swap": ("swap", "换出"),
     "features": ("features", "特性"),
     "unproven": ("rests on no run", "没有实测依据"),
+    "rescaled": ("times multiplied by", "时间乘以"),
     "step_time_s": ("step time (s)", "单步时间 (s)"),
     "expected_step_time_s": ("expected step time (s)", "期望单步时间 (s)"),
     "regret_p80_pct": ("regret, 80th percentile (%)", "遗憾，第 80 百分位 (%)"),

@@ -80,6 +80,7 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
     row("strategy", "unproven", lambda pair: _unproven(pair[1]))
     for name, unit, more in _FIGURES:
         row("time", name, lambda pair, name=name: getattr(pair[1], name), unit, more)  # type: ignore[misc]
+    row("time", "rescaled", lambda pair: 1.0 if pair[1].rescaled is None else pair[1].rescaled.ratio)
     for name in _EXPERTS:
         row("time", f"experts.{name}", lambda pair, name=name: getattr(pair[1].experts, name, None), "", False)  # type: ignore[misc]
     for name, unit, more in _RUN:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.reports.best_plan import COLUMNS, INDENT, header, lane_lines, plan_lines
 from autodeploy.reports.evidence import evidence_rows
 from autodeploy.reports.outlook import pareto_line
-from autodeploy.reports.recommendation import box_rows, recommendation_lines
+from autodeploy.reports.recommendation import box_rows, recommendation_lines, rescaled_words
 from autodeploy.reports.rows import PlanRow, columns, plan_rows
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
@@ -42,6 +42,8 @@ def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = 
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate: one strategy as given, no ranking."""
     lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=say(lang, "plan"))]
+    if plan.rescaled is not None:
+        lines += wrap(rescaled_words(plan.rescaled, lang), indent=INDENT, hanging=INDENT)
     if plan.explanation:
         lines += wrap(translated(plan.explanation, lang), indent=INDENT, hanging=INDENT)
     return "".join(line.rstrip() + "\n" for line in lines)

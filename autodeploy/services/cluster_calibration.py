@@ -13,9 +13,10 @@ from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, factors_o
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.evaluation.machine import machine_of
+from autodeploy.ranking.measured_speed import MEASURED, OwnRun, work_of
 from autodeploy.ranking.search_result import objective_value
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
-from autodeploy.services.measured_intake import measured_step_s
+from autodeploy.services.measured_intake import batch_of, measured_step_s
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec, canonical_json
@@ -106,7 +107,7 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
     found = fit_cluster(
         base, timed, pinned, f"MAP fit to {len(timed)} {'run' if len(timed) == 1 else 'runs'} on {name}"
     )
-    return _documents(name, found.overlay, timed, found)
+    return _documents(name, found.overlay, timed, found, _measured(runs, {run.id for run in timed}))
 
 
 def benchmark_overlay(
@@ -184,8 +185,23 @@ def _predictor(run: StoredRun, planner: Planner) -> Any:
     return predict
 
 
+def _measured(runs: Sequence[StoredRun], timed: set[str]) -> list[dict[str, Any]]:
+    """The newest run of each configuration that the fit rests on, with what it did and how long a step took."""
+    newest: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        if run.id in timed and run.group not in newest and run.step_s is not None:
+            work = work_of(run.spec, run.plan.num_npus_used, batch_of(run.plan))
+            own = OwnRun(run=run.id, work=work, strategy=run.plan.strategy, step_time_s=run.step_s)
+            newest[run.group] = own.model_dump(mode="json")
+    return list(newest.values())
+
+
 def _documents(
-    name: str, overlay: dict[str, Any], timed: Sequence[ClusterRun], found: ClusterFit | None
+    name: str,
+    overlay: dict[str, Any],
+    timed: Sequence[ClusterRun],
+    found: ClusterFit | None,
+    measured: Sequence[dict[str, Any]] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The overlay, which names its cluster and runs, and the report of what it does to their errors."""
     report: dict[str, Any] = {"factors": {}, "runs": []}
@@ -210,4 +226,7 @@ def _documents(
             "mape_after": rounded(float(np.abs(errors[1]).mean())),
             "mape_left_out": rounded(float(np.abs(errors[2]).mean())) if several else None,
         }
-    return {**overlay, "report": {"cluster": name, "runs": [run.id for run in timed]}}, report
+    origin: dict[str, Any] = {"cluster": name, "runs": [run.id for run in timed]}
+    if measured:
+        origin[MEASURED] = list(measured)
+    return {**overlay, "report": origin}, report

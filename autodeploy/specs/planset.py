@@ -347,6 +347,9 @@ class Plan(Document):
     tie_with: int | None = None
     robustness: Robustness | None = None
     label: str | None = None
+    rescaled: Annotated[
+        Rescaled | None, Field(description="its times are multiplied", exclude_if=lambda value: value is None)
+    ] = None
     explanation: str = ""
     assumptions: tuple[str, ...] = ()
     provenance: Kind = "assumed"

@@ -1,0 +1,197 @@
+"""Measured beats predicted: a run of the spec's own work that somebody measured, and how far the model misses it.
+
+Of this model on these cards, with this batch and sequence length: a run stored for the cluster, else a public recipe.
+Every plan of such a spec is multiplied by measured over predicted, so that none is called better that is predicted to
+take longer than what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from autodeploy.calibration.release_defaults import unnamed_features
+from autodeploy.errors import AutoDeployError
+from autodeploy.evaluation.build_context import device_of, profile_of, spec_context
+from autodeploy.ranking.one_strategy import estimated
+from autodeploy.ranking.public_recipes import PublicRecipe, recipes_for
+from autodeploy.specs.base import Document
+from autodeploy.specs.planset import Rescaled
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.spec import Spec, canonical_json
+from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.training import TrainingSpec
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from hardware_profiles.profile import Profile
+
+# In the report of an overlay: the runs that it was fitted to, each an `OwnRun`.
+MEASURED = "measured"
+# Fields of training and model that change nothing in a step.
+NOT_WORK = frozenset({"tokens", "recipe", "name"})
+MOST_KEPT = 256
+_KNOWN: dict[tuple[str, ...], Rescaled | None] = {}
+
+
+def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled | None:
+    """Measured over predicted step time of a run of the same work; None where nobody measured one.
+
+    An overlay that was fitted to the cluster's own runs has moved the predictions: the ratio is of what it leaves, and
+    public recipes, which ran elsewhere, say nothing more. The fastest run counts.
+
+    Parameters
+    ----------
+    context : the spec's cards and batch.
+    """
+    work = work_of(spec, context.num_npus, context.global_batch)
+    overlay = spec.cluster.overlay if isinstance(spec.cluster.overlay, dict) else None
+    runs = None if overlay is None else _runs_of(overlay, work)
+    search, told = spec.search, spec.model.told.model_dump_json()
+    key = (
+        work,
+        told,
+        canonical_json(None if runs is None else [run.model_dump(mode="json") for run in runs]),
+        profile.content_hash,
+        search.target,
+        str(search.target_release),
+    )
+    if key not in _KNOWN:
+        if len(_KNOWN) >= MOST_KEPT:
+            _KNOWN.clear()
+        if runs is None:
+            _KNOWN[key] = _of_recipes(spec, profile, context)
+        else:
+            _KNOWN[key] = _of_runs(runs, spec, profile, context)
+    return _KNOWN[key]
+
+
+def work_of(spec: Spec, num_npus: int, global_batch: int) -> str:
+    """What two runs must have in common to be compared by their times alone, as a hash."""
+    model = spec.model.model_dump(mode="json", exclude=set(NOT_WORK))
+    training = spec.training.model_dump(mode="json", exclude={*NOT_WORK, "global_batch_size"})
+    cluster = spec.cluster.model_dump(mode="json", include={"profile", "device", "slowest_device_factor", "overrides"})
+    return hashlib.sha256(canonical_json([model, training, cluster, num_npus, global_batch]).encode()).hexdigest()
+
+
+class OwnRun(Document):
+    """A stored run as the report of an overlay carries it; `work`: see `work_of`."""
+
+    run: Annotated[str, Field(max_length=200)]
+    work: Annotated[str, Field(max_length=200)]
+    strategy: Strategy
+    step_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _runs_of(overlay: dict[str, Any], work: str) -> list[OwnRun]:
+    """The runs of this work that an overlay was fitted to; what anybody else wrote there is none."""
+    report = overlay.get("report")
+    rows = report.get(MEASURED) if isinstance(report, dict) else None
+    found = []
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and row.get("work") == work:
+            with suppress(ValidationError):
+                found.append(OwnRun.model_validate(row))
+    return found
+
+
+def _of_runs(runs: list[OwnRun], spec: Spec, profile: Profile, context: Context) -> Rescaled | None:
+    """The fastest of the cluster's own runs of this work, predicted under the overlay that was fitted to it."""
+    if not runs:
+        return None
+    fastest = min(runs, key=lambda run: run.step_time_s)
+    features = frozenset(fastest.strategy.features) or context.features
+    found = _predicted_s(spec, profile, fastest.strategy, features, context)
+    return _ratio(fastest.step_time_s, found, fastest.run, "a run stored for this cluster")
+
+
+def _of_recipes(spec: Spec, profile: Profile, context: Context) -> Rescaled | None:
+    """The fastest public recipe of this work, predicted as it ran: profile as shipped, experts loaded as then."""
+    here = [each for each in recipes_for(spec.model, profile) if _is_same_work(each, spec, profile, context)]
+    measured = [each for each in here if each.measured_step_time_s is not None]
+    if not measured:
+        return None
+    recipe = min(measured, key=lambda each: each.measured_step_time_s or math.inf)
+    assert recipe.measured is not None
+    assert recipe.measured_step_time_s is not None
+    there = _as_it_ran(recipe, spec)
+    features = frozenset(recipe.strategy.features) | unnamed_features(recipe.profile)
+    found = _predicted_s(there, profile_of(there.cluster), recipe.strategy, features, context)
+    return _ratio(recipe.measured_step_time_s, found, recipe.measured.record, recipe.short_source)
+
+
+def _is_same_work(recipe: PublicRecipe, spec: Spec, profile: Profile, context: Context) -> bool:
+    mine = (
+        spec.cluster.profile,
+        device_of(profile, spec.cluster).name,
+        context.num_npus,
+        context.global_batch,
+        spec.training.seq_length,
+        spec.training.precision,
+        spec.model.num_nextn_predict_layers,
+    )
+    return mine == (
+        recipe.profile,
+        recipe.device,
+        recipe.num_npus,
+        recipe.global_batch_size,
+        recipe.seq_length,
+        recipe.precision,
+        load_preset(recipe.model).num_nextn_predict_layers,
+    )
+
+
+def _as_it_ran(recipe: PublicRecipe, spec: Spec) -> Spec:
+    """The spec under the recipe's own conditions: no overlay, no overrides, its routing, its framework."""
+    training: dict[str, Any] = {
+        "seq_length": recipe.seq_length,
+        "global_batch_size": recipe.global_batch_size,
+        "precision": recipe.precision,
+    }
+    if recipe.routing_imbalance is not None:
+        training |= {"router": "forced"} if recipe.routing_imbalance == 1.0 else {}
+        training |= {"routing_imbalance": recipe.routing_imbalance}
+    cluster = {"overlay": "none", "overrides": {}, "slowest_device_factor": 1.0}
+    return spec.model_copy(
+        update={
+            "cluster": spec.cluster.model_copy(update=cluster),
+            "training": TrainingSpec.model_validate(training),
+            "search": SearchSpec(target=recipe.framework),
+            "run": None,
+        }
+    )
+
+
+def _predicted_s(
+    spec: Spec, profile: Profile, strategy: Strategy, features: frozenset[str], context: Context
+) -> float | None:
+    """Step time as the model has it; None where it can't be predicted here."""
+    try:
+        there = spec_context(
+            spec,
+            profile,
+            features | {"fsdp"} if strategy.fsdp else features,
+            num_npus=context.num_npus,
+            global_batch=context.global_batch,
+            distributed_optimizer=strategy.distributed_optimizer,
+        )
+        return estimated(strategy, there).estimate.step_time_s
+    except AutoDeployError:
+        return None
+
+
+def _ratio(measured_s: float, predicted_s: float | None, run: str, source: str) -> Rescaled | None:
+    if predicted_s is None or predicted_s <= 0.0:
+        return None
+    return Rescaled(
+        ratio=measured_s / predicted_s,
+        measured_step_time_s=measured_s,
+        predicted_step_time_s=predicted_s,
+        run=run,
+        source=source,
+    )

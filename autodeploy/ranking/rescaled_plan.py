@@ -1,0 +1,70 @@
+"""A plan with every predicted time multiplied by what a measured run of the same work says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.ranking.headroom import headroom
+from autodeploy.specs.planset import PARTS, Breakdown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.planset import Plan, Rescaled
+
+# Steps that differ by less take as long.
+SAME = 1e-6
+
+
+def rescaled(plan: Plan, found: Rescaled | None) -> Plan:
+    """The plan with its times multiplied by the ratio and its rates divided by it; the plan itself without one.
+
+    Shares, memory and what a single operator or event takes on the host stay.
+    """
+    if found is None:
+        return plan
+    ratio = found.ratio
+    breakdown = Breakdown(**{part: ratio * getattr(plan.breakdown, part) for part in PARTS})
+    step, mfu = ratio * plan.step_time_s, plan.mfu / ratio
+    return plan.model_copy(
+        update={
+            "rescaled": found,
+            "step_time_s": step,
+            "tokens_per_s": plan.tokens_per_s / ratio,
+            "tokens_per_s_per_npu": plan.tokens_per_s_per_npu / ratio,
+            "mfu": mfu,
+            "breakdown": breakdown,
+            "headroom": headroom(step, mfu, breakdown),
+            "expected_step_time_s": _times(ratio, plan.expected_step_time_s),
+            "days": _times(ratio, plan.days),
+            "npu_hours": _times(ratio, plan.npu_hours),
+            "uncertainty": plan.uncertainty.model_copy(
+                update={"low_s": ratio * plan.uncertainty.low_s, "high_s": ratio * plan.uncertainty.high_s}
+            ),
+            "stages": tuple(
+                stage.model_copy(update={"forward_s": ratio * stage.forward_s, "backward_s": ratio * stage.backward_s})
+                for stage in plan.stages
+            ),
+            "memory_menu": tuple(
+                item.model_copy(
+                    update={
+                        "added_ms": ratio * item.added_ms,
+                        "gib_per_ms": None if item.gib_per_ms is None else item.gib_per_ms / ratio,
+                    }
+                )
+                for item in plan.memory_menu
+            ),
+        }
+    )
+
+
+def slower_than_measured(plans: Sequence[Plan], found: Rescaled | None) -> tuple[str, ...]:
+    """That the measured run is faster than the first of the plans is predicted to be, where it is."""
+    if found is None or not plans or plans[0].step_time_s <= (1.0 + SAME) * found.measured_step_time_s:
+        return ()
+    took, first = found.measured_step_time_s, plans[0].step_time_s
+    return (f"the measured run {found.run} took {took:.4g} s a step, less than the {first:.4g} s of the first plan",)
+
+
+def _times(ratio: float, value: float | None) -> float | None:
+    return None if value is None else ratio * value
