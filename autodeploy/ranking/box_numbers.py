@@ -12,7 +12,14 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.parameters import NUISANCES, UNFITTED, known_parameters, link_parameters, measured_elsewhere
+from autodeploy.calibration.parameters import (
+    NUISANCES,
+    PARAMETERS,
+    UNFITTED,
+    known_parameters,
+    link_parameters,
+    measured_elsewhere,
+)
 from autodeploy.evaluation.router_priors import persistent_shares
 from autodeploy.evaluation.worlds import PERSISTENT, SHIFTED, base_value, reads
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
@@ -54,7 +61,9 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
         if (factor.name in shipped or factor.name not in unfitted) and _moves(context, factor.multiplies)
     ]
     links = link_parameters(tier.name for tier in profile.tiers)
-    meanings = {p.name: p.meaning for p in (*known_parameters(profile.family), *UNFITTED, *links)}
+    # Of whatever family it was fitted with, then of its own.
+    meanings = {p.name: p.meaning for family in reversed(PARAMETERS.values()) for p in family}
+    meanings |= {p.name: p.meaning for p in (*known_parameters(profile.family), *UNFITTED, *links)}
     matrix = covariance.matrix()[np.ix_(places, places)]
     numbers = tuple(
         Uncertain(

@@ -111,8 +111,8 @@ def detail_lines(plan_set: PlanSet, plan: Plan, lang: Language) -> list[str]:
         lines += wrap(told, COLUMNS, hanging=INDENT)
     if evidence := evidence_table(plan, lang):
         lines += [say(lang, "evidence"), *aligned(*evidence)]
-    if box := box_table(plan_set, lang):
-        lines += [say(lang, "box"), *aligned(*box)]
+    if box := box_lines(plan_set, lang):
+        lines += [say(lang, "box"), *box]
     for told in off_lines(plan_set, lang):
         lines += wrap(told, COLUMNS, hanging=INDENT)
     return lines
@@ -131,9 +131,28 @@ def evidence_table(plan: Plan, lang: Language) -> Table | None:
 
 def box_table(plan_set: PlanSet, lang: Language) -> Table | None:
     """The uncertain numbers that plans are ranked by."""
-    keys = ("box_number", "box_low", "box_high", "box_influence", "box_basis")
-    cells = [[r.meaning, r.low, r.high, r.influence, r.basis] for r in box_rows(plan_set.risk, lang)]
-    return ([say(lang, key) for key in keys], cells, {1, 2, 3}) if cells else None
+    keys = ("box_number", "box_meaning", "box_low", "box_high", "box_influence", "box_basis")
+    cells = [[r.name, r.meaning, r.low, r.high, r.influence, r.basis] for r in box_rows(plan_set.risk, lang)]
+    return ([say(lang, key) for key in keys], cells, {2, 3, 4}) if cells else None
+
+
+def box_lines(plan_set: PlanSet, lang: Language) -> list[str]:
+    """The same for a terminal: what each number is and what its width rests on are broken to the line's end."""
+    rows = box_rows(plan_set.risk, lang)
+    told = [row for row in rows if row.matters]
+    if not rows:
+        return []
+    cells = [[row.name, row.low, row.high, row.influence] for row in told]
+    titles = [say(lang, key) for key in ("box_number", "box_low", "box_high", "box_influence")]
+    title, *lines = aligned(titles, cells, {1, 2, 3})
+    found = [title]
+    for row, line in zip(told, lines, strict=True):
+        left = width(title) + 2
+        words = wrap(f"{row.meaning}{say(lang, 'semicolon')}{row.basis}", COLUMNS - left)
+        found += [pad(line, left) + words[0], *(" " * left + text for text in words[1:])]
+    if len(told) < len(rows):
+        found.append(" " + say(lang, "box_rest", count=len(rows) - len(told)))
+    return found
 
 
 def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = COLUMNS) -> list[str]:

@@ -11,20 +11,26 @@ from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import Bet, Fastest, Plan, PlanSet, Rescaled, RiskRanking, Valley
+    from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, Rescaled, RiskRanking, Valley
 
 MOST_BETS = 3
+NO_MATTER = 0.001  # share by which a number changes the ratio of two plans, from which it is told
 
 
 @dataclass(frozen=True, slots=True)
 class BoxRow:
-    """One uncertain number as text: factors on it at its 10th and 90th percentile, and what it may change."""
+    """One uncertain number as text: factors on it at its 10th and 90th percentile, and what it may change.
 
+    matters: whether it changes the ratio of two plans by a tenth of a percent at least.
+    """
+
+    name: str
     meaning: str
     low: str
     high: str
     influence: str
     basis: str
+    matters: bool
 
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
@@ -164,11 +170,18 @@ def box_rows(risk: RiskRanking | None, lang: Language) -> list[BoxRow]:
         return []
     return [
         BoxRow(
+            name=each.name,
             meaning=translated(each.meaning, lang),
-            low=f"{each.low:.3g}",
-            high=f"{each.high:.3g}",
-            influence="< 0.1 %" if each.influence < 0.0005 else f"{percent(each.influence)} %",
+            low=_end(each.low, each),
+            high=_end(each.high, each),
+            influence=f"{percent(each.influence)} %" if each.influence >= NO_MATTER else "< 0.1 %",
             basis=translated(each.basis, lang),
+            matters=each.influence >= NO_MATTER,
         )
         for each in sorted(risk.box, key=lambda each: (-each.influence, each.name))
     ]
+
+
+def _end(value: float, number: BoxNumber) -> str:
+    """A factor; of a number that is shifted, the shift with its sign."""
+    return f"{value:+.3g}" if number.low < 0.0 else f"{value:.3g}"

@@ -114,6 +114,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "不确定的数：第 10 与第 90 百分位处的系数",
     ),
     "box_number": ("number", "数"),
+    "box_meaning": ("meaning", "含义"),
+    "box_rest": ("{count} more change less than 0.1 %", "另有 {count} 个数的影响小于 0.1 %"),
     "box_low": ("low", "低"),
     "box_high": ("high", "高"),
     "box_influence": ("influence", "影响"),

@@ -14,7 +14,7 @@ from autodeploy.reports.best_plan import step_in_words
 from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
 from autodeploy.reports.evidence import evidence_line, evidence_rows, in_words
 from autodeploy.reports.markdown import render_markdown
-from autodeploy.reports.plan_report import render_plan_set
+from autodeploy.reports.plan_report import box_lines, render_plan_set
 from autodeploy.reports.recommendation import (
     MOST_BETS,
     box_rows,
@@ -27,7 +27,7 @@ from autodeploy.reports.recommendation import (
 from autodeploy.reports.rows import columns, plan_rows
 from autodeploy.reports.texts import LANGUAGES, reference_name
 from autodeploy.reports.wording import chance, width
-from autodeploy.specs.planset import Bet, Evidence, PlanSet, Rescaled, RiskRanking, Valley
+from autodeploy.specs.planset import Bet, BoxNumber, Evidence, PlanSet, Rescaled, RiskRanking, Valley
 from tests import factories
 
 BOTH = pytest.mark.parametrize("lang", LANGUAGES)
@@ -141,6 +141,20 @@ def test_the_most_influential_number_comes_first() -> None:
     assert [row.influence for row in rows] == ["8.4 %", "2.1 %"]
     assert (rows[0].low, rows[0].high) == ("0.7", "1.45")
     assert box_rows(None, "en") == []
+
+
+def test_numbers_that_do_not_matter_are_counted_and_shifts_have_signs() -> None:
+    shift = BoxNumber(name="shift", meaning="a shift", low=-0.2, high=0.2, basis="prior: none", influence=0.004)
+    quiet = BoxNumber(name="quiet", meaning="a quiet one", low=0.9, high=1.1, basis="prior: none", influence=0.0004)
+    found = plan_set(risk=RiskRanking(risk="averse", compared=3, draws=9, least_p_fits=0.9, box=(quiet, shift)))
+    assert [(row.low, row.high, row.influence) for row in box_rows(found.risk, "en")] == [
+        ("-0.2", "+0.2", "0.4 %"),
+        ("0.9", "1.1", "< 0.1 %"),
+    ]
+    lines = box_lines(found, "en")
+    assert lines[1].split() == ["shift", "-0.2", "+0.2", "0.4", "%", "a", "shift;", "prior:", "none"]
+    assert lines[2:] == [" 1 more change less than 0.1 %"]
+    assert box_lines(factories.plan_set(1), "en") == []
 
 
 def test_evidence_puts_what_no_run_has_first() -> None:

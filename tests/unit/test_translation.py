@@ -13,6 +13,8 @@ from autodeploy.checks.flag_rules import flag_rules
 from autodeploy.cli.exits import asked_language, report_error
 from autodeploy.cli.why_not import answer_text
 from autodeploy.errors import SpecError
+from autodeploy.evaluation.build_context import spec_context
+from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.explain import PART_NAMES
 from autodeploy.reports import check_texts, command_texts, texts
 from autodeploy.reports.translation import blanks, sentences, translated
@@ -20,6 +22,7 @@ from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.rule_sentences import sentences as rule_sentences
 from autodeploy.strategies.rules import load_rules
+from hardware_profiles import list_profiles, load_profile
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 SAMPLES = {"n": "12.5", "t": "compute", "l": "compute, optimizer", "s": "compute", "": "某物"}
@@ -108,6 +111,18 @@ def spoken(document: dict[str, Any]) -> list[str]:
 def test_what_real_searches_say_is_said_in_chinese(document: dict[str, Any]) -> None:
     said = spoken(document)
     assert said
+    assert [text for text in said if not CHINESE.search(translated(text, "zh"))] == []
+
+
+@pytest.mark.parametrize("profile", list_profiles())
+@pytest.mark.parametrize("model", ["deepseek-v3", "llama2-70b"])
+def test_every_uncertain_number_has_its_chinese(profile: str, model: str) -> None:
+    spec = parse_spec(LLAMA | {"model": model, "cluster": {"profile": profile, "num_npus": 256}})
+    known = load_profile(profile)
+    box = error_box(known, spec_context(spec, known, frozenset({"flash_attention"}), num_npus=256))
+    assert [number.name for number in box.numbers if number.meaning == number.name] == []
+    said = [text for number in (*box.numbers, *box.of_memory) for text in (number.meaning, number.basis)]
+    said += [f"{number.meaning}, at its low end" for number in box.numbers]
     assert [text for text in said if not CHINESE.search(translated(text, "zh"))] == []
 
 
