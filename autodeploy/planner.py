@@ -31,6 +31,7 @@ from autodeploy.ranking.one_strategy import (
 from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity
+from autodeploy.ranking.rescaled_plan import rescaled_timeline
 from autodeploy.ranking.robust import TOP
 from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.unrestricted import price_of_target
@@ -515,8 +516,10 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     SpecError
         if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
-    found = estimated(strategy, _context_for(prepare(spec), strategy, None))
-    return pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
+    prepared = prepare(spec)
+    found = estimated(strategy, _context_for(prepared, strategy, None))
+    drawn = pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
+    return rescaled_timeline(drawn, prepared.identity.measured)
 
 
 def _context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:

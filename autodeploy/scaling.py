@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
+from autodeploy.ranking.rescaled_plan import at_level
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.scaling import ScalingReport, ScalingRow
 from autodeploy.specs.search import SHORT_SEARCH
@@ -36,6 +37,7 @@ def scaling(spec: Spec, best: Plan, *, planner: ScalingPlanner) -> ScalingReport
     rows = []
     for count in card_counts(spec, best.num_npus_used):
         found = best if count == best.num_npus_used else _best_on(spec, count, planner)
+        found = None if found is None else at_level(found, best.rescaled)
         rows.append(_row(count, found, best))
     return ScalingReport(rows=tuple(rows), engine_version=ENGINE_VERSION)
 

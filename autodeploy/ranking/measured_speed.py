@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.errors import AutoDeployError
-from autodeploy.evaluation.build_context import device_of, profile_of, spec_context
+from autodeploy.evaluation.build_context import choice_context, device_of, profile_of, spec_context
 from autodeploy.ranking.one_strategy import estimated
 from autodeploy.ranking.public_recipes import PublicRecipe, recipes_for
 from autodeploy.specs.base import Document
@@ -26,6 +26,7 @@ from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
+from autodeploy.strategies.feature_choice import choose_features
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -69,6 +70,14 @@ def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled |
         else:
             _KNOWN[key] = _of_runs(runs, spec, profile, context)
     return _KNOWN[key]
+
+
+def level_of(spec: Spec) -> Rescaled | None:
+    """`measured_ratio` of a spec by itself, for answers over many numbers of cards."""
+    profile = profile_of(spec.cluster)
+    return measured_ratio(
+        spec, profile, choice_context(spec, profile, choose_features(spec.search, spec.model, profile))
+    )
 
 
 def work_of(spec: Spec, num_npus: int, global_batch: int) -> str:

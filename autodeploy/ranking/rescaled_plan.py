@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.specs.planset import Plan, Rescaled
+    from autodeploy.specs.timeline import PipelineTimeline
 
 # Steps that differ by less take as long.
 SAME = 1e-6
@@ -56,6 +57,23 @@ def rescaled(plan: Plan, found: Rescaled | None) -> Plan:
             ),
         }
     )
+
+
+def at_level(plan: Plan, found: Rescaled | None) -> Plan:
+    """A plan of other cards at the level of the measured run, where nobody measured on its own: see `rescaled`."""
+    return rescaled(plan, found) if plan.rescaled is None else plan
+
+
+def rescaled_timeline(timeline: PipelineTimeline, found: Rescaled | None) -> PipelineTimeline:
+    """The timeline with every instant multiplied by the ratio."""
+    if found is None:
+        return timeline
+    slots = (
+        slot.model_copy(update={"start_s": found.ratio * slot.start_s, "end_s": found.ratio * slot.end_s})
+        for slot in timeline.slots
+    )
+    times = {"makespan_s": found.ratio * timeline.makespan_s, "step_time_s": found.ratio * timeline.step_time_s}
+    return timeline.model_copy(update={**times, "slots": tuple(slots)})
 
 
 def slower_than_measured(plans: Sequence[Plan], found: Rescaled | None) -> tuple[str, ...]:

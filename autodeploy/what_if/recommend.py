@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import profile_of
+from autodeploy.ranking.measured_speed import level_of
+from autodeploy.ranking.rescaled_plan import at_level
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.search import SHORT_SEARCH
 from autodeploy.specs.what_if import CardCount, Recommendation
@@ -87,6 +89,7 @@ class _Table:
     def __init__(self, spec: Spec, planner: WhatIfPlanner, needed: float) -> None:
         self._spec, self._planner, self.needed = spec, planner, needed
         self._batch = spec.training.global_batch_size.value * spec.training.seq_length
+        self._level = level_of(spec)
         self._estimates: dict[int, float] = {}
         self.plans: dict[int, Plan | None] = {}
 
@@ -94,7 +97,11 @@ class _Table:
         """As the sweep estimates it; 0 where nothing fits."""
         if num_npus not in self._estimates:
             fastest = self._planner.fastest_s(_on(self._spec, num_npus))
-            self._estimates[num_npus] = 0.0 if fastest is None else self._batch / fastest
+            rate = 0.0 if fastest is None else self._batch / fastest
+            # A number of cards that was measured on itself is at its own level already.
+            if self._level is not None and level_of(_on(self._spec, num_npus)) is None:
+                rate /= self._level.ratio
+            self._estimates[num_npus] = rate
         return self._estimates[num_npus]
 
     def meets(self, num_npus: int) -> bool:
@@ -103,7 +110,7 @@ class _Table:
             search = self._spec.search.model_copy(update=SEARCH)
             asked = _on(self._spec, num_npus).model_copy(update={"search": search})
             found = self._planner.plan(asked, alone=True).plans
-            self.plans[num_npus] = found[0] if found else None
+            self.plans[num_npus] = at_level(found[0], self._level) if found else None
         plan = self.plans[num_npus]
         return plan is not None and plan.tokens_per_s >= self.needed
 

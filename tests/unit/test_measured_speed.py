@@ -12,18 +12,19 @@ from autodeploy import calibration, planner
 from autodeploy.checks import Launch, check, launch_of
 from autodeploy.cli.improve import improve_text
 from autodeploy.importers.import_document import import_file
-from autodeploy.ranking.measured_speed import MEASURED, measured_ratio, work_of
+from autodeploy.ranking.measured_speed import MEASURED, level_of, measured_ratio, work_of
 from autodeploy.ranking.rescaled_plan import rescaled, slower_than_measured
 from autodeploy.reports.check_report import render_check
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.reports.plan_report import render_plan, render_plan_set
 from autodeploy.reports.translation import translated
+from autodeploy.scaling import scaling
 from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Rescaled
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import BatchSize
-from autodeploy.what_if import improve
+from autodeploy.what_if import improve, recommend
 from tests import factories
 
 LAUNCHES = Path(calibration.__file__).parent / "records" / "launches"
@@ -132,10 +133,14 @@ def test_times_are_multiplied_and_rates_divided() -> None:
 # -- whole answers ---------------------------------------------------------------------------------------------------
 
 
+def planned_spec() -> Spec:
+    spec = launch().spec.model_copy(update={"strategy": None})
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "fast"})})
+
+
 @cache
 def planned() -> PlanSet:
-    spec = launch().spec.model_copy(update={"strategy": None})
-    return planner.plan(spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "fast"})}))
+    return planner.plan(planned_spec())
 
 
 def test_a_search_multiplies_every_time_and_says_so() -> None:
@@ -189,6 +194,27 @@ def test_a_best_plan_that_is_slower_than_the_measured_run_is_told() -> None:
     assert slower_than_measured([slow], FOUND.model_copy(update={"measured_step_time_s": slow.step_time_s})) == ()
     assert slower_than_measured([], FOUND) == ()
     assert slower_than_measured([slow], None) == ()
+
+
+def test_a_timeline_ends_with_the_plans_step() -> None:
+    spec = launch_of(import_file(LAUNCHES / "MSF03.sh"), "ascend-800t-a2").spec
+    assert spec.strategy is not None
+    plan, drawn = planner.estimate(spec), planner.timeline(spec, spec.strategy)
+    assert plan.rescaled is not None
+    assert drawn.step_time_s == pytest.approx(plan.step_time_s, rel=1e-6)
+    assert max(slot.end_s for slot in drawn.slots) <= drawn.makespan_s * (1 + 1e-9)
+
+
+def test_other_numbers_of_cards_stand_at_the_same_level() -> None:
+    report = scaling(planned_spec(), planned().plans[0], planner=planner)
+    ratio = planned().rescaled
+    assert ratio is not None
+    rows = {row.num_npus: row for row in report.rows}
+    plain = planner.plan(on_cluster(planned_spec(), num_npus=16), alone=True).plans[0]
+    assert rows[16].step_time_s == pytest.approx(ratio.ratio * plain.step_time_s, rel=0.05)
+    asked = recommend(planned_spec(), planner=planner, days=30.0, tokens=1e11, max_npus=16)
+    assert {row.num_npus for row in asked.scaling} >= {8}
+    assert level_of(planned_spec()) == ratio
 
 
 # -- the cluster's own runs ------------------------------------------------------------------------------------------
