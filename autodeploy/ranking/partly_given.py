@@ -115,7 +115,8 @@ def explain_partly_given(
 ) -> WhyNot:
     """The best plan that has what is given against the recommended and the fastest one.
 
-    Of the plans that were found with everything free the first that has it; where none has, that of a short search.
+    It is that of a short search with what is given fixed, or the first of the plans found with everything free that has
+    it, whichever is to be expected faster.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def explain_partly_given(
     if not found.plans:
         return _ruled_out(asked, found)
     result = best()
-    plan = next((each for each in result.plans if _has(each, asked.axes)), found.plans[0])
+    plan = _better(found.plans[0], result, asked.axes)
     whole = asked.as_given(plan)
     if whole is not None:
         stands = predicted(whole)
@@ -133,6 +134,23 @@ def explain_partly_given(
             return short_of_memory(stands, plan, best).model_copy(update={"completed": stands})
         plan = stands
     return timed(WhyNot(message=f"at best, with {asked.words}: {verdict(plan, result)}", completed=plan), plan, result)
+
+
+def _better(found: Plan, result: PlanSet, axes: Mapping[Axis, AxisValue]) -> Plan:
+    """This plan, or the first of the answer with these axes; always that where it is recommended for being safe."""
+    ranked = next((each for each in result.plans if _has(each, axes)), None)
+    if ranked is None:
+        return found
+    averse = result.risk is not None and result.risk.risk == "averse"
+    if averse and ranked.plan_id == result.plans[0].plan_id:
+        return ranked
+    least = result.risk.least_p_fits if result.risk is not None else 0.0
+
+    def key(plan: Plan) -> tuple[bool, float]:
+        expected = plan.step_time_s if plan.expected_step_time_s is None else plan.expected_step_time_s
+        return plan.p_fits is not None and plan.p_fits < least, expected
+
+    return min((ranked, found), key=key)
 
 
 def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:

@@ -11,7 +11,7 @@ from autodeploy.cli.why_not import answer_text
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, why_not
 from autodeploy.ranking.partly_given import is_whole
-from autodeploy.specs.planset import Fastest
+from autodeploy.specs.planset import Fastest, RiskRanking
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -160,3 +160,19 @@ def test_what_leaves_nothing_open_is_whole() -> None:
 def test_answers_are_said_in_chinese(strategy: dict[str, Any]) -> None:
     for line in answer_text(asked(strategy), "zh").splitlines():
         assert any("\u4e00" <= letter <= "\u9fff" for letter in line), line
+
+
+def test_a_faster_plan_than_the_ranked_ones_is_the_answer() -> None:
+    top = planned().plans[0]
+    axes = {"tp": top.strategy.tp, "pp": top.strategy.pp}
+    slow = planned().model_copy(
+        update={"plans": (top.model_copy(update={"plan_id": "p_slow", "step_time_s": 2.0 * top.step_time_s}),)}
+    )
+    answer = why_not(
+        spec_of(), Strategy.model_validate({**axes, "micro_batch_size": top.strategy.micro_batch_size}), best=slow
+    )
+    assert answer.completed is not None
+    assert answer.completed.step_time_s <= 1.02 * top.step_time_s
+    averse = slow.model_copy(update={"risk": RiskRanking(risk="averse", compared=1, draws=1, least_p_fits=0.9)})
+    recommended = why_not(spec_of(), Strategy.model_validate(axes), best=averse)
+    assert recommended.completed == averse.plans[0]
