@@ -546,7 +546,7 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
         return explain_partly_given(
-            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context),
+            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio),
             search=plan,
             predicted=lambda whole: predict(prepared, whole).plan,
             best=lambda: best or plan(spec),

@@ -57,13 +57,17 @@ def given_axes(strategy: Strategy, *, moe: bool) -> dict[Axis, AxisValue]:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question: the axes that are given of a strategy, and the spec that they are to be a plan of."""
+    """A question: the axes that are given of a strategy, and the spec that they are to be a plan of.
+
+    ratio : of measured over predicted times, by which every time of an answer is multiplied.
+    """
 
     spec: Spec
     strategy: Strategy
     profile: Profile
     choice: FeatureChoice
     context: Context
+    ratio: float = 1.0
 
     @property
     def axes(self) -> dict[Axis, AxisValue]:
@@ -202,8 +206,8 @@ def _nearest_with(asked: Asked, kept: Mapping[Axis, AxisValue]) -> tuple[tuple[f
     spec = asked.pinned(kept)
     choice = choose_features(spec.search, spec.model, asked.profile)
     found = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
-    seconds = found.swept.repaired_s
-    fits = np.flatnonzero(seconds < HOPELESS_S)
+    fits = np.flatnonzero(found.swept.repaired_s < HOPELESS_S)
+    seconds = asked.ratio * found.swept.repaired_s
     if not len(fits):
         return None
     candidates = found.candidates.take(fits)
