@@ -100,7 +100,9 @@ def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
 def _of_priors(profile: Profile) -> Covariance:
     own = tuple(p for p in known_parameters(profile.family) if not _stays(p))
     parameters = (*own, *link_parameters(tier.name for tier in profile.tiers))
-    return _covariance(parameters, np.diag([p.prior_sigma**2 for p in parameters]), "priors: no run was fitted")
+    return _covariance(
+        parameters, np.diag([p.prior_sigma**2 for p in parameters]), "prior: parameters.yaml, no run was fitted"
+    )
 
 
 def _stays(parameter: FitParameter) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.fit import Floats
     from hardware_profiles.schema import CalibrationOrigin
+from autodeploy.calibration.left_out_widths import width_table
 from autodeploy.calibration.measured import fits_time, memory_regime
 from autodeploy.calibration.memory_spread import memory_table
 from autodeploy.calibration.predict import predict_record
@@ -104,6 +105,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "ranks_per_doubling": {c.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
         "realised": realised_of(gains(records, calibrations)),
         "records": list(rows.values()),
+        "widths": {c.family: width_table(c, [rows[r.id] for r in c.records]) for c in calibrations},
     }
 
 

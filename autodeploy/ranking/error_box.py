@@ -1,8 +1,8 @@
 """The error box: every uncertain number that decides between plans, each with a width and what the width rests on.
 
-Numbers that a fit found move together as its covariance says; each other one has a prior of its own, from
-`box_priors.yaml`. What nothing in the spec reads is left out, and so are factors of old releases: plans run on the
-current one.
+Numbers that a fit found move together as its covariance says; each other one has a prior of its own
+(`calibration/prior_widths.yaml`). What nothing in the spec reads is left out, and so are factors of old releases: plans
+run on the current one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.calibration.uncertain_numbers import Uncertain, fitted_numbers, numbers_of_memory, prior_numbers
 from autodeploy.evaluation.worlds import SHIFTED
-from autodeploy.ranking.box_numbers import Uncertain, fitted_numbers, numbers_of_memory, prior_numbers
 from autodeploy.ranking.halton import halton
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ class ErrorBox:
 def error_box(profile: Profile, context: Context) -> ErrorBox:
     """All that is uncertain about the step times of a spec, as its context reads it."""
     fitted, covariance = fitted_numbers(profile, context)
-    named = {name for number in fitted for name in number.multiplies}
-    others = [number for number in prior_numbers(profile, context) if not named.intersection(number.multiplies)]
+    others = prior_numbers(profile, context)
     whole = np.diag([0.0] * len(fitted) + [number.log_sigma**2 for number in others])
     whole[: len(fitted), : len(fitted)] = covariance
     return ErrorBox((*fitted, *others), whole, numbers_of_memory())

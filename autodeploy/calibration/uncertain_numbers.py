@@ -1,8 +1,7 @@
-"""The uncertain numbers of a spec: those that a fit found, and those of `box_priors.yaml`."""
+"""The uncertain numbers of a spec, each with a width: those that a fit found, and those of `prior_widths.yaml`."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,23 +11,21 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.parameters import (
-    NUISANCES,
-    PARAMETERS,
-    UNFITTED,
-    known_parameters,
-    link_parameters,
-    measured_elsewhere,
-)
+from autodeploy.calibration.coverage import coverage
+from autodeploy.calibration.parameters import NUISANCES, UNFITTED, known_parameters, link_parameters, measured_elsewhere
 from autodeploy.evaluation.router_priors import persistent_shares
 from autodeploy.evaluation.worlds import PERSISTENT, SHIFTED, base_value, reads
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
+from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.evaluation.context import Context
     from autodeploy.workload.operators import Floats
     from hardware_profiles.profile import Profile
 
+_NO_RUN = "prior: no run of the fit used this network"
 KNOWN_KINDS = frozenset({"measured", "fitted"})
 
 
@@ -51,7 +48,8 @@ class Uncertain:
 def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain, ...], Floats]:
     """Factors of the profile's fit that the spec reads, and their covariance [numbers, numbers].
 
-    Factors of links that no run of the fit used come with it and are priors.
+    Where left-out residuals ask for a larger width than the fit says itself, that one counts, and the factor is as
+    correlated with the others as before. Factors of links that no run of the fit used come with it and are priors.
     """
     covariance, unfitted = covariance_of(profile), {parameter.name for parameter in UNFITTED}
     shipped = {factor.name for factor in profile.covariance.factors} if profile.covariance else set()
@@ -60,29 +58,48 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
         for place, factor in enumerate(covariance.factors)
         if (factor.name in shipped or factor.name not in unfitted) and _moves(context, factor.multiplies)
     ]
-    links = link_parameters(tier.name for tier in profile.tiers)
-    # Of whatever family it was fitted with, then of its own.
-    meanings = {p.name: p.meaning for family in reversed(PARAMETERS.values()) for p in family}
-    meanings |= {p.name: p.meaning for p in (*known_parameters(profile.family), *UNFITTED, *links)}
     matrix = covariance.matrix()[np.ix_(places, places)]
-    numbers = tuple(
-        Uncertain(
-            factor.name,
-            meanings.get(factor.name, factor.name),
-            factor.multiplies,
-            math.sqrt(variance),
-            _basis(profile, factor.name, factor.multiplies, covariance.source),
-        )
-        for factor, variance in zip((covariance.factors[p] for p in places), np.diag(matrix).tolist(), strict=True)
-    )
-    return numbers, matrix
+    own, left_out = np.sqrt(np.diag(matrix)), _left_out_widths(profile)
+    numbers = []
+    for place, sigma in zip(places, own.tolist(), strict=True):
+        factor = covariance.factors[place]
+        basis, width = covariance.source, sigma
+        if factor.name in {parameter.name for parameter in NUISANCES}:
+            basis = f"prior: {_source_of(factor.name)}; no run of the fit narrows it"
+        elif _unused(profile, factor.multiplies):
+            basis = _NO_RUN
+        elif known := left_out.get(factor.name):
+            basis = f"left-out residuals of {known['n']:.0f} configurations"
+            width = max(sigma, known["log_sigma"])
+        meaning = _meanings(profile).get(factor.name, factor.name)
+        numbers.append(Uncertain(factor.name, meaning, factor.multiplies, width, basis))
+    widths = np.array([number.log_sigma for number in numbers], dtype=np.float64)
+    grown = np.divide(widths, own, out=np.ones_like(own), where=own > 0.0)
+    return tuple(numbers), matrix * np.outer(grown, grown)
+
+
+def _left_out_widths(profile: Profile) -> Mapping[str, Mapping[str, float]]:
+    """Widths of the coverage table by factor, of the fit whose factors the profile has; none of a cluster's own fit."""
+    if profile.covariance is None or profile.name not in shipped_profiles():
+        return {}
+    usual = load_profile(profile.name)
+    if usual.covariance is None or usual.covariance.source != profile.covariance.source:
+        return {}
+    origin = load_profile(profile.document.calibration.factors_of or profile.name)
+    found: Mapping[str, Mapping[str, float]] = coverage().get("widths", {}).get(origin.family, {})
+    return found
+
+
+def _meanings(profile: Profile) -> dict[str, str]:
+    links = link_parameters(tier.name for tier in profile.tiers)
+    return {p.name: p.meaning for p in (*known_parameters(profile.family), *UNFITTED, *links)}
 
 
 def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
-    """Numbers with priors of their own that the spec reads, and links that no fit knows."""
+    """Numbers with priors of their own that the spec reads and no fit knows, and links that none knows."""
     known = measured_elsewhere(profile)
+    known |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
     rows = [each for row in _rows() if row["of"] == "time" for each in _of_tiers(row, context)]
-    rows = [row for row in rows if not known.issuperset(row["multiplies"])]
     found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
     links = link_parameters(tier.name for tier in profile.tiers)
     found += [
@@ -90,7 +107,7 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
         for p in links
         if _moves(context, p.multiplies)
     ]
-    return tuple(found)
+    return tuple(number for number in found if not known.intersection(number.multiplies))
 
 
 def numbers_of_memory() -> tuple[Uncertain, ...]:
@@ -102,16 +119,10 @@ def numbers_of_memory() -> tuple[Uncertain, ...]:
     )
 
 
-_NO_RUN = "prior: no run of the fit used this network"
-
-
-def _basis(profile: Profile, factor: str, names: tuple[str, ...], source: str) -> str:
-    if factor in {parameter.name for parameter in NUISANCES}:
-        return f"prior: {_source_of(factor)}; no run of the fit narrows it"
+def _unused(profile: Profile, names: tuple[str, ...]) -> bool:
+    """Whether a factor is of a link that no run of the fit used: it came with the fit all the same."""
     tiers = [name.removeprefix("link_") for name in names if name.startswith("link_")]
-    if any(profile.quantity(f"{tier}.efficiency").kind != "fitted" for tier in tiers):
-        return _NO_RUN
-    return source
+    return any(profile.quantity(f"{tier}.efficiency").kind != "fitted" for tier in tiers)
 
 
 def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertain:
@@ -173,6 +184,6 @@ def _source_of(name: str) -> str:
 
 @cache
 def _rows() -> tuple[dict[str, Any], ...]:
-    text = files("autodeploy.ranking").joinpath("box_priors.yaml").read_text(encoding="utf-8")
+    text = files("autodeploy.calibration").joinpath("prior_widths.yaml").read_text(encoding="utf-8")
     found = YAML(typ="safe").load(text)["numbers"]
     return tuple(found)
