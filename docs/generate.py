@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from docs.commands import command_line_page
+from docs.error_box_page import error_box_page
 from docs.figures import figures
 from docs.rest import rest_page
 from docs.schema_tables import code, model_tables, table
@@ -273,6 +274,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "legality_rules": rules_page,
     "memory_choices": memory_page,
     "hardware_profiles": profile_page,
+    "error_box": error_box_page,
     "models": models_page,
     "settings": settings_page,
     "releases": releases_page,

@@ -13,6 +13,7 @@ import numpy as np
 
 from autodeploy.calibration.fit import refit
 from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.parameters import NUISANCES
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.spreads import LEAST_IN_CLASS, log_sigma_of, weights_of
 from autodeploy.calibration.uncertain_numbers import prior_numbers
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
 EXPERTS = "experts"  # the factor of routing and experts
+_NUISANCES = {parameter.name for parameter in NUISANCES}
 
 
 def width_table(calibration: Calibration, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Width of every parameter of a fit as the coverage table has it, six significant digits: `log_sigma`, from so many
-    configurations `n`.
+    """Width of the parameters of a fit that plans read, as the coverage table has it, six significant digits:
+    `log_sigma`, from so many configurations `n`; 0 where refits leave a number as it is.
 
     Parameters
     ----------
@@ -38,13 +40,15 @@ def width_table(calibration: Calibration, rows: Sequence[Mapping[str, Any]]) -> 
     """
     if not rows:
         return {}
-    widths = refit_widths(calibration, [str(row["model_family"]) for row in rows])
+    current = {p.name for p in calibration.fit.parameters if not p.multiplies_any("release_")} - _NUISANCES
+    moved = refit_widths(calibration, [str(row["model_family"]) for row in rows])
+    widths = {name: width for name, width in moved.items() if name in current}
     counts = {name: len({row["configuration"] for row in rows}) for name in widths}
     moe = [row for row in rows if row["moe"]]
     if EXPERTS in widths and moe:
         counts[EXPERTS] = len({row["configuration"] for row in moe})
         widths[EXPERTS] = max(widths[EXPERTS], experts_width(calibration, rows))
-    return {name: {"log_sigma": rounded(width), "n": counts[name]} for name, width in widths.items() if width > 0.0}
+    return {name: {"log_sigma": rounded(width), "n": counts[name]} for name, width in widths.items()}
 
 
 def refit_widths(calibration: Calibration, families: Sequence[str]) -> dict[str, float]:

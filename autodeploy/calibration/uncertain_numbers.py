@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,7 +13,7 @@ from ruamel.yaml import YAML
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage
-from autodeploy.calibration.parameters import NUISANCES, UNFITTED, known_parameters, link_parameters, measured_elsewhere
+from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters, measured_elsewhere
 from autodeploy.evaluation.router_priors import persistent_shares
 from autodeploy.evaluation.worlds import PERSISTENT, SHIFTED, base_value, reads
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
@@ -21,11 +22,13 @@ from hardware_profiles.loader import load_profile, shipped_profiles
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autodeploy.calibration.fit import FitParameter
     from autodeploy.evaluation.context import Context
     from autodeploy.workload.operators import Floats
     from hardware_profiles.profile import Profile
 
 _NO_RUN = "prior: no run of the fit used this network"
+AS_BEFORE = 0.95  # of its prior's width: a number of which the runs say nothing
 KNOWN_KINDS = frozenset({"measured", "fitted"})
 
 
@@ -60,18 +63,21 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     ]
     matrix = covariance.matrix()[np.ix_(places, places)]
     own, left_out = np.sqrt(np.diag(matrix)), _left_out_widths(profile)
+    parameters = _parameters(profile)
+    priors = {parameter.name: parameter.prior_sigma for parameter in parameters}
+    meanings = {p.name: p.meaning for p in parameters} | {row["name"]: row["meaning"] for row in prior_widths()}
     numbers = []
     for place, sigma in zip(places, own.tolist(), strict=True):
         factor = covariance.factors[place]
         basis, width = covariance.source, sigma
-        if factor.name in {parameter.name for parameter in NUISANCES}:
-            basis = f"prior: {_source_of(factor.name)}; no run of the fit narrows it"
-        elif _unused(profile, factor.multiplies):
+        if _unused(profile, factor.multiplies):
             basis = _NO_RUN
+        elif sigma >= AS_BEFORE * priors.get(factor.name, math.inf):
+            basis = f"prior: {_source_of(factor.name)}; no run of the fit narrows it"
         elif known := left_out.get(factor.name):
             basis = f"left-out residuals of {known['n']:.0f} configurations"
             width = max(sigma, known["log_sigma"])
-        meaning = _meanings(profile).get(factor.name, factor.name)
+        meaning = meanings.get(factor.name, factor.name)
         numbers.append(Uncertain(factor.name, meaning, factor.multiplies, width, basis))
     widths = np.array([number.log_sigma for number in numbers], dtype=np.float64)
     grown = np.divide(widths, own, out=np.ones_like(own), where=own > 0.0)
@@ -85,21 +91,26 @@ def _left_out_widths(profile: Profile) -> Mapping[str, Mapping[str, float]]:
     usual = load_profile(profile.name)
     if usual.covariance is None or usual.covariance.source != profile.covariance.source:
         return {}
-    origin = load_profile(profile.document.calibration.factors_of or profile.name)
-    found: Mapping[str, Mapping[str, float]] = coverage().get("widths", {}).get(origin.family, {})
+    found: Mapping[str, Mapping[str, float]] = coverage().get("widths", {}).get(_origin(profile).family, {})
     return found
 
 
-def _meanings(profile: Profile) -> dict[str, str]:
+def _parameters(profile: Profile) -> tuple[FitParameter, ...]:
     links = link_parameters(tier.name for tier in profile.tiers)
-    return {p.name: p.meaning for p in (*known_parameters(profile.family), *UNFITTED, *links)}
+    return (*known_parameters(_origin(profile).family), *UNFITTED, *links)
+
+
+def _origin(profile: Profile) -> Profile:
+    """The profile whose fit this one's factors are of."""
+    name = profile.document.calibration.factors_of
+    return load_profile(name) if name else profile
 
 
 def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     """Numbers with priors of their own that the spec reads and no fit knows, and links that none knows."""
     known = measured_elsewhere(profile)
     known |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
-    rows = [each for row in _rows() if row["of"] == "time" for each in _of_tiers(row, context)]
+    rows = [each for row in prior_widths() if row["of"] == "time" for each in _of_tiers(row, context)]
     found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
     links = link_parameters(tier.name for tier in profile.tiers)
     found += [
@@ -112,7 +123,7 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
 
 def numbers_of_memory() -> tuple[Uncertain, ...]:
     """What moves the peak of memory alone."""
-    rows = (row for row in _rows() if row["of"] == "memory")
+    rows = (row for row in prior_widths() if row["of"] == "memory")
     return tuple(
         Uncertain(row["name"], row["meaning"], tuple(row["multiplies"]), row["log_sigma"], f"prior: {row['source']}")
         for row in rows
@@ -137,8 +148,7 @@ def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertai
         sigma = term.prior_sigma
     if "when_measured" in row and profile.quantity(f"efficiency.{first}").kind in KNOWN_KINDS:
         sigma = row["when_measured"]
-    meaning = row["meaning"] if "meaning" in row else term.meaning if term else row["name"]
-    return Uncertain(row["name"], meaning, tuple(row["multiplies"]), float(sigma), f"prior: {source}")
+    return Uncertain(row["name"], row["meaning"], tuple(row["multiplies"]), float(sigma), f"prior: {source}")
 
 
 def _of_tiers(row: dict[str, Any], context: Context) -> list[dict[str, Any]]:
@@ -179,11 +189,12 @@ def _spanned(context: Context, name: str) -> bool:
 
 
 def _source_of(name: str) -> str:
-    return next(str(row["source"]) for row in _rows() if row["name"] == name)
+    return next((str(row["source"]) for row in prior_widths() if row["name"] == name), "parameters.yaml")
 
 
 @cache
-def _rows() -> tuple[dict[str, Any], ...]:
+def prior_widths() -> tuple[dict[str, Any], ...]:
+    """The rows of `prior_widths.yaml`."""
     text = files("autodeploy.calibration").joinpath("prior_widths.yaml").read_text(encoding="utf-8")
     found = YAML(typ="safe").load(text)["numbers"]
     return tuple(found)

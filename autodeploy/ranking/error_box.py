@@ -16,7 +16,7 @@ import numpy as np
 
 from autodeploy.calibration.uncertain_numbers import Uncertain, fitted_numbers, numbers_of_memory, prior_numbers
 from autodeploy.evaluation.worlds import SHIFTED
-from autodeploy.ranking.halton import halton
+from autodeploy.ranking.even_points import even_points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,10 +55,10 @@ class ErrorBox:
     def draws(self, count: int) -> Floats:
         """Joint draws of all numbers, as a world has them [count, numbers], the same on every machine.
 
-        A Halton sequence in ranks, so that each number has all its quantiles once, through the normal distribution,
+        Evenly spread points in ranks, so that each number has all its quantiles once, through the normal distribution,
         without the little correlation that few points have, and through a root of the covariance.
         """
-        ranks = halton(count, len(self.numbers)).argsort(axis=0).argsort(axis=0)
+        ranks = even_points(count, len(self.numbers)).argsort(axis=0).argsort(axis=0)
         quantiles = np.array([_NORMAL.inv_cdf((rank + 0.5) / count) for rank in range(count)], dtype=np.float64)
         plain = quantiles[ranks]
         if count > 2 * len(self.numbers):

@@ -1,0 +1,52 @@
+"""The reference page of the error box: what is uncertain about a few specs, how far, and by what right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docs.schema_tables import code, table
+
+SPECS: dict[str, dict[str, Any]] = {
+    "Qwen3-235B-A22B on 128 cards of Atlas 800T A2": {
+        "model": "qwen3-235b-a22b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 128},
+        "training": {"seq_length": 4096, "global_batch_size": 1024},
+    },
+    "DeepSeek-V3 on 384 cards of CloudMatrix 384": {
+        "model": "deepseek-v3",
+        "cluster": {"profile": "cloudmatrix-384", "num_npus": 384},
+        "training": {"seq_length": 4096, "global_batch_size": 15360},
+    },
+    "Llama 2 70B on 32 cards of Atlas 800T A2": {
+        "model": "llama2-70b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+        "training": {"seq_length": 4096, "global_batch_size": 512},
+    },
+}
+
+
+def error_box_page() -> str:
+    """Tables of the numbers, one a spec."""
+    from autodeploy.evaluation.build_context import profile_of, spec_context
+    from autodeploy.evaluation.worlds import SHIFTED
+    from autodeploy.importers.spec_file import read_spec_document
+    from autodeploy.ranking.error_box import error_box
+
+    text = """# The error box
+
+What an averse search holds as uncertain of three specs: each number between its 10th and its 90th percentile, as a
+factor on the number that the profile or the spec has (a shift where a sign stands before it). Efficiencies stay at most
+1 whatever the factor. Another spec's box is in its PlanSet (`risk.box`). What it means:
+[What is uncertain](../explanation/uncertainty.md).
+"""
+    for title, document in SPECS.items():
+        spec = read_spec_document(document)
+        profile = profile_of(spec.cluster)
+        box = error_box(profile, spec_context(spec, profile, frozenset()))
+        rows = []
+        for number in (*box.numbers, *box.of_memory):
+            form = "{:+.2f} to {:+.2f}" if SHIFTED.intersection(number.multiplies) else "{:.2f} to {:.2f}"
+            of = " (memory alone)" if number in box.of_memory else ""
+            rows.append((code(number.name), number.meaning + of, form.format(*box.factors(number)), number.basis))
+        text += f"\n## {title}\n\n" + table(("number", "meaning", "80 %", "what the width rests on"), rows)
+    return text

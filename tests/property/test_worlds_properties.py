@@ -1,0 +1,52 @@
+"""What holds of step times in every world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from autodeploy.evaluation.estimate import Layout, estimate_layout, template_layers
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.worlds import context_in, step_times_in
+from autodeploy.ranking.error_box import error_box
+from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Candidates
+
+
+def step_s(context: Context, candidate: Candidates, layout: Layout) -> float:
+    classes = step_classes(unit_costs(context, candidate), candidate, context)
+    return estimate_layout(classes, candidate, context, 0, layout).step_time_s
+
+
+@settings(max_examples=15, phases=[Phase.generate], deadline=None)
+@given(st.data(), cases())
+def test_every_world_is_the_estimate_in_its_context_to_the_bit(data: st.DataObject, case: Case) -> None:
+    """Whatever else is evaluated together with it; a world of zeros is the nominal time."""
+    context = context_in(case.context, (), {})
+    assert context.profile is not None
+    box = error_box(context.profile, context)
+    drawn = [data.draw(degrees(case)) for _ in range(2)]
+    layouts = []
+    for d in drawn:
+        per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
+        candidate = candidates_of([d])
+        counts = tuple(c.count for c in step_classes(unit_costs(context, candidate), candidate, context).layers)
+        applied = {name: np.asarray(used) for name, used in data.draw(memory_choices(per_chunk)).items()}
+        layouts.append(Layout(template_layers(counts, d.pp, d.vpp, np.asarray(per_chunk), d.schedule), applied))
+    draws = box.draws(8)
+    worlds = [dict.fromkeys((n.name for n in box.numbers), 0.0), *(box.world(draw) for draw in draws[:3]), *box.ends()]
+    found = step_times_in(candidates_of(drawn), context, layouts, box.numbers, worlds)
+    assert found.shape == (len(drawn), len(worlds))
+    for row, (d, layout) in enumerate(zip(drawn, layouts, strict=True)):
+        candidate = candidates_of([d])
+        assert found[row, 0] == step_s(context, candidate, layout)
+        for column in (1, 2, 3, 4 + data.draw(st.integers(0, 2 * len(box.numbers) - 1))):
+            moved = context_in(context, box.numbers, worlds[column])
+            assert found[row, column] == step_s(moved, candidate, layout)
