@@ -10,7 +10,7 @@ from api.ui.search_page import axes, expected
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.reports.evidence import evidence_line, evidence_rows
-from autodeploy.reports.recommendation import box_rows
+from autodeploy.reports.recommendation import box_rows, rescaled_words
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from cost_models.schedule import schedule, searched
 from hardware_profiles import list_profiles, load_profile
@@ -169,6 +169,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "timeline": timeline,
         "looks": looks(timeline),
         "expected": expected(view.plan),
+        "rescaled": None if view.plan.rescaled is None else rescaled_words(view.plan.rescaled, lang),
         "evidence": evidence_line(view.plan, lang),
         "evidence_rows": evidence_rows(view.plan, lang),
         "uncertain_numbers": box_rows(view.plan_set.risk, lang),

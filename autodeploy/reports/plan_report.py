@@ -50,8 +50,14 @@ def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
 
 
 def table(rows: list[PlanRow], lang: Language) -> list[str]:
-    """Ranked plans in aligned columns; a remark too long for the line is cut."""
+    """Ranked plans in aligned columns.
+
+    Where the line has no room for all, throughput goes, which step times tell too; then remarks are cut.
+    """
     shown = columns(rows, lang, with_id=False)
+    needed = sum(max(width(text) for text in (c.title, *(row.cell(c.name) for row in rows))) for c in shown)
+    if needed + len(shown) > COLUMNS:
+        shown = [column for column in shown if column.name != "tokens_per_s_per_npu"]
     cells = [[row.cell(column.name) for column in shown] for row in rows]
     return aligned([column.title for column in shown], cells, {i for i, c in enumerate(shown) if c.is_number})
 

@@ -77,8 +77,8 @@ def _row(
     plan: Plan, best: Plan, lang: Language, *, before: tuple[Plan, ...] = (), is_reference: bool = False
 ) -> PlanRow:
     difference = plan.step_time_s / best.step_time_s - 1
-    remarks = [say(lang, "tie")] if plan.tie_with is not None and not is_reference else []
-    twin = next((other for other in before if _looks_like(plan.strategy, other.strategy)), None)
+    remarks = [say(lang, "tie", rank=plan.tie_with)] if plan.tie_with is not None and not is_reference else []
+    twin = next((other for other in before if looks_like(plan.strategy, other.strategy)), None)
     remarks += [what_differs(plan.strategy, twin.strategy, lang)] if twin is not None else []
     if is_reference:
         remarks.append(reference_name(plan.label, lang))
@@ -100,7 +100,7 @@ def _row(
     )
 
 
-def _looks_like(one: Strategy, other: Strategy) -> bool:
+def looks_like(one: Strategy, other: Strategy) -> bool:
     """Whether a table row would show both the same."""
     return degrees(one, with_dp=True) == degrees(other, with_dp=True) and one.schedule == other.schedule
 

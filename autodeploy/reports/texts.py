@@ -191,7 +191,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "{count} 个方案在时间、内存、卡数上互不支配：{points}",
     ),
     "hidden": ("{share} % hidden", "掩盖 {share} %"),
-    "tie": ("tie", "持平"),
+    "tie": ("≈ #{rank}", "≈ #{rank}"),
     "other_layers": ("layers or memory placed otherwise", "层或内存安排不同"),
     "versus_best": ("vs #1", "相对 #1"),
     "p_fits_column": ("P(fits)", "放得下"),

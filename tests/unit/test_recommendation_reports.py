@@ -37,7 +37,8 @@ RESCALED = Rescaled(
 
 
 def plan_set(**changes: Any) -> PlanSet:
-    return factories.cautious(factories.plan_set(5)).model_copy(update=changes)
+    found = factories.plan_set(5, reference=factories.plan(4, label="1F1B"))
+    return factories.cautious(found).model_copy(update=changes)
 
 
 def test_every_fact_of_the_ranking_is_said_in_english() -> None:
@@ -51,7 +52,7 @@ def test_every_fact_of_the_ranking_is_said_in_english() -> None:
         "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features",
         "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain numbers; "
         "those with P(fits) of 90 % first; gains that no run has shown count by 62 ± 24 %",
-        "2 TP1 PP16 VPP2 EP48 adaptive_pipe 139.2 1,177 55.9 94 % +3.7 % 2.9 % tie",
+        "2 TP1 PP16 VPP2 EP48 adaptive_pipe 139.2 1,177 55.9 94 % +3.7 % 2.9 % ≈ #1",
     ):
         assert part in text
 
@@ -103,6 +104,10 @@ def test_the_fastest_is_told_only_where_it_is_another_plan() -> None:
     third = found.fastest.model_copy(update={"plan_id": found.plans[2].plan_id, "rank": 3, "bets": ()})
     line = fastest_line(found.model_copy(update={"fastest": third}), "en")
     assert line == "TP4 PP8 VPP1 EP64 DP24 (#3) is 3.1 % faster on paper (130.2 s, P(fits) 71 %)"
+    twin = found.fastest.model_copy(update={"strategy": factories.strategy(1, swap=()), "bets": ()})
+    line = fastest_line(found.model_copy(update={"fastest": twin}), "en")
+    assert line is not None
+    assert line.startswith("TP2 PP16 VPP2 EP32 DP24, swap -, is 3.1 % faster on paper")
     slower = found.fastest.model_copy(update={"step_time_s": 2 * best.step_time_s})
     line = fastest_line(found.model_copy(update={"fastest": slower}), "en")
     assert line is not None

@@ -66,7 +66,7 @@ def test_the_table_ranks_marks_ties_and_ends_with_the_usual_start():
     rows = plan_rows(plan_set)
     assert [row.rank for row in rows] == ["1", "2", "3", "-"]
     assert [row.versus_best for row in rows] == ["-", "+3.7 %", "+7.5 %", "+11.5 %"]
-    assert [row.remark for row in rows] == ["", "tie", "", "the usual starting point"]
+    assert [row.remark for row in rows] == ["", "≈ #1", "", "the usual starting point"]
 
 
 def test_a_reference_that_does_not_fit_says_so():
@@ -229,4 +229,4 @@ def test_a_single_axis_is_not_listed_with_and():
 def test_rows_that_look_alike_say_what_differs(changes, remark):
     twin = factories.plan(1, strategy=factories.strategy(1, **changes), tie_with=1)
     plan_set = factories.plan_set(1, plans=(factories.plan(1), twin))
-    assert plan_rows(plan_set)[1].remark == f"tie, {remark}"
+    assert plan_rows(plan_set)[1].remark == f"≈ #1, {remark}"
