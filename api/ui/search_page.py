@@ -15,6 +15,7 @@ from autodeploy.reports.best_plan import axes_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.texts import reference_name
+from autodeploy.reports.wording import swap_names
 from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
 
@@ -94,7 +95,7 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
             layout=layout(plan.strategy),
             schedule=schedule(plan.strategy.schedule).title,
             recompute=recompute_words(plan.strategy.recompute),
-            swap=", ".join(module.replace("_", " ") for module in plan.strategy.swap) or "–",
+            swap=", ".join(name.replace("_", " ") for name in swap_names(plan.strategy)) or "–",
             slower=None if not best_s or plan.rank == 1 else plan.step_time_s / best_s - 1,
             reference=is_reference(plan),
         )

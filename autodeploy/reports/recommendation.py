@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, Rescaled, RiskRanking, Valley
 
 MOST_BETS = 3
-NO_MATTER = 0.001  # share by which a number changes the ratio of two plans, from which it is told
+NO_MATTER = 0.005  # share by which a number changes the ratio of two plans, from which it is told
 
 
 @dataclass(frozen=True, slots=True)
 class BoxRow:
     """One uncertain number as text: factors on it at its 10th and 90th percentile, and what it may change.
 
-    matters: whether it changes the ratio of two plans by a tenth of a percent at least.
+    matters: whether it changes the ratio of two plans by NO_MATTER at least.
     """
 
     name: str
@@ -101,8 +101,8 @@ def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
 
 
 def bet_in_words(bet: Bet, lang: Language) -> str:
-    """What the bet is on and what losing it costs."""
-    text = translated(bet.text, lang)
+    """What the bet is on, an uncertain number by its name, and what losing it costs."""
+    text = bet.name if bet.kind == "number" else translated(bet.text, lang)
     if bet.cost_pct is None:
         return text
     return text + say(lang, "bet_cost", pct=f"{bet.cost_pct:.1f}")
@@ -177,7 +177,7 @@ def box_rows(risk: RiskRanking | None, lang: Language) -> list[BoxRow]:
             meaning=translated(each.meaning, lang),
             low=_end(each.low, each),
             high=_end(each.high, each),
-            influence=f"{percent(each.influence)} %" if each.influence >= NO_MATTER else "< 0.1 %",
+            influence=f"{percent(each.influence)} %" if each.influence >= 0.0005 else "< 0.1 %",
             basis=translated(each.basis, lang),
             matters=each.influence >= NO_MATTER,
         )

@@ -115,7 +115,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "box_number": ("number", "数"),
     "box_meaning": ("meaning", "含义"),
-    "box_rest": ("{count} more change less than 0.1 %", "另有 {count} 个数的影响小于 0.1 %"),
+    "box_rest": ("{count} more change less than 0.5 %", "另有 {count} 个数的影响小于 0.5 %"),
     "box_low": ("low", "低"),
     "box_high": ("high", "高"),
     "box_influence": ("influence", "影响"),

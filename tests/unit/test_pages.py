@@ -137,6 +137,11 @@ def test_rows_compare_with_the_best() -> None:
     assert [line.reference for line in lines] == [False, False, False, True]
 
 
+def test_a_swapped_optimizer_is_named() -> None:
+    swapped = factories.plan(1, strategy=factories.strategy(1, swap_optimizer=True))
+    assert rows(factories.plan_set(1, plans=(swapped,)))[0].swap == "unpermute, optimizer"
+
+
 def test_the_table_has_columns_for_what_is_known() -> None:
     plan_set = factories.plan_set(3)
     known = set(columns(factories.cautious(plan_set))) - set(columns(plan_set))

@@ -149,16 +149,16 @@ def test_the_most_influential_number_comes_first() -> None:
 
 
 def test_numbers_that_do_not_matter_are_counted_and_shifts_have_signs() -> None:
-    shift = BoxNumber(name="shift", meaning="a shift", low=-0.2, high=0.2, basis="prior: none", influence=0.004)
+    shift = BoxNumber(name="shift", meaning="a shift", low=-0.2, high=0.2, basis="prior: none", influence=0.014)
     quiet = BoxNumber(name="quiet", meaning="a quiet one", low=0.9, high=1.1, basis="prior: none", influence=0.0004)
     found = plan_set(risk=RiskRanking(risk="averse", compared=3, draws=9, least_p_fits=0.9, box=(quiet, shift)))
     assert [(row.low, row.high, row.influence) for row in box_rows(found.risk, "en")] == [
-        ("-0.2", "+0.2", "0.4 %"),
+        ("-0.2", "+0.2", "1.4 %"),
         ("0.9", "1.1", "< 0.1 %"),
     ]
     lines = box_lines(found, "en")
-    assert lines[1].split() == ["shift", "-0.2", "+0.2", "0.4", "%", "a", "shift;", "prior:", "none"]
-    assert lines[2:] == [" 1 more change less than 0.1 %"]
+    assert lines[1].split() == ["shift", "-0.2", "+0.2", "1.4", "%", "a", "shift;", "prior:", "none"]
+    assert lines[2:] == [" 1 more change less than 0.5 %"]
     assert box_lines(factories.plan_set(1), "en") == []
 
 
