@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.gradient_sums import EXPERTS_FUSED, PLAIN_APART, in_mindspeed
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
 
@@ -220,18 +221,14 @@ def features_of(record: Record) -> frozenset[str]:
     if not _patches_permutation(record):
         named -= {"async_permutation"}
     off = {CANCELS[name] for name in named & CANCELS.keys()}
-    apart = {"unfused_expert_accumulation"} if _adds_experts_apart(record) else set()
-    return (named | release_of(record).features | apart) - off - CANCELS.keys()
-
-
-def _adds_experts_apart(record: Record) -> bool:
-    """Whether gradients of grouped experts are added up by operators of their own: MindSpeed's grouped multiplication
-    adds them in its epilogue only with --gemm-gradient-accumulation-fusion (core/transformer/moe/experts.py).
-    """
-    named = frozenset(record.strategy.features)
-    if _vendor(record.cluster.profile) == NVIDIA or in_graph_mode(record):
-        return False
-    return "grouped_gemm" in named and "fused_gradient_accumulation" not in named
+    found = (named | release_of(record).features) - off
+    if _vendor(record.cluster.profile) != NVIDIA and not in_graph_mode(record):
+        found = found - {EXPERTS_FUSED} | in_mindspeed(
+            "grouped_gemm" in named,
+            plain_apart=PLAIN_APART in found,
+            experts_fused=bool(named & {EXPERTS_FUSED, "fused_gradient_accumulation"}),
+        )
+    return found - CANCELS.keys()
 
 
 def _patches_permutation(record: Record) -> bool:

@@ -15,6 +15,7 @@ from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.specs.router import router_of
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
+from autodeploy.stack.gradient_sums import expert_sums_apart, plain_sums_apart
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
 from cost_models.compute import ADDED_BYTES
@@ -124,8 +125,8 @@ def operator_features(
         group_launches=0.0 if ascend else GROUP_LAUNCHES,
         attention_stats_bytes=SOFTMAX_STATS_BYTES["ascend" if ascend else "nvidia"],
         capacity_factor=model.capacity_factor,
-        accumulation_bytes=_accumulation_bytes(training, features),
-        expert_accumulation_bytes=_accumulation_bytes(training, features, "unfused_expert_accumulation"),
+        accumulation_bytes=_accumulation_bytes(training, features, apart=plain_sums_apart(features)),
+        expert_accumulation_bytes=_accumulation_bytes(training, features, apart=expert_sums_apart(features)),
         added_bytes=ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
         keeps_gathered="graph_mode" in features,
@@ -198,7 +199,7 @@ def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, 
     return 4.0, 6.0 if "copied_logits" in features else 2.0
 
 
-def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *also: str) -> float:
+def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *, apart: bool) -> float:
     """Traffic of adding a micro batch's gradients beyond the product that makes them, bytes a parameter.
 
     For BF16 MindSpeed (matmul_add, on by default), NVIDIA's kernels and compiled graphs add into the FP32 sum in the
@@ -209,7 +210,7 @@ def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *also:
     if training.precision == "fp16" and "graph_mode" not in features:
         return 6.0
     unfused = 12.0 if training.precision == "fp32" else 6.0 if "bf16_gradients" in features else 10.0
-    return unfused if features & {"unfused_gradient_accumulation", *also} else 0.0
+    return unfused if apart else 0.0
 
 
 def spec_context(

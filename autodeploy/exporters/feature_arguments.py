@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.gradient_sums import EXPERT_FUSION, EXPERTS_APART, NO_FUSION, PLAIN_APART, WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.stack.features import Feature, LaunchFlag, Variant
     from autodeploy.stack.releases import Release
 
-OPTIMIZE, MOE = "OPTIMIZE_ARGS", "MOE_ARGS"
+OPTIMIZE, MOE, OPERATORS = "OPTIMIZE_ARGS", "MOE_ARGS", "OPERATOR_ARGS"
 
 
 def features_without_flags(strategy: Strategy, release: Release) -> list[str]:
@@ -51,8 +52,10 @@ def _is_own(variant: Variant) -> bool:
 def add_features(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> None:
     """Flags of every feature of the plan; a feature without one becomes a note, never silence."""
     for name in strategy.features:
-        add_feature(arguments, spec, strategy, name)
+        if name not in WORDS:
+            add_feature(arguments, spec, strategy, name)
     _resolve_conflicts(arguments, strategy)
+    _add_gradient_sums(arguments, strategy)
 
 
 def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name: str) -> None:
@@ -93,6 +96,18 @@ def values_of(flag: LaunchFlag, names: Mapping[str, Any]) -> list[Value]:
     return found
 
 
+def _add_gradient_sums(arguments: LaunchArguments, strategy: Strategy) -> None:
+    """Flags of the sums of gradients: of those that a launch said itself, and of experts grouped for another flag."""
+    if arguments.has("--moe-grouped-gemm") and arguments.knows(EXPERT_FUSION) and not arguments.has(NO_FUSION):
+        arguments.add(OPERATORS, EXPERT_FUSION)
+    for word in WORDS.intersection(strategy.features) if not arguments.knows(NO_FUSION) else ():
+        arguments.note(f"{word} has no flag in this framework")
+    if PLAIN_APART in strategy.features and arguments.knows(NO_FUSION):
+        arguments.add(OPERATORS, NO_FUSION)
+    if EXPERTS_APART in strategy.features:
+        arguments.drop(EXPERT_FUSION)
+
+
 def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
     """What the frameworks refuse together (validity rules of MindSpeed and Megatron-LM)."""
     overlapped = arguments.has("--moe-fb-overlap")
@@ -115,8 +130,8 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
         arguments.drop("--mla-fa-without-pad")
     if arguments.has("--overlap-param-gather") and not arguments.has("--overlap-grad-reduce"):
         arguments.add(OPTIMIZE, "--overlap-grad-reduce")
-    if arguments.has("--gemm-gradient-accumulation-fusion") and arguments.has("--no-gradient-accumulation-fusion"):
-        arguments.drop("--gemm-gradient-accumulation-fusion")
+    if arguments.has(EXPERT_FUSION) and arguments.has(NO_FUSION):
+        arguments.drop(EXPERT_FUSION)
     if overlapped and (arguments.has("--moe-tp-extend-ep") or strategy.moe_dispatcher in {"hierarchical", "allgather"}):
         arguments.note(
             "the public MindSpeed refuses --moe-fb-overlap with this dispatcher (the plan was made without its launch "

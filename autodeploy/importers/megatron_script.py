@@ -11,9 +11,10 @@ from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_recipe import read_training_recipe
-from autodeploy.importers.megatron_strategy import ASYNC_PERMUTATION, read_strategy
+from autodeploy.importers.megatron_strategy import ASYNC_PERMUTATION, read_gradient_sums, read_strategy
 from autodeploy.importers.other_trainings import refuse_other_training
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,10 @@ def import_launch_script(
     if patched and reader.has(ASYNC_PERMUTATION) and strategy.get("moe_dispatcher") == "allgather":
         strategy["features"] = sorted({*strategy["features"], "async_permutation"})
     target = release.framework if release is not None else framework_of_flags(script.flags)
+    could_be = [release] if release is not None else [each for each in releases() if each.framework == target]
+    adapted = all(each.has("mindspeed") for each in could_be)
+    sums = read_gradient_sums(reader, strategy, adapted=adapted)
+    strategy["features"] = sorted({*strategy["features"], *sums})
     search = {"target": target} | _search(reader)
     if release is not None and not release.is_default:
         search["target_release"] = release.name

@@ -11,8 +11,11 @@ from autodeploy.importers.megatron_layers import read_chunks, rows_of_stages
 from autodeploy.importers.megatron_memory import read_memory
 from autodeploy.importers.megatron_model import CAPACITY, PADDED
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.gradient_sums import EXPERT_FUSION, EXPERTS_APART, NO_FUSION, PLAIN_APART, in_mindspeed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.importers.flag_reader import FlagReader
 
 DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
@@ -112,13 +115,36 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     reader.ignore([ASYNC_PERMUTATION], "part of the dispatcher")
     if reader.switch("--moe-grouped-gemm", "/strategy/features"):
         features.add("grouped_gemm")
-    reader.has("--gemm-gradient-accumulation-fusion")
     fused = reader.switch("--moe-permute-fusion", "/strategy/features")
     if fused or reader.switch("--use-fused-moe-token-permute-and-unpermute", "/strategy/features"):
         features.add("fused_operators")
     if reader.switch("--moe-allgather-overlap-comm", "/strategy/features"):
         features.add("moe_alltoall_overlap")
     return features | _read_capacity(reader)
+
+
+def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapted: bool) -> frozenset[str]:
+    """Which products leave the sums of gradients over micro batches to operators of their own.
+
+    A feature that asks for unfused sums is priced with them as it is.
+
+    Parameters
+    ----------
+    adapted : MindSpeed runs beneath, whatever the chips.
+    """
+    asked = {name for name, ways in flags_of_features().items() if any(NO_FUSION in flags for flags in ways)}
+    if any(name in strategy["features"] or strategy.get(name) for name in asked):
+        for flag in (NO_FUSION, EXPERT_FUSION):
+            reader.has(flag)
+        return frozenset()
+    apart = reader.switch(NO_FUSION, "/strategy/features")
+    if not adapted:
+        return frozenset({PLAIN_APART}) if apart else frozenset()
+    grouped = "grouped_gemm" in strategy["features"]
+    fused = grouped and reader.switch(EXPERT_FUSION, "/strategy/features")
+    if grouped and not fused:
+        reader.log.default("/strategy/features", EXPERTS_APART, f"MindSpeed's default: no {EXPERT_FUSION}")
+    return in_mindspeed(grouped, plain_apart=apart, experts_fused=fused)
 
 
 def _read_capacity(reader: FlagReader) -> set[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.specs import record_words as words
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.gradient_sums import WORDS
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 RELEASE_FACTS = frozenset(
     {
         *("deduplicated_dispatch", "graph_mode", "fused_cross_entropy", "fused_rotary", "unfused_rotary", "dropout"),
-        *("fused_gradient_accumulation", "unfused_gradient_accumulation", "unfused_expert_accumulation"),
+        *("fused_gradient_accumulation", *WORDS),
         *("unfused_optimizer", "whole_vocabulary"),
         *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),
         *("cuda_graphs", "cross_entropy_in_place"),

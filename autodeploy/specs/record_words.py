@@ -151,9 +151,8 @@ FEATURES = {
     **dict.fromkeys(("cuda_graph", "cudagraph", "cudagraphs", "partial_cuda_graph", "te_cuda_graph"), "cuda_graphs"),
     **dict.fromkeys(("cuda_graph_moe", "cuda_graph_attn", "moe_cuda_graph"), "cuda_graphs"),
     **dict.fromkeys(("fused_rotary_pos_emb", "fused_rope", "rope_fusion"), "fused_rotary"),
-    **dict.fromkeys(
-        ("gradient_accumulation_fusion", "gemm_gradient_accumulation_fusion"), "fused_gradient_accumulation"
-    ),
+    "gradient_accumulation_fusion": "fused_gradient_accumulation",
+    "gemm_gradient_accumulation_fusion": "fused_expert_accumulation",
     "no_gradient_accumulation_fusion": "unfused_gradient_accumulation",
     **dict.fromkeys(("cross_entropy_loss_fusion", "cross_entropy_fusion"), "fused_cross_entropy"),
     **dict.fromkeys(("o2_gradient", "grad_reduce_in_bf16", "bf16_grads", "bf16_grad_reduce"), "bf16_gradients"),

@@ -72,7 +72,7 @@ SWITCHES = (
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
     *("replicated_dispatch", "fsdp", "whole_vocabulary", "unfused_expert_accumulation"),
-    *("fused_router", "async_permutation"),
+    *("fused_router", "async_permutation", "fused_expert_accumulation"),
 )
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {

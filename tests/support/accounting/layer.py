@@ -116,9 +116,18 @@ class Account:
             return self.run.levelled.compute
         return uneven(self.run, self.d, self.run.imbalance)
 
-    def summed(self, *also: str) -> float:
+    def adds_apart(self, experts: bool) -> bool:
+        """Whether an operator of its own adds a gradient to its sum; experts' products may have a word of their own."""
+        plain = "unfused_gradient_accumulation" in self.run.on
+        if not experts:
+            return plain
+        return "unfused_expert_accumulation" in self.run.on or (
+            plain and "fused_expert_accumulation" not in self.run.on
+        )
+
+    def summed(self, experts: bool = False) -> float:
         """Bytes that a product moves for an element of a weight's gradient: 8 where it adds into an FP32 sum."""
-        apart = bool(self.run.on & {"unfused_gradient_accumulation", *also})
+        apart = self.adds_apart(experts)
         apart |= self.run.precision == "fp16" and "graph_mode" not in self.run.on
         return 2 if apart else 8
 
@@ -170,7 +179,7 @@ class Account:
                     rows,
                     fused=fused,
                     rows_differ=False,
-                    result=self.summed("unfused_expert_accumulation"),
+                    result=self.summed(experts=True),
                 ),
             )
 
@@ -333,10 +342,9 @@ def add_layer(a: Account, index: int) -> None:
     # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off;
     # then a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
     if a.run.precision == "fp16" and "graph_mode" not in a.run.on:
-        each = 2 + 2 + 2
+        each = of_experts = 2 + 2 + 2
     else:
-        each = 2 + 4 + 4 if "unfused_gradient_accumulation" in a.run.on else 0
-    of_experts = 10 if each == 0 and "unfused_expert_accumulation" in a.run.on else each
+        each, of_experts = (2 + 4 + 4 if a.adds_apart(experts) else 0 for experts in (False, True))
     # A hook for each parameter: two norms, attention's two products, the router or the MLP's two; experts have two,
     # joined or each its own.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
