@@ -196,7 +196,7 @@ def plan_set(
     created_at: str = CREATED_AT,
     **changes: Any,
 ) -> PlanSet:
-    """A PlanSet with `n_plans` ranked plans and the usual starting point as reference."""
+    """A PlanSet with `n_plans` ranked plans and a plain 1F1B as reference."""
     spec = spec if spec is not None else _default_spec()
     plans = tuple(plan(rank, spec=spec) for rank in range(1, n_plans + 1))
     proved = status == "optimal"
@@ -219,7 +219,7 @@ def plan_set(
         ),
         "timing": Timing(enumerate_s=0.81, solve_s=4.02, total_s=4.97),
         "plans": plans,
-        "reference": plan(4, spec=spec, label="the usual starting point") if plans else None,
+        "reference": plan(4, spec=spec, label="1F1B") if plans else None,
         "unrestricted": Unrestricted(best_step_time_s=plans[0].step_time_s / 1.02 if plans else None, price_pct=2.0),
         "warnings": ("global batch 15,360 is not a multiple of dp 28",),
     }

@@ -41,7 +41,7 @@ def test_a_search_shows_its_best_plan_first_and_draws_its_charts(visitor: Visito
         "38.0 %",
         "55.5 GiB",
         "377 days",
-        "the usual starting point",
+        "plain 1F1B",
     ):
         expect(best).to_contain_text(text)
     assert page.locator("section", has=page.locator("#ranked")).locator("tbody tr").count() == 6
