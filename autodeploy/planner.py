@@ -15,8 +15,10 @@ from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
 from autodeploy.evaluation.strategy_layout import facts_of_placement
 from autodeploy.evaluation.timeline import pipeline_timeline
+from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
+from autodeploy.ranking.chosen import weight_of
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.measured_speed import measured_ratio
@@ -32,7 +34,6 @@ from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whol
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity
 from autodeploy.ranking.rescaled_plan import rescaled_timeline
-from autodeploy.ranking.robust import TOP
 from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
@@ -58,10 +59,10 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.evaluation.context import Context
+    from autodeploy.ranking.advice import Advice
     from autodeploy.solver.frontier import Budget, Frontier
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Counts, Plan, PlanSet
-    from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.strategies.candidates import Candidates
@@ -205,7 +206,7 @@ def plan(
             timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
             out_of_time=stop.out_of_time,
             unrestricted=price,
-            should_cancel=stop,
+            advice=_advice(prepared, searched, frontier, stop, alone=alone),
             beside=None if alone else beside,
         )
     result = _with_runs(prepared, result, should_cancel=stop)
@@ -215,12 +216,13 @@ def plan(
 
 def _best(spec: Spec, searched: Searched, report: _Reporter, stop: _Deadline, *, alone: bool) -> Frontier:
     """The best of the candidates and what is proven of the others."""
-    search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1)
+    kept = from_search(spec.search.top_k)
+    search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1, keep=kept)
     frontier = search(
         searched.candidates,
         searched.swept,
         searched.context_of,
-        top_k=compared(spec.search),
+        top_k=spec.search.top_k,
         gap=spec.search.gap,
         budget=budget_of(spec, alone=alone),
         costs=searched.costs,
@@ -228,8 +230,21 @@ def _best(spec: Spec, searched: Searched, report: _Reporter, stop: _Deadline, *,
         should_cancel=stop,
     )
     if spec.search.distinct == "placements":
-        frontier.best = with_placements(frontier.best, compared(spec.search), stop)
+        frontier.best = with_placements(frontier.best, spec.search.top_k, stop)
     return frontier
+
+
+def _advice(
+    prepared: Prepared, searched: Searched, frontier: Frontier, stop: _Deadline, *, alone: bool
+) -> Advice | None:
+    """The ranking by risk, where the spec wants one and there is something to rank."""
+    spec = prepared.spec
+    if spec.search.risk == "neutral" or not frontier.best or frontier.cancelled or _for_memory(spec):
+        return None
+    weight = partial(weight_of, objective=spec.search.objective)
+    return Adviser(
+        prepared.profile, searched, frontier, spec.search.top_k, budget_of(spec, alone=alone), weight, stop
+    ).advise()
 
 
 def _price_of_target(prepared: Prepared, frontier: Frontier, stop: _Deadline) -> Unrestricted:
@@ -290,14 +305,9 @@ def _at(spec: Spec, seq_length: int, global_batch: int) -> Spec:
     return spec.model_copy(update={"training": training, "run": None, "strategy": None})
 
 
-def compared(search: SearchSpec) -> int:
-    """Plans that the search looks for: those of the answer, or all that are held against each other at the corners."""
-    return search.top_k if search.robust == "off" else max(search.top_k, TOP)
-
-
 def budget_of(spec: Spec, *, alone: bool = False) -> Budget:
     """`solver.levels.budget` of a spec."""
-    return budget(spec.search, compared(spec.search), alone=alone)
+    return budget(spec.search, alone=alone)
 
 
 def _with_best_batch(prepared: Prepared) -> Prepared:

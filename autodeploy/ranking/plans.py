@@ -16,9 +16,11 @@ from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
 from autodeploy.ranking.assumptions import assumptions_of, expert_imbalance
 from autodeploy.ranking.features_in_use import features_in_use
+from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.rescaled_plan import rescaled
-from autodeploy.ranking.uncertainty import interval, memory_interval, slopes_of
+from autodeploy.ranking.uncertainty import interval, slopes_of
+from autodeploy.ranking.unproven import evidence_for
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -222,7 +224,8 @@ def plan_of_estimate(
     per_die = "die" if context.machine.devices_per_npu > 1 else "card"
     total_tokens = spec.training.tokens
     days = total_tokens / tokens / 86_400.0 if total_tokens else None
-    card = estimate.card_bytes
+    peak_bytes = float(np.max(estimate.card_bytes))
+    spread = memory_spread_of(candidate, context)
     breakdown = Breakdown(**estimate.breakdown)
     share = mfu(context.model, context.seq_length, tokens / ranks, peak)
     plan = Plan(
@@ -237,11 +240,13 @@ def plan_of_estimate(
         best_measured_mfu=highest_mfu(
             context.family, moe=context.model.is_moe, npus=context.num_npus, precision=context.precision
         ),
-        peak_memory_gib=float(np.max(card)) / GIB,
+        peak_memory_gib=peak_bytes / GIB,
         allocator_peak_gib=float(np.max(estimate.allocator_bytes)) / GIB,
         memory_limit_gib=context.limit_bytes / GIB,
-        memory_interval=memory_interval(float(np.max(card)) / GIB, candidate, context),
+        memory_interval=spread.interval(peak_bytes / GIB),
         fits=fits(estimate, context),
+        p_fits=p_fits(peak_bytes, context.limit_bytes, spread.log_sigma),
+        evidence=evidence_for(candidate, context),
         oom_imbalance=estimate.oom_imbalance,
         experts=expert_imbalance(candidate, context),
         num_npus_used=context.num_npus,

@@ -1,4 +1,4 @@
-"""Ranking under uncertainty: by the 80th percentile, over shared draws, of how much longer a plan takes than the best."""
+"""Ranking by risk: by the 80th percentile, over shared draws, of how much longer a plan takes than the best."""
 
 from __future__ import annotations
 

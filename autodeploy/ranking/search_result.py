@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autodeploy.calibration.covariances import covariance_of
+from autodeploy.ranking.chosen import chosen, fastest_of, objective_value, ranking_of, valley_of, weighed
 from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation, memory_explanation
 from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.rescaled_plan import slower_than_measured
-from autodeploy.ranking.robust import TOP, at_corners
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.solver.effort import cores
 from autodeploy.solver.solution import OPTIMAL_GAP
@@ -25,7 +24,6 @@ from autodeploy.specs.planset import (
     Optimality,
     Plan,
     PlanSet,
-    RobustSearch,
     SearchInfo,
     Status,
     Timing,
@@ -35,9 +33,10 @@ from autodeploy.strategies.feature_choice import choose_features
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.ranking.advice import Advice
     from autodeploy.ranking.beside_plans import BesidePlans
     from autodeploy.solver.frontier import Frontier
     from autodeploy.solver.search_space import Searched
@@ -45,22 +44,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from hardware_profiles.covariance import Covariance
     from hardware_profiles.profile import Profile
-
-
-def objective_value(plan: Plan, objective: str) -> float:
-    """What is minimised: the plan with the least comes first."""
-    if objective == "tokens_per_s_per_npu":
-        return -plan.tokens_per_s_per_npu
-    if objective == "peak_memory":
-        return plan.peak_memory_gib
-    if objective == "npu_hours":
-        return plan.step_time_s * plan.num_npus_used
-    return plan.step_time_s
-
-
-def cost(plan: Plan, objective: str) -> float:
-    """The objective as a positive cost, in proportion to the step time of one plan."""
-    return 1.0 / plan.tokens_per_s_per_npu if objective == "tokens_per_s_per_npu" else objective_value(plan, objective)
 
 
 def finish(
@@ -76,21 +59,31 @@ def finish(
     timing: tuple[float, float, float],
     out_of_time: bool,
     unrestricted: Unrestricted,
-    should_cancel: Callable[[], bool] | None = None,
+    advice: Advice | None = None,
     beside: BesidePlans | None = None,
 ) -> PlanSet:
-    """Rank, explain and certify what the search found; without `beside` the plans stand alone."""
-    plans, robust = _at_their_worst(
-        plans_of_solved(frontier.best, spec, identity), frontier, spec, profile, should_cancel
-    )
+    """Rank, explain and certify what the search found.
+
+    Parameters
+    ----------
+    advice : the ranking by risk; without it plans are ranked by the objective.
+    beside : what stands beside the plans; without it they stand alone.
+    """
+    order, neutral = chosen(frontier, advice, spec.search)
+    documents = plans_of_solved([*order, *neutral], spec, identity)
+    plans = [
+        weighed(plan, advice, solved, identity.ratio)
+        for plan, solved in zip(documents, [*order, *neutral], strict=True)
+    ]
     reference: Plan | None = None
     divided: list[str] = []
     if frontier.best and beside is not None:
         reference, near = beside.found()
         divided = divisibility_warnings(context, near, searched.swept.repaired_s)
     bound = _bound(frontier, spec.search.objective, identity.ratio)
-    ranked = _ranked(plans, spec.search, bound, covariance_of(profile))
-    gap = ranked[0].gap if ranked else None
+    ranked = _ranked(plans[: len(order)], spec.search, bound, covariance_of(profile))
+    first = min(plans, key=partial(_neutral_order, spec.search.objective), default=None)
+    gap = None if first is None else _gap(first, spec.search.objective, bound)
     proved = gap is not None and gap <= OPTIMAL_GAP
     infeasible: Infeasible | None = None
     if not ranked and not frontier.cancelled and beside is not None:
@@ -120,7 +113,9 @@ def finish(
         reference=reference,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
-        robust=robust,
+        risk=ranking_of(advice, spec.search),
+        fastest=None if first is None else fastest_of(first, ranked, advice),
+        valley=valley_of(searched, order, ranked, advice),
         rescaled=identity.measured,
         features_off={} if beside is None else choose_features(spec.search, spec.model, profile).off_everywhere,
         warnings=(
@@ -133,25 +128,6 @@ def finish(
         ),
         infeasible=infeasible,
     )
-
-
-def _at_their_worst(
-    plans: Sequence[Plan],
-    frontier: Frontier,
-    spec: Spec,
-    profile: Profile,
-    should_cancel: Callable[[], bool] | None,
-) -> tuple[list[Plan], RobustSearch | None]:
-    """The plans, where the spec asks for robust ones the first of them with their times at the corners of the box."""
-    if spec.search.robust == "off" or not plans:
-        return list(plans), None
-    plans = plans[: max(TOP, spec.search.top_k)]
-    weights = np.array([cost(plan, spec.search.objective) / plan.step_time_s for plan in plans])
-    robust = at_corners(frontier.best[: len(plans)], weights, spec, profile, should_cancel)
-    if robust is None:
-        return list(plans), None
-    together = zip(plans, robust.plans, strict=True)
-    return [plan.model_copy(update={"robustness": found}) for plan, found in together], robust.search
 
 
 def _counts(searched: Searched, frontier: Frontier) -> Counts:
@@ -218,19 +194,27 @@ def _status(found: bool, proved: bool, cancelled: bool) -> Status:
     return "optimal" if proved else "feasible"
 
 
-def _ranked(plans: list[Plan], search: SearchSpec, bound: float | None, covariance: Covariance) -> list[Plan]:
-    """The best K in order of the objective, with their gaps, ties and what sets them apart."""
-    order = sorted(plans, key=lambda p: (objective_value(p, search.objective), p.step_time_s, p.plan_id))[
-        : search.top_k
-    ]
+def _ranked(order: Sequence[Plan], search: SearchSpec, bound: float | None, covariance: Covariance) -> list[Plan]:
+    """Plans in order of rank with their gaps, ties and what sets them apart."""
     for_memory = search.objective == "peak_memory"
     ranked: list[Plan] = []
     for number, plan in enumerate(order, start=1):
         other = order[1] if number == 1 and len(order) > 1 else (order[0] if number > 1 else None)
         # Ties are of predicted times: errors of memory are a few percent, and nobody measured which order they leave.
         tie = None if for_memory else next((first.rank for first in ranked if tied(first, plan, covariance)), None)
-        reached = plan.peak_memory_gib if for_memory else plan.step_time_s
-        gap = max(0.0, (reached - bound) / reached) if bound is not None else None
         words = memory_explanation(plan, other) if for_memory else explanation(plan, other)
+        gap = _gap(plan, search.objective, bound)
         ranked.append(plan.model_copy(update={"rank": number, "tie_with": tie, "gap": gap, "explanation": words}))
     return ranked
+
+
+def _gap(plan: Plan, objective: str, bound: float | None) -> float | None:
+    """How much better than the plan any could be."""
+    if bound is None:
+        return None
+    reached = plan.peak_memory_gib if objective == "peak_memory" else plan.step_time_s
+    return max(0.0, (reached - bound) / reached)
+
+
+def _neutral_order(objective: str, plan: Plan) -> tuple[float, float, str]:
+    return objective_value(plan, objective), plan.step_time_s, plan.plan_id

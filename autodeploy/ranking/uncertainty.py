@@ -9,11 +9,10 @@ import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import RUN_AXES, Spread, coverage, spread_of
-from autodeploy.calibration.memory_spread import memory_spread
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.evaluation.sensitivity import sensitivities
 from autodeploy.ranking.features_in_use import holds
-from autodeploy.specs.planset import MemoryInterval, Plan, Uncertainty
+from autodeploy.specs.planset import Plan, Uncertainty
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
@@ -29,11 +28,11 @@ Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 DECIMALS = 6  # of a sensitivity, which finite differences know to about as many; + 0.0 makes -0.0 plain
 
 
-def run_of(candidate: Candidates, context: Context) -> dict[str, object]:
-    """A candidate as the coverage table describes runs."""
+def run_of(candidate: Candidates, context: Context, *, features: bool = True) -> dict[str, object]:
+    """A candidate as the coverage table describes runs; without its features where nobody asks for them."""
     axes = candidate.axes_at(0)
     # Features whose effect on time rests on records; the others are on in every record or change no time.
-    known = [feature for feature in FEATURES.values() if feature.measured]
+    known = [feature for feature in FEATURES.values() if feature.measured and features]
     used = sorted({each.mechanism for each in known if holds(each.measured, candidate, context)})
     return {
         "moe": context.model.is_moe,
@@ -70,11 +69,6 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
             f.name: round(float(slope), DECIMALS) + 0.0 for f, slope in zip(covariance.factors, slopes, strict=True)
         },
     )
-
-
-def memory_interval(peak_gib: float, candidate: Candidates, context: Context) -> MemoryInterval:
-    """80 % interval of a peak on the card."""
-    return memory_spread(context.family.split("-")[0], run_of(candidate, context)).interval(peak_gib)
 
 
 def parameter_variance(covariance: Covariance, slopes: Floats) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from autodeploy.solver.frontier import outer_tuples
 from autodeploy.specs.planset import Valley
 from autodeploy.strategies.candidates import CHOICES
+from autodeploy.strategies.tree import distinct
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from autodeploy.solver.candidate import Solved
     from autodeploy.specs.planset import Plan
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.candidates import Candidates, Ints
     from autodeploy.workload.operators import Floats
 
 WITHIN = 0.03
@@ -40,6 +41,11 @@ def outline_of_solved(solved: Solved) -> tuple[Hashable, ...]:
     """`outline` of a candidate that is no plan yet."""
     candidate = solved.candidate
     return (*(int(getattr(candidate, axis)[0]) for axis in (*AXES, "dp")), bool(candidate.paired[0]))
+
+
+def outlines(candidates: Candidates) -> Ints:
+    """A number for each `outline` of candidates on one number of cards [n]."""
+    return distinct([*(getattr(candidates, axis) for axis in (*AXES, "dp")), candidates.paired])[1]
 
 
 def different(ranked: Sequence[T], top_k: int, outline_of: Callable[[T], Hashable]) -> list[T]:

@@ -13,8 +13,8 @@ from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, factors_o
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.evaluation.machine import machine_of
+from autodeploy.ranking.chosen import objective_value
 from autodeploy.ranking.measured_speed import MEASURED, OwnRun, work_of
-from autodeploy.ranking.search_result import objective_value
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
 from autodeploy.services.measured_intake import batch_of, measured_step_s
 from autodeploy.specs.measured_run import MeasuredRun

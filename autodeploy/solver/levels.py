@@ -52,8 +52,8 @@ LEVELS: Final = {
 }
 
 
-def budget(search: SearchSpec, plans: int, *, alone: bool = False) -> Budget:
-    """The deterministic budget of a search for `plans` plans; a number as effort is so many times the default.
+def budget(search: SearchSpec, *, alone: bool = False) -> Budget:
+    """The deterministic budget of a search; a number as effort is so many times the default.
 
     alone : half the proof, where nothing but plans is wanted.
     """
@@ -62,11 +62,10 @@ def budget(search: SearchSpec, plans: int, *, alone: bool = False) -> Budget:
     inner = level.inner if search.effort == "deep" else replace(level.inner, gap=search.gap)
     if search.mode == "fast":
         inner = replace(inner, workers=cores())
-    usual = max(2 * search.top_k, level.quick)
-    quick = usual if search.robust == "off" else max(usual, plans + level.quick)
+    quick = max(2 * search.top_k, level.quick)
     return Budget(
         quick=quick,
-        slots=SLOTS * level.quick / USUAL.quick * quick / usual,
+        slots=SLOTS * level.quick / USUAL.quick,
         refined=min(level.refined, 4 * search.top_k),
         effort=inner,
         paths=level.paths // (2 if alone else 1),

@@ -12,7 +12,8 @@ from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training_run import TrainingRun
 
 # Names that documents of earlier versions have, which are read without them.
-RETIRED_OF_PLAN = frozenset({"measured_mfu"})
+RETIRED_OF_PLAN = frozenset({"measured_mfu", "robustness"})
+RETIRED_OF_PLAN_SET = frozenset({"robust"})
 
 
 def _without(document: Any, retired: frozenset[str]) -> Any:
@@ -164,19 +165,6 @@ class MemoryInterval(Document):
     high_gib: float
     basis: str = ""
     extrapolated: tuple[str, ...] = ()
-
-
-class Robustness(Document):
-    """A plan at the corners of what calibration leaves possible: its slowest step there, and how far it falls behind.
-
-    worst_regret_pct: how much more it costs than the best of the plans at the same corner, at most. Corners are given
-    as the factor on each efficiency.
-    """
-
-    worst_step_time_s: float
-    worst_regret_pct: float
-    slowest_corner: dict[str, float]
-    regret_corner: dict[str, float]
 
 
 class Evidence(Document):
@@ -345,7 +333,6 @@ class Plan(Document):
     uncertainty: Uncertainty
     gap: float | None = None
     tie_with: int | None = None
-    robustness: Robustness | None = None
     label: str | None = None
     rescaled: Annotated[
         Rescaled | None, Field(description="its times are multiplied", exclude_if=lambda value: value is None)
@@ -427,26 +414,16 @@ class ParetoPoint(Document):
     num_npus: int
 
 
-class BoxSide(Document):
-    """One efficiency of the error box: the factors on it at the two ends, which hold it with 80 % probability."""
-
-    name: str
-    meaning: str
-    low: float
-    high: float
-
-
-class RobustSearch(Document):
-    """What plans were ranked by instead of the objective, how many were compared and at how many corners."""
-
-    criterion: Literal["regret", "worst_time"]
-    plans: int
-    corners: int
-    box: tuple[BoxSide, ...]
-
-
 class PlanSet(Document):
-    """The result of a search: ranked plans, how good they are proven to be and what was rejected."""
+    """The result of a search: ranked plans, how good they are proven to be and what was rejected.
+
+    `optimality` and `fastest` are of the ranking by predicted times alone.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, document: Any) -> Any:
+        return _without(document, RETIRED_OF_PLAN_SET)
 
     search: SearchInfo
     status: Status
@@ -460,7 +437,6 @@ class PlanSet(Document):
     ] = None
     unrestricted: Unrestricted = Unrestricted()
     pareto: tuple[ParetoPoint, ...] = ()
-    robust: RobustSearch | None = None
     risk: RiskRanking | None = None
     fastest: Fastest | None = None
     valley: Valley | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
@@ -54,8 +54,8 @@ def _axis_value(axis: str, value: AxisValue) -> AxisValue:
     raise ValueError(f"{axis} has no value {text[:40]!r} | a whole number from 1")
 
 
-def _robust(value: Any) -> Any:
-    return {True: "regret", False: "off"}[value] if isinstance(value, bool) else value
+RETIRED_ROBUST: Final = {"off": "neutral", "regret": "averse", "worst_time": "averse", False: "neutral", True: "averse"}
+"""What `robust` of earlier versions says of `risk`."""
 
 
 def _switch(value: Any) -> Any:
@@ -106,13 +106,15 @@ class SearchSpec(Document):
             "predicted objective alone"
         ),
     ] = "averse"
-    robust: Annotated[
-        Literal["off", "regret", "worst_time"],
-        BeforeValidator(_robust),
-        Field(
-            description="rank the best 50 by their worst at the corners of the efficiencies' error box; true: regret"
-        ),
-    ] = "off"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, document: Any) -> Any:
+        robust = document.get("robust") if isinstance(document, dict) else None
+        if not isinstance(robust, bool | str) or robust not in RETIRED_ROBUST:
+            return document
+        others = {name: value for name, value in document.items() if name != "robust"}
+        return {"risk": RETIRED_ROBUST[robust], **others}
 
     @field_validator("fix")
     @classmethod

@@ -85,7 +85,16 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         errors += _contradicting_phases(spec)
     if errors:
         raise SpecError(errors=tuple(errors))
-    return spec
+    return _told_of_robust(spec, document)
+
+
+def _told_of_robust(spec: Spec, document: Mapping[str, Any]) -> Spec:
+    """The spec with a doubt where it still says `robust`."""
+    search = document.get("search")
+    if not isinstance(search, Mapping) or "robust" not in search:
+        return spec
+    doubt = f"search.robust is read as search.risk: {spec.search.risk}, which replaces it"
+    return spec.model_copy(update={"doubts": (*spec.doubts, doubt)})
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:

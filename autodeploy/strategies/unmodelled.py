@@ -23,9 +23,6 @@ def refuse_unmodelled(spec: Spec) -> None:
     found = [
         ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
     ]
-    if search.robust != "off":
-        hint = "robust plans are ranked by time: what is uncertain are efficiencies, and memory has none"
-        found.append(("/search/robust", search.objective == "peak_memory", "a robust ranking by peak memory", hint))
     for field in ("fix", "allow"):
         wanted = getattr(search, field).get("schedule", ())
         names = wanted if isinstance(wanted, tuple) else (wanted,)

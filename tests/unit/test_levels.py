@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def of(**search: object) -> Budget:
-    return budget(SearchSpec.model_validate(search), 5)
+    return budget(SearchSpec.model_validate(search))
 
 
 def test_more_effort_is_more_of_everything() -> None:
@@ -44,13 +44,10 @@ def test_the_gap_asked_for_is_that_of_refined_problems_but_deep_goes_on() -> Non
     assert of(effort="deep", gap=0.07).effort.gap == LEVELS["deep"].inner.gap == 0.0
 
 
-def test_plans_alone_are_proven_half_and_robust_ones_are_all_made() -> None:
-    alone = budget(SearchSpec(), 5, alone=True)
+def test_plans_alone_are_proven_half() -> None:
+    alone = budget(SearchSpec(), alone=True)
     assert alone.paths == of().paths // 2
     assert alone.quick == of().quick
-    robust = budget(SearchSpec.model_validate({"robust": "regret"}), 50)
-    assert robust.quick == 50 + USUAL.quick
-    assert robust.slots > of().slots
 
 
 def test_with_one_chunk_a_stage_a_deep_search_proves_the_best_plan() -> None:

@@ -1,0 +1,260 @@
+"""Which plan to recommend: the one that is seldom far behind the best, wherever the uncertain numbers are.
+
+Beside the plans of the search, which are fastest by the predicted times, others are considered: those that would be
+fastest with an influential number at its bad end, those that rest on least that no run has shown, and of each the plan
+that fits with 90 %. All of them meet in the same draws of the error box.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.ranking.error_box import error_box
+from autodeploy.ranking.fit_probability import LEAST_P_FITS, memory_spread_of, p_fits, roomy_limit_bytes
+from autodeploy.ranking.other_worlds import bad_worlds, estimates_in, first_of_each, near_rows
+from autodeploy.ranking.plans import layout_of_solved
+from autodeploy.ranking.responses import Responses, responses
+from autodeploy.ranking.risk import cautious_order, regret_p80, with_unproven_gains
+from autodeploy.ranking.unproven import share_draws, unproven_axes, unproven_of
+from autodeploy.ranking.variety import outlines
+from autodeploy.solver.effort import cores
+from autodeploy.solver.frontier import outer_tuples
+from autodeploy.solver.least_memory import card_bytes
+from autodeploy.solver.roomy_plans import RoomyPlans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.evaluation.worlds import World
+    from autodeploy.ranking.error_box import ErrorBox
+    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.frontier import Budget, Frontier
+    from autodeploy.solver.search_space import Searched
+    from hardware_profiles.profile import Profile
+
+DRAWS: Final = 200
+FROM_SEARCH: Final = 12
+MORE: Final = 3
+"""Outlines with a plan that leaves room, beyond those of the answer."""
+LEVELS: Final = (LEAST_P_FITS, 0.75, 0.6)
+"""P(fits) of what is recommended; a lower one where no plan reaches the one before."""
+TIGHT, ELSEWHERE, PROVEN = 8, 2, 2
+"""Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
+that rest on least."""
+WORLDS: Final = 4
+"""Numbers at whose bad end all candidates are looked at again, the most influential."""
+REFINED: Final = 2
+"""Of the first plans of the ranking, so many are solved in earnest."""
+USUAL_QUICK: Final = 60
+"""Quick plans of a search for which the counts above are meant."""
+
+
+def from_search(top_k: int) -> int:
+    """Plans of the search that are held against the others, the fastest."""
+    return max(2 * top_k, FROM_SEARCH)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """One plan among those that were considered.
+
+    unproven : what it rests on that no run has shown. regret : 80th percentile, as a share; None where it fits with
+    too little probability. expected_s : its step time with unproven gains by the share that comes true, and where it
+    may not fit the remedy's by the probability of that. row : in the responses.
+    """
+
+    solved: Solved
+    p_fits: float
+    unproven: frozenset[str]
+    regret: float | None
+    expected_s: float
+    row: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The plans that were considered, from the one to recommend on; the search's fastest is among them.
+
+    log_sigmas : of each plan's peak of memory. least_p_fits : with which probability those that have a regret fit.
+    """
+
+    weighed: tuple[Weighed, ...]
+    responses: Responses
+    log_sigmas: tuple[float, ...]
+    least_p_fits: float
+
+    @property
+    def fastest(self) -> Weighed:
+        """The search's best plan."""
+        return next(each for each in self.weighed if each.row == 0)
+
+
+class Adviser:
+    """Considers plans beside those of a search.
+
+    Parameters
+    ----------
+    top_k : plans that the answer is to have. weight_of : what a second of a plan's step counts in the objective, by its
+        context.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        searched: Searched,
+        frontier: Frontier,
+        top_k: int,
+        budget: Budget,
+        weight_of: Callable[[Context], float],
+        should_cancel: Callable[[], bool] | None = None,
+    ) -> None:
+        self._searched, self._best, self._budget = searched, frontier.best[: from_search(top_k)], budget
+        self._top_k = top_k
+        self._weight_of, self._should_cancel = weight_of, should_cancel
+        self._box: ErrorBox = error_box(profile, self._best[0].context)
+        self._outer = outer_tuples(searched.candidates)
+        self._outlines = outlines(searched.candidates)
+        self._sigmas: dict[int, float] = {}
+        self._peaks = {id(each): card_bytes(each) for each in self._best}
+
+    def advise(self) -> Advice | None:
+        """The ranking; None where the search was cancelled meanwhile."""
+        known = self._responses(self._best)
+        if known is None:
+            return None
+        rows = near_rows(self._searched, self._best[0].solution.step_s)
+        worlds: list[World] = [{}, *bad_worlds(known, WORLDS)]
+        for level in LEVELS:
+            maker = self._maker(level)
+            made = maker.plans(self._picks(rows, worlds, level))
+            self._peaks |= {id(each): maker.card_bytes(each) for each in made}
+            if any(self._p_fits(each) >= level for each in (*self._best, *made)):
+                break
+        found = self._responses(made)
+        if found is None:
+            return None
+        pool = [*self._best, *made]
+        advice = self._ranked(pool, known.joined(found), level)
+        return self._in_earnest(advice, maker)
+
+    def _in_earnest(self, advice: Advice, maker: RoomyPlans) -> Advice:
+        """The ranking with its first plans solved in earnest; the search's own were."""
+        pool = [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
+        known = advice.responses
+        better: list[int] = []
+        for each in advice.weighed[:REFINED]:
+            if each.row < len(self._best) or (self._should_cancel is not None and self._should_cancel()):
+                continue
+            found = maker.refined(each.solved, self._budget.effort)
+            if found is not each.solved:
+                pool[each.row] = found
+                self._peaks[id(found)] = maker.card_bytes(found)
+                better.append(each.row)
+        if not better:
+            return advice
+        again = self._responses([pool[row] for row in better])
+        return advice if again is None else self._ranked(pool, known.replaced(better, again), advice.least_p_fits)
+
+    def _ranked(self, pool: Sequence[Solved], answers: Responses, level: float) -> Advice:
+        fits = np.array([self._p_fits(each) for each in pool])
+        weights = np.log([self._weight_of(each.context) for each in pool])
+        safe = np.flatnonzero(fits >= level)
+        if not len(safe):
+            safe = np.flatnonzero(fits >= fits.max())
+        unproven = [unproven_of(each.candidate, each.context) for each in pool]
+        plain = answers.at(self._box.draws(DRAWS)) + weights
+        shares = share_draws(frozenset().union(*unproven), DRAWS)
+        log_times = plain.copy()
+        log_times[:, safe] = with_unproven_gains(
+            plain[:, safe], (answers.nominal + weights)[safe], [unproven[row] for row in safe], shares
+        )
+        lost = (log_times - plain).mean(axis=0)
+        regret = regret_p80(log_times[:, safe])
+        expected_s = np.exp(answers.nominal + lost)
+        first = safe[cautious_order(regret, fits[safe])]
+        remedy = {self._number(pool[row]): row for row in reversed(first.tolist())}
+        rest = []
+        for row in sorted(set(range(len(pool))) - set(safe.tolist())):
+            instead = remedy.get(self._number(pool[row]), int(first[0]))
+            ratio = float(np.exp(weights[instead] - weights[row]))
+            expected_s[row] = fits[row] * expected_s[row] + (1.0 - fits[row]) * ratio * expected_s[instead]
+            rest.append((float(np.exp(weights[row]) * expected_s[row]), row))
+        order = [*first.tolist(), *(row for _, row in sorted(rest))]
+        of = dict(zip(safe.tolist(), regret.tolist(), strict=True))
+        weighed = (
+            Weighed(pool[row], float(fits[row]), unproven[row], of.get(row), float(expected_s[row]), row)
+            for row in order
+        )
+        sigmas = tuple(self._log_sigma(pool[row].index) for row in order)
+        return Advice(tuple(weighed), answers, sigmas, min(level, float(fits[safe].min())))
+
+    def _picks(self, rows: Ints, worlds: Sequence[World], level: float) -> list[int]:
+        """Candidates to make plans of that leave room: in no order that matters, but always the same."""
+        scale = self._budget.quick / USUAL_QUICK
+        fit = [each for each in self._best if self._p_fits(each) >= level]
+        known = [self._number(each) for each in fit]
+        tight = [each.index for each in self._best if self._p_fits(each) < level]
+        found = dict.fromkeys(tight[: max(1, round(TIGHT * scale))])
+        for world in worlds:
+            seconds = estimates_in(self._searched, rows, self._box, world, lambda c: self._usual_limit(c, level))
+            if world:
+                count = max(1, round(ELSEWHERE * scale))
+                found |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=known))
+                continue
+            others = [int(self._outlines[each.index]) for each in fit]
+            count = max(0, self._top_k + MORE - len(set(others)))
+            found |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
+            least = self._rest_on_least(rows, seconds)
+            count = max(1, round(PROVEN * scale))
+            found |= dict.fromkeys(first_of_each(rows[least], seconds[least], self._outer, count, without=known))
+        return list(found)
+
+    def _rest_on_least(self, rows: Ints, seconds: Floats) -> Ints:
+        """Of candidates that fit, those with the fewest degrees and words that no run has [some of rows]."""
+        fit = np.flatnonzero(np.isfinite(seconds))
+        if not len(fit):
+            return fit
+        counts = unproven_axes(self._searched.candidates.take(rows[fit]), self._best[0].context)
+        return np.asarray(fit[counts == counts.min()])
+
+    def _maker(self, level: float) -> RoomyPlans:
+        def limit_bytes(index: int) -> float:
+            return roomy_limit_bytes(self._searched.context_of(index).limit_bytes, self._log_sigma(index), level)
+
+        searched = self._searched
+        return RoomyPlans(
+            searched.candidates,
+            searched.context_of,
+            searched.costs,
+            self._outer,
+            limit_bytes,
+            beside=cores() > 1,
+            should_cancel=self._should_cancel,
+        )
+
+    def _usual_limit(self, context: Context, level: float) -> float:
+        """The limit of the fastest plan, for a look at all candidates."""
+        return roomy_limit_bytes(context.limit_bytes, self._log_sigma(self._best[0].index), level)
+
+    def _log_sigma(self, index: int) -> float:
+        """Of the peak of a candidate's plans."""
+        number = int(self._outer[index])
+        if number not in self._sigmas:
+            candidate = self._searched.candidates.take(slice(index, index + 1))
+            self._sigmas[number] = memory_spread_of(candidate, self._searched.context_of(index)).log_sigma
+        return self._sigmas[number]
+
+    def _p_fits(self, solved: Solved) -> float:
+        return p_fits(self._peaks[id(solved)], solved.context.limit_bytes, self._log_sigma(solved.index))
+
+    def _number(self, solved: Solved) -> int:
+        """Of a plan's outer strategy."""
+        return int(self._outer[solved.index])
+
+    def _responses(self, plans: Sequence[Solved]) -> Responses | None:
+        return responses(plans, [layout_of_solved(each) for each in plans], self._box, self._should_cancel)

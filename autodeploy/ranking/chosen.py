@@ -1,0 +1,128 @@
+"""Which plans make the answer, in which order, and what an answer says of the ranking as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.calibration.evidence import realised_share
+from autodeploy.ranking.advice import DRAWS
+from autodeploy.ranking.fastest import bets_of
+from autodeploy.ranking.unproven import unproven_in
+from autodeploy.ranking.variety import Found, different, outline_of_solved, valley
+from autodeploy.specs.planset import BoxNumber, Fastest, RiskRanking
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.ranking.advice import Advice
+    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.frontier import Frontier
+    from autodeploy.solver.search_space import Searched
+    from autodeploy.specs.planset import Plan, Valley
+    from autodeploy.specs.search import SearchSpec
+
+
+def objective_value(plan: Plan, objective: str) -> float:
+    """What is minimised: the plan with the least comes first."""
+    if objective == "tokens_per_s_per_npu":
+        return -plan.tokens_per_s_per_npu
+    if objective == "peak_memory":
+        return plan.peak_memory_gib
+    if objective == "npu_hours":
+        return plan.step_time_s * plan.num_npus_used
+    return plan.step_time_s
+
+
+def weight_of(context: Context, objective: str) -> float:
+    """What a second of a plan's step counts in the objective: plans on fewer cards or of another batch are compared."""
+    if objective == "tokens_per_s_per_npu":
+        return context.num_npus / context.global_batch
+    return float(context.num_npus) if objective == "npu_hours" else 1.0
+
+
+def chosen(frontier: Frontier, advice: Advice | None, search: SearchSpec) -> tuple[list[Solved], list[Solved]]:
+    """The plans of the answer in order of rank, and more of the search's best, which only the Pareto set needs.
+
+    The fastest plan is among them, as the last where it is ranked behind, unless one that differs from it in placement
+    and memory choices alone is.
+    """
+    if advice is None:
+        best = sorted(frontier.best, key=lambda each: each.solution.step_s * weight_of(each.context, search.objective))
+        order = frontier.best if search.objective == "peak_memory" else best
+    else:
+        order = [each.solved for each in advice.weighed]
+    outline = id if search.distinct == "placements" else outline_of_solved
+    kept = different(order, search.top_k, outline)
+    if advice is not None and len(kept) > 1:
+        fastest = advice.fastest.solved
+        if outline(fastest) not in {outline(each) for each in kept}:
+            kept[-1] = fastest
+    others = [each for each in frontier.best[: search.top_k] if all(each is not other for other in kept)]
+    return kept, others
+
+
+def weighed(plan: Plan, advice: Advice | None, solved: Solved, ratio: float) -> Plan:
+    """A plan with how it stands in the ranking by risk; ratio: of measured times to predicted ones."""
+    found = None if advice is None else next((each for each in advice.weighed if each.solved is solved), None)
+    if found is None:
+        return plan
+    return plan.model_copy(
+        update={
+            "expected_step_time_s": ratio * found.expected_s,
+            "regret_p80_pct": None if found.regret is None else 100.0 * found.regret,
+        }
+    )
+
+
+def ranking_of(advice: Advice | None, search: SearchSpec) -> RiskRanking:
+    """What plans were ranked by."""
+    if advice is None:
+        return RiskRanking(risk="neutral", compared=0, draws=0, least_p_fits=0.0)
+    realised, box = realised_share(), advice.responses.box
+    influences = advice.responses.influence([each.row for each in advice.weighed if each.regret is not None])
+    numbers = tuple(
+        BoxNumber(
+            name=uncertain.name,
+            meaning=uncertain.meaning,
+            low=box.factors(uncertain)[0],
+            high=box.factors(uncertain)[1],
+            basis=uncertain.basis,
+            influence=round(float(influence), 6),
+        )
+        for uncertain, influence in zip(box.numbers, influences, strict=True)
+    )
+    return RiskRanking(
+        risk="averse",
+        compared=len(advice.weighed),
+        draws=DRAWS,
+        least_p_fits=advice.least_p_fits,
+        proven_share=realised.share,
+        proven_share_sigma=realised.sigma,
+        box=numbers,
+    )
+
+
+def fastest_of(first: Plan, ranked: Sequence[Plan], advice: Advice | None) -> Fastest:
+    """The plan that is fastest by the predicted times, and what it bets on."""
+    return Fastest(
+        plan_id=first.plan_id,
+        rank=next((plan.rank for plan in ranked if plan.plan_id == first.plan_id), None),
+        step_time_s=first.step_time_s,
+        p_fits=first.p_fits if first.p_fits is not None else 1.0,
+        strategy=first.strategy,
+        bets=() if advice is None else bets_of(advice),
+    )
+
+
+def valley_of(
+    searched: Searched, order: Sequence[Solved], ranked: Sequence[Plan], advice: Advice | None
+) -> Valley | None:
+    """How flat the ground around the fastest plan is."""
+    if not ranked:
+        return None
+    found = [
+        Found(plan.plan_id, solved.index, plan.step_time_s, len(unproven_in(plan.evidence)))
+        for plan, solved in zip(ranked, order, strict=True)
+    ]
+    return valley(searched.candidates, searched.swept.repaired_s, found)

@@ -1,0 +1,66 @@
+"""The plan that is fastest by the predicted times alone, and what it bets on against the recommended one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.specs.planset import Bet
+
+if TYPE_CHECKING:
+    from autodeploy.ranking.advice import Advice, Weighed
+
+TELLING: Final = 0.01
+"""Share of the step that a number costs the one plan more than the other, from which it is a bet."""
+
+
+def bets_of(advice: Advice) -> tuple[Bet, ...]:
+    """What the fastest plan has to be right about, and what each bet costs where it is lost; the dearest first."""
+    fastest, chosen = advice.fastest, advice.weighed[0]
+    found = [*_unproven_bets(fastest, chosen), *_memory_bet(advice, fastest)]
+    if fastest.row != chosen.row:
+        found += _number_bets(advice, fastest, chosen)
+    return tuple(sorted(found, key=lambda bet: (-(bet.cost_pct or 0.0), bet.name)))
+
+
+def _unproven_bets(fastest: Weighed, chosen: Weighed) -> list[Bet]:
+    """Degrees and features that no run has, and the recommended plan does without."""
+    names = sorted(fastest.unproven - chosen.unproven) if fastest.row != chosen.row else sorted(fastest.unproven)
+    return [
+        Bet(kind="unproven", name=name, text=f"no run on these chips has {_worded(fastest, name)}") for name in names
+    ]
+
+
+def _worded(weighed: Weighed, name: str) -> str:
+    axes = weighed.solved.candidate.axes_at(0)
+    return f"{name} {axes[name]}" if name in axes else name
+
+
+def _memory_bet(advice: Advice, fastest: Weighed) -> list[Bet]:
+    """That it fits at all; where it does not, the next plan that does takes so much longer."""
+    if fastest.p_fits >= advice.least_p_fits:
+        return []
+    remedy = next((each for each in advice.weighed if each.regret is not None), None)
+    cost = None
+    if remedy is not None:
+        cost = round(100.0 * (remedy.solved.solution.step_s / fastest.solved.solution.step_s - 1.0), 3)
+    text = f"it fits with a probability of {100.0 * fastest.p_fits:.0f} %"
+    return [Bet(kind="memory", name="memory", text=text, cost_pct=cost)]
+
+
+def _number_bets(advice: Advice, fastest: Weighed, chosen: Weighed) -> list[Bet]:
+    """Numbers that at one end cost the fastest plan more than the recommended one."""
+    answers = advice.responses
+    found = []
+    for number, uncertain in enumerate(answers.box.numbers):
+        costs = [
+            float(np.expm1(side[fastest.row, number] - side[chosen.row, number]))
+            for side in (answers.low, answers.high)
+        ]
+        cost = max(costs)
+        if cost >= TELLING:
+            end = "low" if costs[0] >= costs[1] else "high"
+            text = f"{uncertain.meaning}, at its {end} end"
+            found.append(Bet(kind="number", name=uncertain.name, text=text, cost_pct=round(100.0 * cost, 3)))
+    return found

@@ -1,0 +1,73 @@
+"""Candidates that would look fastest elsewhere: with less of the card's memory, or with a number at its bad end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.worlds import context_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.evaluation.worlds import World
+    from autodeploy.ranking.error_box import ErrorBox
+    from autodeploy.ranking.responses import Responses
+    from autodeploy.solver.search_space import Searched
+
+NEAR: Final = 0.3
+"""Candidates whose estimate is longer than the fastest plan by more than this share are nobody's best."""
+MOST: Final = 4096
+"""Candidates that are looked at again in every world, the fastest."""
+
+
+def near_rows(searched: Searched, fastest_s: float) -> Ints:
+    """Candidates near the fastest plan, in the order of their estimate."""
+    rows = searched.swept.fastest(MOST)
+    return rows[searched.swept.repaired_s[rows] <= (1.0 + NEAR) * fastest_s]
+
+
+def estimates_in(
+    searched: Searched, rows: Ints, box: ErrorBox, world: World, limit_bytes: Callable[[Context], float]
+) -> Floats:
+    """Step times of candidates in a world, with enough recomputed to stay below a limit [rows]; inf where none does."""
+    found = np.full(len(rows), np.inf)
+    variants = searched.variant[rows]
+    for variant in np.unique(variants).tolist():
+        mine = np.flatnonzero(variants == variant)
+        context = searched.contexts[variant]
+        there = replace(context_in(context, box.numbers, world), limit_bytes=limit_bytes(context))
+        found[mine] = sweep(searched.candidates.take(rows[mine]), there).repaired_s
+    return found
+
+
+def bad_worlds(answers: Responses, count: int) -> list[World]:
+    """The worlds in which one number, of the most influential, is where the first plan falls farthest behind."""
+    order = np.argsort(-answers.influence(), kind="stable")[:count]
+    ends = answers.box.ends()
+    found: list[World] = []
+    for number in order.tolist():
+        behind = [
+            moved[0] - (answers.nominal + moved).min() for moved in (answers.low[:, number], answers.high[:, number])
+        ]
+        found.append(ends[2 * number + int(behind[1] >= behind[0])])
+    return found
+
+
+def first_of_each(rows: Ints, seconds: Floats, outer: Ints, count: int, *, without: Sequence[int] = ()) -> list[int]:
+    """The first `count` candidates by their time, one of each outer strategy; none of the outer strategies left out."""
+    seen = set(without)
+    found: list[int] = []
+    for place in np.argsort(seconds, kind="stable").tolist():
+        number = int(outer[rows[place]])
+        if len(found) == count or not np.isfinite(seconds[place]):
+            break
+        if number not in seen:
+            seen.add(number)
+            found.append(int(rows[place]))
+    return found

@@ -1,0 +1,94 @@
+"""How plans' step times follow the numbers of the error box: true evaluations at its ends, lines between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.worlds import step_times_in
+from autodeploy.ranking.error_box import HIGH
+from autodeploy.strategies.candidates import concatenate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.evaluation.estimate import Layout
+    from autodeploy.evaluation.worlds import World
+    from autodeploy.ranking.error_box import ErrorBox
+    from autodeploy.solver.candidate import Solved
+    from autodeploy.workload.operators import Floats
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Log step times of plans: nominal [plans], and what each number adds at its low and at its high end
+    [plans, numbers].
+
+    Either side has a law of its own, as something may switch: another rank is the busiest, a window is full, a link is
+    the slowest of several. Between nominal and an end the logarithm of the step time is nearly linear in that of the
+    number, and the effects of several numbers multiply.
+    """
+
+    box: ErrorBox
+    nominal: Floats
+    low: Floats
+    high: Floats
+
+    def at(self, draws: Floats) -> Floats:
+        """Log step times in draws of the box's numbers [draws, plans]."""
+        share = draws / _half_widths(self.box)
+        return np.asarray(self.nominal + np.maximum(share, 0.0) @ self.high.T + np.maximum(-share, 0.0) @ self.low.T)
+
+    def influence(self, rows: Sequence[int] | None = None) -> Floats:
+        """How much each number alone can change the ratio of two plans' step times, as a share [numbers]."""
+        low, high = (self.low, self.high) if rows is None else (self.low[list(rows)], self.high[list(rows)])
+        if not len(low):
+            return np.zeros(len(self.box.numbers))
+        spread = np.maximum(np.ptp(low, axis=0), np.ptp(high, axis=0))
+        return np.asarray(np.expm1(spread))
+
+    def joined(self, other: Responses) -> Responses:
+        """Of the plans of both, these first."""
+        pairs = ((self.nominal, other.nominal), (self.low, other.low), (self.high, other.high))
+        return Responses(self.box, *(np.concatenate(pair) for pair in pairs))
+
+    def replaced(self, rows: Sequence[int], by: Responses) -> Responses:
+        """With other answers for the plans at some rows."""
+        found = []
+        for mine, theirs in ((self.nominal, by.nominal), (self.low, by.low), (self.high, by.high)):
+            values = mine.copy()
+            values[list(rows)] = theirs
+            found.append(values)
+        return Responses(self.box, *found)
+
+
+def _half_widths(box: ErrorBox) -> Floats:
+    """How far each number's ends are from where it is [numbers]."""
+    return np.array([abs(box.at(number, HIGH)[number.name]) for number in box.numbers])
+
+
+def responses(
+    solved: Sequence[Solved],
+    layouts: Sequence[Layout],
+    box: ErrorBox,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Responses | None:
+    """The responses of plans of any contexts; None where the search was cancelled."""
+    count = len(box.numbers)
+    worlds: list[World] = [{}, *box.ends()]
+    times = np.ones((len(solved), len(worlds)))
+    rows_of: dict[int, list[int]] = {}
+    for row, each in enumerate(solved):
+        rows_of.setdefault(id(each.context), []).append(row)
+    for rows in rows_of.values():
+        if should_cancel is not None and should_cancel():
+            return None
+        candidates = concatenate([solved[row].candidate for row in rows])
+        context = solved[rows[0]].context
+        times[rows] = step_times_in(candidates, context, [layouts[row] for row in rows], box.numbers, worlds)
+    logs = np.log(times)
+    nominal = logs[:, 0]
+    ends = (logs[:, 1:] - nominal[:, None]).reshape(len(solved), count, 2)
+    return Responses(box, nominal, ends[:, :, 0], ends[:, :, 1])

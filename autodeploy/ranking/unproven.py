@@ -1,0 +1,77 @@
+"""What of a plan no run has shown, and draws of the share of such gains that comes true."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.calibration.coverage import RUN_AXES
+from autodeploy.calibration.evidence import evidence_of, realised_share
+from autodeploy.ranking.uncertainty import run_of
+from autodeploy.strategies.tree import distinct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.specs.planset import Evidence
+    from autodeploy.strategies.candidates import Candidates
+
+DIGITS = 6
+
+
+def evidence_for(candidate: Candidates, context: Context) -> tuple[Evidence, ...]:
+    """What published runs say of each axis and feature of a candidate."""
+    return evidence_of(run_of(candidate, context), context.family)
+
+
+def unproven_of(candidate: Candidates, context: Context) -> frozenset[str]:
+    """What a candidate rests on that no run has shown."""
+    return unproven_in(evidence_for(candidate, context))
+
+
+def unproven_in(evidence: Iterable[Evidence]) -> frozenset[str]:
+    """Features, schedules and dispatchers by name and degrees by their axis, of which there is no run."""
+    return frozenset(each.axis if isinstance(each.value, int) else each.value for each in evidence if not each.runs)
+
+
+def unproven_axes(candidates: Candidates, context: Context) -> Ints:
+    """How many degrees and words of each candidate no run has [n]; features are left out, which a layout may add."""
+    first, inverse = distinct([getattr(candidates, axis) for axis in RUN_AXES])
+    rows = (run_of(candidates.take(slice(row, row + 1)), context, features=False) for row in first.tolist())
+    counts = np.array([len(unproven_in(evidence_of(row, context.family))) for row in rows], dtype=np.int64)
+    return np.asarray(counts[inverse])
+
+
+def share_draws(names: Iterable[str], count: int) -> dict[str, Floats]:
+    """Shares of the gains of these that come true in `count` draws, in [0, 1]; each name has draws of its own.
+
+    Normal about the realised share with its standard deviation, at the midpoints of `count` equally probable parts in
+    an order of each name's own.
+    """
+    realised = realised_share()
+    normal = NormalDist(realised.share, realised.sigma) if realised.sigma > 0.0 else None
+    levels = [(number + 0.5) / count for number in range(count)]
+    values = np.array([normal.inv_cdf(level) if normal else realised.share for level in levels])
+    values = np.round(np.clip(values, 0.0, 1.0), DIGITS)
+    return {name: values[_order_of(place, count)] for place, name in enumerate(sorted(names))}
+
+
+def _order_of(place: int, count: int) -> np.ndarray:
+    """A permutation, another one for each place: of the multiples of the square roots of primes, less whole numbers."""
+    prime = _prime(place)
+    return np.argsort((np.arange(1, count + 1) * np.sqrt(prime)) % 1.0, kind="stable")
+
+
+def _prime(place: int) -> int:
+    """Prime number of a place, 2 the first."""
+    found: list[int] = []
+    number = 2
+    while len(found) <= place:
+        if all(number % known for known in found):
+            found.append(number)
+        number += 1
+    return found[place]

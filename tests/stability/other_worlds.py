@@ -1,0 +1,89 @@
+"""A spec planned once, and searched again wherever its uncertain numbers may be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy import planner
+from autodeploy.evaluation.alternatives import closed
+from autodeploy.evaluation.worlds import context_in, step_times_in
+from autodeploy.ranking.advice import Adviser, from_search
+from autodeploy.ranking.chosen import weight_of
+from autodeploy.ranking.plans import layout_of_solved
+from autodeploy.solver.best_first import best_first
+from autodeploy.solver.levels import budget
+from autodeploy.solver.search_space import Searched, legal_tree, search_space, swept_tree
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.worlds import World
+    from autodeploy.ranking.advice import Advice, Weighed
+    from autodeploy.specs.spec import Spec
+
+
+class Planned:
+    """A spec's advice, and the best of any world."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self._prepared = planner.prepare(spec)
+        p = self._prepared
+        searched = search_space(spec, p.profile, p.choice, p.context)
+        frontier = best_first(
+            searched.candidates,
+            searched.swept,
+            searched.context_of,
+            top_k=spec.search.top_k,
+            gap=spec.search.gap,
+            budget=planner.budget_of(spec),
+            costs=searched.costs,
+            keep=from_search(spec.search.top_k),
+        )
+        weight = partial(weight_of, objective=spec.search.objective)
+        advice = Adviser(p.profile, searched, frontier, spec.search.top_k, planner.budget_of(spec), weight).advise()
+        assert advice is not None
+        self.advice: Advice = advice
+        self._searched = searched
+        self._tree, _ = legal_tree(spec.search, p.context, p.profile, p.choice)
+        short = spec.search.model_copy(update={"effort": "fast", "top_k": 1})
+        self._budget = budget(short, alone=True)
+
+    def seconds_of(self, weighed: Weighed, world: World) -> float:
+        """Step time of a plan in a world, as it stands."""
+        solved = weighed.solved
+        layout = layout_of_solved(solved)
+        numbers = self.advice.responses.box.numbers
+        return float(step_times_in(solved.candidate, solved.context, [layout], numbers, [world])[0, 0])
+
+    def best_s(self, world: World, memory_factor: float) -> float:
+        """Step time of the best plan of a world that fits where peaks are `memory_factor` times the predicted ones."""
+        numbers = self.advice.responses.box.numbers
+        context = self._prepared.context
+        there = context_in(context, numbers, world)
+        limit = context.limit_bytes / memory_factor
+        others = tuple(replace(each, limit_bytes=limit) for each in there.alternatives)
+        there = replace(there, limit_bytes=limit, alternatives=others)
+        found = swept_tree(self._tree, there)
+        fits = np.flatnonzero(np.isfinite(found.sweep.repaired_s))
+        candidates, contexts = self._tree.candidates().take(fits), closed(there)
+        searched = Searched(
+            candidates,
+            found.sweep.take(fits),
+            found.used[fits],
+            contexts,
+            found.costs.take(fits),
+            self._searched.counts,
+        )
+        frontier = best_first(
+            searched.candidates,
+            searched.swept,
+            searched.context_of,
+            top_k=1,
+            gap=0.05,
+            budget=self._budget,
+            costs=searched.costs,
+        )
+        return frontier.best[0].solution.step_s if frontier.best else float("inf")
