@@ -66,11 +66,7 @@ def test_the_table_ranks_marks_ties_and_ends_with_what_they_are_compared_with():
     rows = plan_rows(plan_set)
     assert [row.rank for row in rows] == ["1", "2", "3", "-"]
     assert [row.versus_best for row in rows] == ["-", "+3.7 %", "+7.5 %", "+11.5 %"]
-<<<<<<< Updated upstream
-    assert [row.remark for row in rows] == ["", "≈ #1", "", "the usual starting point"]
-=======
-    assert [row.remark for row in rows] == ["", "tie", "", "1F1B"]
->>>>>>> Stashed changes
+    assert [row.remark for row in rows] == ["", "≈ #1", "", "1F1B"]
 
 
 def test_a_reference_that_does_not_fit_says_so():
