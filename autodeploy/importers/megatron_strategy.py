@@ -143,7 +143,9 @@ def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapt
     grouped = "grouped_gemm" in strategy["features"]
     fused = grouped and reader.switch(EXPERT_FUSION, "/strategy/features")
     if grouped and not fused:
-        reader.log.default("/strategy/features", EXPERTS_APART, f"MindSpeed's default: no {EXPERT_FUSION}")
+        reader.log.default(
+            "/strategy/features", EXPERTS_APART, "MindSpeed's default: no --gemm-gradient-accumulation-fusion"
+        )
     return in_mindspeed(grouped, plain_apart=apart, experts_fused=fused)
 
 
