@@ -49,6 +49,23 @@ async def test_the_api_answers_as_the_library(sqlite_url):
     assert found.plan.tokens_per_s * 200 * 86_400 >= 1e12
 
 
+async def test_the_form_completes_or_changes_the_plan(sqlite_url):
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        planned = (await client.post("/v1/searches", json=SPEC, headers={"Prefer": "wait=60"})).json()
+        best = planned["plans"][0]
+        axes = {"strategy": "tp=8", "lang": "en"}
+        path = f"/plans/{best['plan_id']}/why-not?lang=en"
+        anew = (await client.post(path, data=axes | {"others": "best"})).text
+        changed = (await client.post(path, data=axes | {"others": "plan"})).text
+        search = (await client.get(f"/searches/{planned['search']['id']}?lang=en")).text
+    assert '<input type="hidden" name="others" value="best">' in search
+    assert "at best, with tp=8" in anew
+    assert "the rest completed: TP8 " in anew
+    assert '<option value="best" selected>' in anew
+    assert "the rest completed" not in changed
+    assert '<option value="plan" selected>' in changed
+
+
 async def test_bad_requests_name_their_fields(sqlite_url):
     spec = factories.spec_document()
     requests: list[tuple[str, dict[str, Any], str]] = [

@@ -11,6 +11,7 @@ from autodeploy.cli.why_not import answer_text
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, why_not
 from autodeploy.ranking.partly_given import is_whole
+from autodeploy.ranking.plans import Identity
 from autodeploy.specs.planset import Fastest, RiskRanking
 from autodeploy.specs.strategy import Strategy
 
@@ -176,3 +177,12 @@ def test_a_faster_plan_than_the_ranked_ones_is_the_answer() -> None:
     averse = slow.model_copy(update={"risk": RiskRanking(risk="averse", compared=1, draws=1, least_p_fits=0.9)})
     recommended = why_not(spec_of(), Strategy.model_validate(axes), best=averse)
     assert recommended.completed == averse.plans[0]
+
+
+def test_near_strategies_are_scaled_as_plans_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    (near,) = asked({"tp": 3}).nearest
+    monkeypatch.setattr(Identity, "ratio", property(lambda identity: 2.0))
+    (scaled,) = asked({"tp": 3}).nearest
+    assert near.change == scaled.change
+    seconds = [float(each.effect.removeprefix("fits; about ").removesuffix(" s a step")) for each in (near, scaled)]
+    assert seconds[1] == pytest.approx(2.0 * seconds[0], rel=1e-3)
