@@ -9,7 +9,10 @@ from autodeploy.calibration.accuracy import write_accuracy
 from autodeploy.calibration.accuracy_measures import measure
 from autodeploy.calibration.accuracy_points import FILE
 from autodeploy.calibration.accuracy_sets import ASCEND
+from autodeploy.calibration.realised import gains
 from autodeploy.calibration.shipped import shipped_records
+from docs.backtest_groups import backtests
+from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import ladder_section
 from docs.scoreboard import ladder_lines, published_lines, vendor_lines
 
@@ -22,7 +25,8 @@ def main() -> None:
     records = shipped_records()
     measures = measure(records)
     first = vendor_lines(records, measures.calibrations[ASCEND])
-    last = [*ladder_lines(), *published_lines()]
+    chosen = backtests(records, measures.calibrations, gains(records, list(measures.calibrations.values())))
+    last = [*chosen_lines(chosen), *ladder_lines(), *published_lines()]
     write_accuracy(DOCS, points_file, measures, first=first, last=last, more=[ladder_section()])
     sys.stdout.write(f"written: docs/accuracy.md, docs/images/accuracy.svg, {points_file.relative_to(DOCS.parent)}\n")
 

@@ -19,15 +19,17 @@ from autodeploy.ablation.metrics import METRICS
 from autodeploy.ablation.published import ablate_published
 from autodeploy.ablation.runs import Runs
 from autodeploy.calibration.accuracy_sets import ASCEND
-from autodeploy.calibration.calibrate import fitted_together, overlay_of
 from autodeploy.calibration.coverage import covering
-from autodeploy.calibration.refits import without
+from autodeploy.calibration.realised import gains
+from autodeploy.calibration.refits import overlays_of, without
 from autodeploy.calibration.scoreboard import Line, fits, record_lines
 from autodeploy.calibration.shipped import coverage_table, fitted_profiles, shipped_records
 from autodeploy.checks import launch_of
 from autodeploy.importers.import_document import import_file
+from docs.backtest_groups import backtests
+from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import LADDER, PUBLISHED
-from hardware_profiles.loader import load_profile, recalibrated
+from hardware_profiles.loader import recalibrated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,15 +97,6 @@ def predicted(
     return error, slow, fast, plan.uncertainty.basis
 
 
-def overlays_of(*fitted: Calibration) -> dict[str, dict[str, object]]:
-    """The overlays of these fits and of the profiles that take their factors, by name."""
-    return {
-        name: overlay_of(each, load_profile(name, calibrated=False))
-        for each in fitted
-        for name in fitted_together(each.profile.name)
-    }
-
-
 def ladder_lines() -> list[Line]:
     """The three MFUs of the published ladder."""
     case = next(case for case in read_cases() if case.case == LADDER)
@@ -141,6 +134,7 @@ def _ends(error: float, low: float, high: float) -> str:
 def lines(records: Sequence[Record], fitted: Mapping[str, Calibration], *, published: bool = True) -> list[Line]:
     """The whole scoreboard."""
     found = [*vendor_lines(records, fitted[ASCEND]), *record_lines(records, fitted)]
+    found += chosen_lines(backtests(records, fitted, gains(records, list(fitted.values())))) if published else []
     with recalibrated(overlays_of(*fitted.values())), covering(coverage_table(list(fitted.values()), records)):
         found += ladder_lines()
         found += published_lines() if published else []
@@ -148,7 +142,7 @@ def lines(records: Sequence[Record], fitted: Mapping[str, Calibration], *, publi
 
 
 def main() -> None:
-    """Print the scoreboard; `--quick` without the published effects."""
+    """Print the scoreboard; `--quick` without the published effects and the groups of strategies."""
     records = shipped_records()
     fitted = fits(records)
     assert set(fitted) == set(fitted_profiles())

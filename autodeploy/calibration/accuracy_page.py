@@ -204,7 +204,8 @@ def _orders(measures: Measures) -> str:
     return (
         "## Order of strategies\n\nPairs of different strategies of one model on one cluster and release whose "
         "measured time per token differs by more than 7 %, family left out: "
-        f"{ascend.left_out} of {ascend.pairs} on Ascend and {pairs.left_out} of {pairs.pairs} on A100 are right.\n"
+        f"{ascend.left_out} of {ascend.pairs} on Ascend and {pairs.left_out} of {pairs.pairs} on A100 are right. "
+        "Which strategy of each group the rankings choose, and at what cost: [strategies chosen](backtest.md).\n"
         f"Of the pairs of {SERIES}, {wrong_whole} of {whole} are ordered wrong where one tensor-parallel group fills "
         f"each node, and {wrong_others} of the other {others}. {SHARED_NOTES}\n\n"
         f"{table(SHARED_TITLES, shared_node_rows(runs))}"

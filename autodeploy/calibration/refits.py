@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import Calibration
+from autodeploy.calibration.calibrate import Calibration, fitted_together, overlay_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import left_out_residuals, parameter_variances, refit, refit_covariance
+from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,3 +41,12 @@ def residuals_without(calibration: Calibration, out: Callable[[Record], bool]) -
     """Residuals of all records under a fit without some [records]."""
     fitted = np.array([not out(record) for record in calibration.records], dtype=bool)
     return np.asarray(calibration.fit.residuals + calibration.fit.jacobian @ refit(calibration.fit, fitted))
+
+
+def overlays_of(*fitted: Calibration) -> dict[str, dict[str, Any]]:
+    """The overlays of these fits and of the profiles that take their factors, by name."""
+    return {
+        name: overlay_of(each, load_profile(name, calibrated=False))
+        for each in fitted
+        for name in fitted_together(each.profile.name)
+    }
