@@ -57,18 +57,16 @@ def regrets_of(name: str, count: int) -> Regrets:
     """Search a spec in `count` draws and at the ends of its most influential numbers."""
     planned = Planned(specs()[name])
     advice = planned.advice
-    box, chosen, neutral = advice.responses.box, advice.weighed[0], advice.fastest
-    sigma = advice.log_sigmas[0]
+    box, sigma = advice.responses.box, advice.log_sigmas[0]
+    chances = np.array([each.p_fits for each in advice.weighed])
+    neutral = advice.weighed.index(advice.fastest)
 
     def regret(world: World, level: float) -> tuple[float, float]:
         """In a world in which peaks are at this percentile of their spread; a plan that does not fit is lost."""
-        z = NORMAL.inv_cdf(level)
-        best = planned.best_s(world, float(np.exp(z * sigma)))
-        found = []
-        for each in (chosen, neutral):
-            fits = level <= each.p_fits
-            found.append(max(0.0, planned.seconds_of(each, world) / best - 1.0) if fits else float("inf"))
-        return found[0], found[1]
+        known = np.where(level <= chances, planned.known_s(world), np.inf)
+        factor = float(np.exp(NORMAL.inv_cdf(level) * sigma))
+        best = min(planned.best_s(world, factor), float(known.min()))
+        return known[0] / best - 1.0, known[neutral] / best - 1.0
 
     draws = box.draws(count)
     levels = np.random.default_rng(1).permutation((np.arange(count) + 0.5) / count)

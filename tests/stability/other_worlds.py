@@ -19,8 +19,9 @@ from autodeploy.solver.levels import budget
 from autodeploy.solver.search_space import Searched, legal_tree, search_space, swept_tree
 
 if TYPE_CHECKING:
+    from autodeploy.evaluation.inner_problem import Floats
     from autodeploy.evaluation.worlds import World
-    from autodeploy.ranking.advice import Advice, Weighed
+    from autodeploy.ranking.advice import Advice
     from autodeploy.specs.spec import Spec
 
 
@@ -47,19 +48,22 @@ class Planned:
         assert advice is not None
         self.advice: Advice = advice
         self._searched = searched
+        self._layouts = [layout_of_solved(each.solved) for each in advice.weighed]
         self._tree, _ = legal_tree(spec.search, p.context, p.profile, p.choice)
         short = spec.search.model_copy(update={"effort": "fast", "top_k": 1})
         self._budget = budget(short, alone=True)
 
-    def seconds_of(self, weighed: Weighed, world: World) -> float:
-        """Step time of a plan in a world, as it stands."""
-        solved = weighed.solved
-        layout = layout_of_solved(solved)
+    def known_s(self, world: World) -> Floats:
+        """Step times in a world of the plans that were considered, as they stand, in their order."""
         numbers = self.advice.responses.box.numbers
-        return float(step_times_in(solved.candidate, solved.context, [layout], numbers, [world])[0, 0])
+        found = [
+            step_times_in(each.solved.candidate, each.solved.context, [layout], numbers, [world])[0, 0]
+            for each, layout in zip(self.advice.weighed, self._layouts, strict=True)
+        ]
+        return np.array(found)
 
     def best_s(self, world: World, memory_factor: float) -> float:
-        """Step time of the best plan of a world that fits where peaks are `memory_factor` times the predicted ones."""
+        """Step time of the best plan that a search of a world finds where peaks are so many times the predicted ones."""
         numbers = self.advice.responses.box.numbers
         context = self._prepared.context
         there = context_in(context, numbers, world)
