@@ -59,7 +59,7 @@ def from_search(top_k: int) -> int:
     return max(2 * top_k, FROM_SEARCH)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weighed:
     """One plan among those that were considered.
 
@@ -76,7 +76,7 @@ class Weighed:
     row: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Advice:
     """The plans that were considered, from the one to recommend on; the search's fastest is among them.
 

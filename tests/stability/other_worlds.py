@@ -63,7 +63,7 @@ class Planned:
         return np.array(found)
 
     def best_s(self, world: World, memory_factor: float) -> float:
-        """Step time of the best plan that a search of a world finds where peaks are so many times the predicted ones."""
+        """Step time of the best plan found in a world where peaks are `memory_factor` times the predicted ones."""
         numbers = self.advice.responses.box.numbers
         context = self._prepared.context
         there = context_in(context, numbers, world)
