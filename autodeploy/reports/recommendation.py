@@ -93,7 +93,7 @@ def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
     """`TP4 PP8 VPP2 EP64 DP24 (#3) is 3.1 % faster on paper (59.3 s, P(fits) 71 %)`."""
     layout = degrees(found.strategy, with_dp=True) + (f" (#{found.rank})" if found.rank is not None else "")
     if looks_like(found.strategy, best.strategy):
-        layout += say(lang, "comma") + what_differs(found.strategy, best.strategy, lang) + say(lang, "comma").rstrip()
+        layout += f" ({what_differs(found.strategy, best.strategy, lang)})"
     gain = best.step_time_s / found.step_time_s - 1.0
     key = "faster_on_paper" if gain > 0.0 else "first_on_paper"  # another objective than the step time
     values = {"pct": percent(gain)} if gain > 0.0 else {}
