@@ -156,10 +156,13 @@ class FixedCosts:
 
 @dataclass(frozen=True)
 class MemoryOverheads:
-    """Bytes on the card beside the model's; `fragmentation` is a share of the allocator's peak."""
+    """Bytes on the card beside the model's; `fragmentation` is a share of the allocator's peak, with segments that grow
+    or without.
+    """
 
     runtime_bytes: float
     fragmentation: float
+    fragmentation_fixed_segments: float
     communicator_buffer_bytes: float
 
     @classmethod
@@ -168,6 +171,7 @@ class MemoryOverheads:
         return cls(
             runtime_bytes=document.runtime_gib.value * GIB,
             fragmentation=document.fragmentation.value,
+            fragmentation_fixed_segments=(document.fragmentation_fixed_segments or document.fragmentation).value,
             communicator_buffer_bytes=document.communicator_buffer_mib.value * MIB,
         )
 

@@ -219,11 +219,13 @@ class MemoryDocument(Document):
     """Bytes on the card beyond what the model accounts for.
 
     `runtime_gib`: driver and runtime, outside the framework's allocator. `fragmentation`: share of the allocator's
-    peak. `communicator_buffer_mib`: per communicator a rank is in.
+    peak; `fragmentation_fixed_segments`: the same where its segments do not grow (`expandable_segments:False`), absent:
+    no other. `communicator_buffer_mib`: per communicator a rank is in.
     """
 
     runtime_gib: RuntimeGibibytes
     fragmentation: SpareFraction
+    fragmentation_fixed_segments: SpareFraction | None = None
     communicator_buffer_mib: Mebibytes
 
 

@@ -84,7 +84,7 @@ def machine_of(
     ----------
     release : band of the framework release, for its software factor; None is the current one.
     efficiency : values that replace the profile's, scalars or arrays: a fit varies them here.
-    features : those of kernels and host that are on.
+    features : those of kernels, host and allocator that are on.
     """
     value: dict[str, Number] = {**profile.efficiency, **(efficiency or {})}
     return Machine(
@@ -104,7 +104,11 @@ def machine_of(
         overlap=value.get("overlap", 1.0),
         runtime_bytes=profile.memory.runtime_bytes,
         communicator_bytes=profile.memory.communicator_buffer_bytes,
-        fragmentation=profile.memory.fragmentation,
+        fragmentation=(
+            profile.memory.fragmentation_fixed_segments
+            if "fixed_segments" in features
+            else profile.memory.fragmentation
+        ),
         peak_flops=device.peak_flops[precision],
         devices_per_npu=profile.devices_per_npu,
     )

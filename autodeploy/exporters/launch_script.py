@@ -34,6 +34,7 @@ REQUIRED = (
     ("WARMUP_ITERS", "iterations of learning-rate warm-up"),
 )
 _ASKED = re.compile(r'^: "\$\{(\w+):\?', re.MULTILINE)
+FIXED_SEGMENTS = ("expandable_segments:True", "expandable_segments:False")  # as profiles have it; where they are fixed
 _MARKABLE = re.compile(r"[\w./+-]+")
 # The trainer of Megatron-LM knows no Ascend device; MindSpeed adapts it when it is imported first.
 ADAPTED_TRAINER = "pretrain_gpt_ascend.py"
@@ -127,6 +128,8 @@ def environment(launch: Launch) -> dict[str, str]:
     for variable in () if profile is None else profile.document.environment:
         if not variable.when or evaluate(variable.when, axes):
             values[variable.name] = variable.value
+    if "fixed_segments" in launch.plan.strategy.features:
+        values = {name: value.replace(*FIXED_SEGMENTS) for name, value in values.items()}
     unknown = values.keys() - environment_variables().keys()
     if unknown:
         raise KeyError(f"{sorted(unknown)} are not in the flag table")

@@ -11,7 +11,7 @@ from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_recipe import read_training_recipe
-from autodeploy.importers.megatron_strategy import ASYNC_PERMUTATION, read_gradient_sums, read_strategy
+from autodeploy.importers.megatron_strategy import ALLOCATORS, ASYNC_PERMUTATION, read_gradient_sums, read_strategy
 from autodeploy.importers.other_trainings import refuse_other_training
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
@@ -60,7 +60,7 @@ def import_launch_script(
         search["target_release"] = release.name
     document |= {"search": search, "strategy": strategy}
     for variable, value in script.environment.items():
-        if variable != "CPU_AFFINITY_CONF" or value[:1] == "0":
+        if variable not in ALLOCATORS and (variable != "CPU_AFFINITY_CONF" or value[:1] == "0"):
             reader.log.ignore(variable, value, "read, no field of a spec")
     kept = tuple(KeptFlag(flag.name, flag.text, flag.line) for flag in reader.note_rest())
     return Imported(

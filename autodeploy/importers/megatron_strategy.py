@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall_seq", "allgather": "allgather", "flex": "alltoall"}
 MAX_DEGREE = 131_072
+ALLOCATORS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 # The flags of these features turn on other features, too; they are read where that is known.
 READ_ELSEWHERE = frozenset(
     {
@@ -28,6 +29,7 @@ READ_ELSEWHERE = frozenset(
     }
 )
 ASYNC_PERMUTATION = "--moe-permutation-async-comm"  # MindSpeed after 2.0.0 changes nothing by it
+GROWING = "expandable_segments:true"
 SHORT_MOMENTS = frozenset({"bf16", "fp16"})
 
 
@@ -244,4 +246,19 @@ def _read_features(reader: FlagReader) -> set[str]:
     if affinity[:1] in {"1", "2"}:
         reader.log.take("CPU_AFFINITY_CONF", "/strategy/features", affinity, "host_core_binding")
         features.add("host_core_binding")
-    return features
+    return features | _read_allocator(reader)
+
+
+def _read_allocator(reader: FlagReader) -> set[str]:
+    """Whether the allocator's segments grow. PyTorch's own default is that they do not; a script that leaves its
+    allocator alone is read as the frameworks' scripts are, which let them grow where they set it.
+    """
+    field, given = "/strategy/features", [name for name in ALLOCATORS if name in reader.script.environment]
+    if not given:
+        reader.log.default(field, GROWING, "as the frameworks' scripts set it")
+        return set()
+    texts = {name: reader.script.environment[name] for name in given}
+    for name, text in texts.items():
+        reader.log.take(name, field, text)
+    grows = any(GROWING in text.lower().replace(" ", "") for text in texts.values())
+    return set() if grows else {"fixed_segments"}

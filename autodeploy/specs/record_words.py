@@ -157,6 +157,7 @@ FEATURES = {
     **dict.fromkeys(("cross_entropy_loss_fusion", "cross_entropy_fusion"), "fused_cross_entropy"),
     **dict.fromkeys(("o2_gradient", "grad_reduce_in_bf16", "bf16_grads", "bf16_grad_reduce"), "bf16_gradients"),
     **dict.fromkeys(("fp8_param_gather", "fp8_params", "fp8_param", "fp8_primary_weights"), "fp8_weights"),
+    **dict.fromkeys(("no_expandable_segments", "expandable_segments_false"), "fixed_segments"),
     **dict.fromkeys(("bf16_moments", "bf16_optimizer_states"), "precision_aware_optimizer"),
     **dict.fromkeys(("custom_fsdp", "torch_fsdp2", "fsdp2", "zero3", "zero_3", "megatron_fsdp"), "fsdp"),
     **dict.fromkeys(DEDUPLICATING, "deduplicated_dispatch"),
@@ -168,6 +169,7 @@ FEATURES = {
 SAID_BY_FIELDS = frozenset(
     {
         *("sequence_parallel", "sp", "distributed_optimizer", "zero1", "zero_1", "interleaved", "vpp", "cp"),
+        *("expandable_segments", "expandable_segments_true"),  # what is counted on where nothing is said
         *("context_parallel", "recompute", "full_recompute", "swiglu", "tensor_parallel", "pipeline_parallel"),
     }
 )
