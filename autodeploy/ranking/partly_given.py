@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from autodeploy.ranking.legality import conflict
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.planset import NearestChange
-from autodeploy.specs.search import SHORT_SEARCH, Axis
+from autodeploy.specs.search import Axis
 from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.candidates import CHOICES
 from autodeploy.strategies.feature_choice import choose_features
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 AXES: tuple[Axis, ...] = get_args(Axis)
+SEARCH: Final[dict[str, Any]] = {"effort": "default", "top_k": 5, "gap": 0.05}
+"""With fewer plans to compare, what is recommended of them is up to a tenth slower."""
 OF_EXPERTS = ("etp", "moe_dispatcher")
 DEGREES = frozenset({"tp", "pp", "vpp", "cp", "micro_batch_size", "schedule"})
 LAYOUT = frozenset({"layers_per_stage", "recompute", "swap", "swap_per_stage"})
@@ -82,11 +84,11 @@ class Asked:
         return ", ".join([*axes, *(f"its {name}" for name in others)])
 
     def pinned(self, axes: Mapping[Axis, AxisValue]) -> Spec:
-        """The spec of a short search among strategies with these axes; of the given ones it says nothing else."""
+        """The spec of a search among strategies with these axes; of the given ones it says nothing else."""
         search = self.spec.search
         switches = {name: "on" if getattr(self.strategy, name) else "off" for name in self._switched()}
         asked: dict[str, Any] = {
-            **SHORT_SEARCH,
+            **SEARCH,
             "fix": {name: value for name, value in search.fix.items() if name not in self.axes} | dict(axes),
             "features": {**search.features, **switches},
         }
@@ -119,7 +121,7 @@ def explain_partly_given(
 ) -> WhyNot:
     """The best plan that has what is given against the recommended and the fastest one.
 
-    It is that of a short search with what is given fixed, or the first of the plans found with everything free that has
+    It is that of a search with what is given fixed, or the first of the plans found with everything free that has
     it, whichever is to be expected faster.
 
     Parameters

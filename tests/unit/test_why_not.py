@@ -166,9 +166,10 @@ def test_answers_are_said_in_chinese(strategy: dict[str, Any]) -> None:
 def test_a_faster_plan_than_the_ranked_ones_is_the_answer() -> None:
     top = planned().plans[0]
     axes = {"tp": top.strategy.tp, "pp": top.strategy.pp}
-    slow = planned().model_copy(
-        update={"plans": (top.model_copy(update={"plan_id": "p_slow", "step_time_s": 2.0 * top.step_time_s}),)}
+    twice = top.model_copy(
+        update={"plan_id": "p_slow", "step_time_s": 2.0 * top.step_time_s, "expected_step_time_s": None}
     )
+    slow = planned().model_copy(update={"plans": (twice,), "risk": None})
     answer = why_not(
         spec_of(), Strategy.model_validate({**axes, "micro_batch_size": top.strategy.micro_batch_size}), best=slow
     )
