@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
 from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.companion import Companion
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     from autodeploy.solver.effort import Effort
     from autodeploy.strategies.candidates import Candidates
 
-OPENING = 5
-"""Of the quick plans one in so many is made by its estimate before bounds are raised, as many again after them."""
+OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
+"""Shares of the work on plans: looks by estimate before any bound is raised, looks by the bounds of stages, more by
+estimate, quick plans of the best of these, and looks by the bounds of paths. What is left goes to quick plans of the
+best looks, and to more looks by estimate."""
 
 MANY = 8_192
 """Candidates that may beat the first plans: with more of them no bound is raised beyond the gap that contents."""
@@ -96,22 +100,29 @@ def _searched(
         """Solve the best in earnest; once, unless better ones are found later."""
         best = [solved.index for solved in frontier.best[:top_k]]
         if best != settled and not open_.cancelled():
+            plans.in_full(budget.quick)
             plans.other_ways(top_k)
+            plans.in_full(budget.quick)
             _refine(frontier, open_, budget, refined, report)
             settled[:] = [solved.index for solved in frontier.best[:top_k]]
 
     refined: set[int] = set()
     settled: list[int] = []
     plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
-    opening = max(1, budget.quick // OPENING)
-    plans.open_with(opening)
+    parts = [share * budget.quick for share in (OPENING, FIRST, BOUNDS, ESTIMATES, FIRST, PATHS)]
+    opening, first, bounds, estimates, second, paths = np.cumsum(parts)
+    plans.by_estimate(opening)
+    plans.in_full(first)
     aim = gap
     if frontier.best and not open_.cancelled():
         if open_.below(enough_s()) > MANY:
             aim = max(gap, budget.narrow)
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
-        for look in open_.by_paths(enough_s, lambda: plans.left(opening), budget):
+        plans.by_bound(bounds)
+        plans.by_estimate(estimates)
+        plans.in_full(second)
+        for look in open_.by_paths(enough_s, lambda: plans.left(budget.quick - paths), budget):
             for solved in look.solved:
                 plans.enter(solved)
                 refined.add(solved.index)
@@ -180,7 +191,9 @@ def _question(solved: Solved, budget: Budget) -> tuple[InnerProblem, Effort, tup
 
 
 def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:
-    """Plans know what was proven of their candidates later."""
+    """Plans know what was proven of their candidates later, or by others than themselves."""
     for place, solved in enumerate(frontier.best):
-        bound = min(solved.solution.step_s, max(solved.solution.bound_s, float(open_.bounds_s[solved.index])))
-        frontier.best[place] = replace(solved, solution=replace(solved.solution, bound_s=bound))
+        solution, known_s = solved.solution, float(open_.bounds_s[solved.index])
+        if known_s > solution.bound_s:
+            bound_s, relaxation = min(solution.step_s, known_s), open_.relaxation_of(solved.index)
+            frontier.best[place] = replace(solved, solution=replace(solution, bound_s=bound_s, relaxation=relaxation))

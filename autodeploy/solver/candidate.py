@@ -13,6 +13,7 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import QUICK
+from autodeploy.solver.first_look import best_template
 from autodeploy.solver.memory_choices import WHOLE, memory_choices, menus
 from autodeploy.solver.solve import solve
 
@@ -87,6 +88,22 @@ def quick_plan(
     if solution.layout is not None and solution.step_s < found.step_s:
         return problem, replace(solution, bound_s=bound_s)
     return whole, replace(found, bound_s=bound_s)
+
+
+def template_plan(candidate: Candidates, context: Context, units: UnitCosts | None = None) -> Quick:
+    """One candidate's fastest template under the same memory choices on every stage, in a fraction of the time of a
+    quick plan, and mostly within 2 % of it. Recomputing whole layers is looked at where nothing else fits or it swaps.
+
+    Without a layout where no template fits, which proves nothing.
+    """
+    classes = _classes(candidate, context, units)
+    found: list[Quick] = []
+    for choices in reversed(menus(memory_choices(candidate, context))):
+        problem = build_problem(classes, candidate, context, 0, choices=choices)
+        found.append((problem, best_template(problem)))
+        if found[-1][1].layout is not None and not _swaps(*found[-1]):
+            break
+    return min(found, key=lambda each: each[1].step_s)
 
 
 def _swaps(problem: InnerProblem, solution: InnerSolution) -> bool:

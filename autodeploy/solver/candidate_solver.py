@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.candidate import earnest_plan, quick_plan, refined_plan
+from autodeploy.solver.candidate import earnest_plan, quick_plan, refined_plan, template_plan
 from autodeploy.solver.outer_bound import outer_bounds_s
 from autodeploy.solver.tuple_bounds import TupleBounds, Visit
 
@@ -55,6 +55,11 @@ class CandidateSolver:
         """One candidate, and the costs of its cut of tensors."""
         row = slice(index, index + 1)
         return self._candidates.take(row), self._costs.of(row)
+
+    def template_plan(self, index: int) -> Quick:
+        """A candidate's fastest template."""
+        candidate, units = self.candidate(index)
+        return template_plan(candidate, self._contexts(index), units)
 
     def quick_plan(self, index: int) -> Quick:
         """A candidate's problem, solved quickly."""

@@ -27,6 +27,7 @@ class Effort:
     workers: int = 1
 
 
+LOOK: Final = Effort("look", deterministic_time=0.0, rounds=0, moves=0, gap=0.02, most_choices=0, sets=0)
 QUICK: Final = Effort("quick", deterministic_time=0.0, rounds=0, moves=4, gap=0.02, most_choices=0, sets=0)
 FAST: Final = Effort("fast", deterministic_time=0.1, rounds=3, moves=12, gap=0.02, most_choices=600, sets=3)
 DEFAULT: Final = Effort("default", deterministic_time=1.0, rounds=16, moves=60, gap=0.0, most_choices=4000, sets=128)

@@ -49,9 +49,9 @@ def greedy_options(problem: InnerProblem, layout: Ints) -> Ints | None:
 
 
 def _one_fits(problem: InnerProblem, layout: Ints, applied: Ints, stage: int) -> bool:
-    from autodeploy.solver.stage_choices import _stage_fits
+    from autodeploy.solver.stage_choices import stage_fits
 
-    return bool(_stage_fits(problem, layout[None], applied[None])[0, stage])
+    return bool(stage_fits(problem, layout[None], applied[None])[0, stage])
 
 
 def _one_legal(problem: InnerProblem, layout: Ints, applied: Ints) -> bool:

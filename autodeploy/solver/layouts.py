@@ -53,7 +53,10 @@ def to_sizes(problem: InnerProblem, layout: Ints) -> Ints:
 
 
 def templates(problem: InnerProblem) -> Ints:
-    """Sizes [n, parts] to start a search from: even, light at the front, at the end, at both, and balanced by work."""
+    """Sizes [n, parts] to start a search from: even, light at the front, at the end, at both, and balanced by work.
+
+    Light is a part, or every part of a stage.
+    """
     parts = len(parts_of(problem))
     most, least = most_layers_per_chunk(problem), problem.min_layers_per_chunk
     mean = problem.total_layers / parts
@@ -63,6 +66,10 @@ def templates(problem: InnerProblem) -> Ints:
         weight[0] -= front
         weight[-1] -= back
         weights.append(np.maximum(weight, 0.0))
+    if problem.vpp > 1:
+        stage = np.array([places[0][0] for places in parts_of(problem)])
+        ends = (stage == stage[0]) * 1.0, (stage == stage.max()) * 0.9
+        weights += [np.maximum(mean - light, 0.0) for light in (*ends, ends[0] + ends[1])]
     weights += [np.linspace(1.0, slope, parts) for slope in (0.5, 2.0)]
     weights.append(_room_for_pieces(problem, parts))
     rows = [rounded(w, problem.total_layers, least, most) for w in weights]

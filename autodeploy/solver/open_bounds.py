@@ -129,6 +129,10 @@ class OpenBounds:
         bounds_s = self._others(without)
         return RELAXATIONS[self._rests_on[np.argmin(bounds_s)]] if len(without) < len(bounds_s) else ""
 
+    def relaxation_of(self, index: int) -> str:
+        """What the bound of a candidate rests on."""
+        return RELAXATIONS[self._rests_on[index]]
+
     def _raise(self, rows: Ints, bounds_s: Floats, relaxation: int) -> None:
         higher = bounds_s > self.bounds_s[rows]
         self._rests_on[rows[higher]] = relaxation

@@ -53,7 +53,7 @@ def solve(
         should_cancel,
         float("inf") if upper_bound_s is None else upper_bound_s,
     )
-    start = _starts(problem)
+    start = starts(problem)
     if hint is not None:
         start = np.concatenate([start, to_sizes(problem, hint[0])[None]])
         if fits(problem, hint[0][None], hint[1][None])[0] and legal_options(problem, hint[0][None], hint[1][None])[0]:
@@ -65,7 +65,7 @@ def solve(
     return _answer(state, start)
 
 
-def _starts(problem: InnerProblem) -> Ints:
+def starts(problem: InnerProblem) -> Ints:
     """Templates, and one in proportion to the layers that each stage's memory can hold."""
     found = templates(problem)
     room = (stage_room(problem).spare_bytes[:, 1:] >= 0.0).sum(axis=1)

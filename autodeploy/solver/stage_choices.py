@@ -145,7 +145,7 @@ class StageChoices:
             layout = self._everywhere(chunks, 1)
             applied, _ = self.complete(layout)
             times = chunk_times(self.problem, layout, applied)
-            self._with_mask[chunks] = (times, _stage_fits(self.problem, layout, applied)[0])
+            self._with_mask[chunks] = (times, stage_fits(self.problem, layout, applied)[0])
         times, fit = self._with_mask[chunks]
         if not fit[stage]:
             return None
@@ -221,7 +221,7 @@ class StageChoices:
         """The counts [n, options] that really fit, the least total time first."""
         layout = self._everywhere(chunks, len(applied))
         everywhere = np.repeat(applied[:, None, :], self.problem.pp, axis=1)
-        fit = _stage_fits(self.problem, layout, everywhere)[:, stage]
+        fit = stage_fits(self.problem, layout, everywhere)[:, stage]
         times = chunk_times(self.problem, layout[fit], everywhere[fit])
         total = (times.forward_s[:, stage] + times.backward_s[:, stage]).sum(axis=1)
         return np.asarray(applied[fit][np.argsort(total, kind="stable")])
@@ -255,7 +255,8 @@ def missing_bytes(problem: InnerProblem, moments: Floats, layout: Ints, applied:
     return np.stack(parts, axis=-1) - problem.limit_bytes
 
 
-def _stage_fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
+def stage_fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
+    """Whether each stage is within the card's and the host's memory [n, pp]."""
     memory = stage_bytes(problem, layout, applied) <= problem.limit_bytes
     if np.isfinite(problem.host_bytes_per_device):
         memory &= host_bytes(problem, layout, applied) <= problem.host_bytes_per_device
@@ -264,4 +265,4 @@ def _stage_fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarra
 
 def fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
     """Whether every stage is within the card's and the host's memory [n]."""
-    return np.asarray(_stage_fits(problem, layout, applied).all(axis=1))
+    return np.asarray(stage_fits(problem, layout, applied).all(axis=1))

@@ -29,14 +29,12 @@ BATCH = 64
 def search_uniform(state: Search, start: Ints) -> None:
     """Search every undominated set of options in order of its bound, until the next one can't win."""
     problem = state.problem
-    masks = undominated_sets(problem)
-    low = relax_bounds(problem, masks)
-    order = np.argsort(low, kind="stable")
-    _quick_incumbent(state, masks[order], low[order], start)
+    masks, low = by_bound(problem)
+    quick_incumbent(state, masks, low, start)
     open_bounds: list[float] = []
     shares = max(1, int(np.isfinite(low).sum()))
     work, cuts, searched = 0.0, state.cuts, 0
-    for row in order:
+    for row in range(len(masks)):
         best = np.inf if state.best is None else state.best.step_s
         if low[row] >= min(best, state.target_s) or not np.isfinite(low[row]):
             open_bounds.append(float(low[row]))
@@ -71,15 +69,21 @@ def search_uniform(state: Search, start: Ints) -> None:
     state.proven_empty = not np.isfinite(state.bound_s)
 
 
-def _quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> None:
+def by_bound(problem: InnerProblem) -> tuple[Ints, Floats]:
+    """`undominated_sets` with a bound of each, the least first: masks [sets, options], seconds [sets]."""
+    masks = undominated_sets(problem)
+    low = relax_bounds(problem, masks)
+    order = np.argsort(low, kind="stable")
+    return masks[order], low[order]
+
+
+def quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> None:
     """The templates under the most promising sets, all in one batch: a good plan early prunes the rest."""
     rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(start))]
     if not len(rows):
         return
     problem = state.problem
-    layout = np.tile(to_layout(problem, start), (len(rows), 1, 1, 1))
-    classes = [option.layer_class for option in problem.options]
-    applied = layout.sum(axis=2)[..., classes] * np.repeat(masks[rows], len(start), axis=0)[:, None, :]
+    layout, applied = under_sets(problem, masks[rows], to_layout(problem, start))
     ok = np.flatnonzero(fits(problem, layout, applied))
     if not len(ok):
         return
@@ -99,6 +103,13 @@ def _quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> No
         plan = state.evaluator.incumbent(layout[chosen], applied[chosen])
         choices = StageChoices(problem, masks[rows[ok[chosen] // len(start)]])
         state.take(improve(state.evaluator, choices, plan, state.effort.moves, state.cancelled))
+
+
+def under_sets(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:
+    """All layouts under each set of options on all their layers: layout [sets x n, ...], applied [sets x n, ...]."""
+    layout = np.tile(layouts, (len(masks), 1, 1, 1))
+    classes = [option.layer_class for option in problem.options]
+    return layout, layout.sum(axis=2)[..., classes] * np.repeat(masks, len(layouts), axis=0)[:, None, :]
 
 
 def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
