@@ -22,7 +22,7 @@ TYPED := autodeploy api cost_models hardware_profiles
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak wheelhouse calibrate accuracy backtest scoreboard flags docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak stability wheelhouse calibrate accuracy backtest scoreboard flags docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -79,6 +79,9 @@ $(VENV)/probe/bin/python: | $(STAMP)
 soak: $(STAMP) $(TORCH_PYTHON) ## Run many faults, much load, bad input, a large database and real training; one JSON line a figure
 	@$(BIN)/python -m tests.soak
 	@$(BIN)/python -m tests.soak.real_training --python $(TORCH_PYTHON)
+
+stability: $(STAMP) ## Search twelve specs again wherever their uncertain numbers may be, about an hour; docs/stability.md
+	@$(BIN)/python -m docs.stability
 
 wheelhouse: $(STAMP) ## Gather wheels for an install without a network; MACHINE=aarch64 for another machine
 	@$(BIN)/python .ci/wheelhouse.py wheelhouse $(if $(MACHINE),--machine $(MACHINE))
