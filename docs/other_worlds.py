@@ -13,7 +13,7 @@ from autodeploy.evaluation.alternatives import closed
 from autodeploy.evaluation.worlds import context_in, step_times_in
 from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.chosen import weight_of
-from autodeploy.ranking.plans import layout_of_solved
+from autodeploy.ranking.plans import layout_of_solved, plans_of_solved
 from autodeploy.solver.best_first import best_first
 from autodeploy.solver.levels import budget
 from autodeploy.solver.search_space import Searched, legal_tree, search_space, swept_tree
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats
     from autodeploy.evaluation.worlds import World
     from autodeploy.ranking.advice import Advice
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
 
@@ -52,6 +53,11 @@ class Planned:
         self._tree, _ = legal_tree(spec.search, p.context, p.profile, p.choice)
         short = spec.search.model_copy(update={"effort": "fast", "top_k": 1})
         self._budget = budget(short, alone=True)
+
+    def plan_of(self, place: int) -> Plan:
+        """The document of a plan that was considered."""
+        identity = self._prepared.identity
+        return plans_of_solved([self.advice.weighed[place].solved], self.spec, identity)[0]
 
     def known_s(self, world: World) -> Floats:
         """Step times in a world of the plans that were considered, as they stand, in their order."""

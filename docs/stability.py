@@ -1,0 +1,173 @@
+"""Writes docs/stability.md: how often the recommended plan is far behind the best of the world that turns out.
+
+    python -m docs.stability [--draws 200] [--only NAME ...] [--results FILE]
+
+In joint draws of the error box, and with each of the most influential numbers alone at its 10th and 90th percentile, a
+spec is searched again: what is best there, among plans that fit there, is held against the recommended plan and against
+the one that is fastest by the predicted times. An hour on two cores; what a file of results has is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autodeploy.importers.spec_file import read_spec_file
+from autodeploy.ranking.explain import degrees
+from autodeploy.specs.spec import Spec, parse_spec
+from docs.other_worlds import Planned
+from docs.schema_tables import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autodeploy.evaluation.worlds import World
+
+DOCS: Final = Path(__file__).resolve().parent
+EXAMPLES: Final = DOCS.parent / "examples"
+PAGE: Final = DOCS / "stability.md"
+FROM_EXAMPLES: Final = (
+    "deepseek_v3_cloudmatrix_384",
+    "llama2_70b_32",
+    "qwen3_235b_128",
+    "pangu_ultra_moe_718b_6144",
+)
+FAR, MOST_FAR, AT_AN_END = 0.05, 0.20, 0.03
+INFLUENTIAL: Final = 5
+RANKINGS: Final = ("recommended", "fastest on paper")
+NORMAL: Final = NormalDist()
+LOST: Final = 9.99
+"""Regret of a plan that does not fit in the world that turns out."""
+
+HEADING = """<!-- Made by `make stability`. Change the code, not this page. -->
+
+# Is the recommended plan good elsewhere?
+
+Every spec is planned once. Then it is searched again in {draws} joint draws of its
+[error box](reference/error_box.md), each with a peak of memory drawn from the spread of the records' peaks. *Regret* is
+how much longer a plan takes there than the best one found there among those that fit: by a search of effort `fast` of the
+whole space, or among the plans that the ranking considered. A plan that does not fit there is lost. The last columns hold
+the plan against the best with one of the five most influential numbers alone at its 10th or its 90th percentile. Aims: at
+most {most:.0%} of draws with more than {far:.0%} regret; at the ends at most {end:.0%} in eleven of twelve specs.
+"""
+
+
+def specs() -> dict[str, Spec]:
+    """All specs by name."""
+    known = YAML(typ="safe").load((DOCS / "stability_specs.yaml").read_text(encoding="utf-8"))
+    own = {name: parse_spec(document) for name, document in known.items()}
+    return {name: read_spec_file(EXAMPLES / f"{name}.yaml") for name in FROM_EXAMPLES} | own
+
+
+def held(name: str, count: int) -> dict[str, Any]:
+    """Regrets of the recommended plan and of the fastest one: in `count` draws, and by number and end."""
+    planned = Planned(specs()[name])
+    advice = planned.advice
+    box, sigma = advice.responses.box, advice.log_sigmas[0]
+    chances = np.array([each.p_fits for each in advice.weighed])
+    neutral = advice.weighed.index(advice.fastest)
+
+    def regret(world: World, level: float) -> list[float]:
+        """In a world in which peaks are at this percentile of their spread."""
+        known = np.where(level <= chances, planned.known_s(world), np.inf)
+        factor = float(np.exp(NORMAL.inv_cdf(level) * sigma))
+        best = min(planned.best_s(world, factor), float(known.min()))
+        return [round(min(LOST, float(known[place] / best - 1.0)), 6) for place in (0, neutral)]
+
+    levels = np.random.default_rng(1).permutation((np.arange(count) + 0.5) / count)
+    draws = [regret(box.world(row), float(level)) for row, level in zip(box.draws(count), levels, strict=True)]
+    ends: dict[str, list[float]] = {}
+    for number in np.argsort(-advice.responses.influence(), kind="stable")[:INFLUENTIAL].tolist():
+        for side, world in zip(("low", "high"), box.ends()[2 * number : 2 * number + 2], strict=True):
+            ends[f"{box.numbers[number].name} {side}"] = regret(world, 0.5)
+    plans = [degrees(planned.plan_of(place)) for place in (0, neutral)]
+    return {"name": name, "plans": plans, "p_fits": chances[[0, neutral]].tolist(), "draws": draws, "ends": ends}
+
+
+def page(found: Iterable[dict[str, Any]]) -> str:
+    """The page."""
+    found = list(found)
+    rows = []
+    for each in found:
+        draws, ends = np.array(each["draws"]), each["ends"]
+        for place, ranking in enumerate(RANKINGS):
+            over = draws[:, place]
+            number, worst = max(ends.items(), key=lambda item: item[1][place])
+            rows.append(
+                (
+                    each["name"] if place == 0 else "",
+                    f"{ranking}: {each['plans'][place]}",
+                    f"{each['p_fits'][place]:.0%}",
+                    f"{(over > FAR).mean():.1%}",
+                    f"{(over >= LOST).mean():.1%}",
+                    f"{np.median(over):.1%}",
+                    f"{worst[place]:.1%}" if worst[place] < LOST else "does not fit",
+                    number,
+                )
+            )
+    head = (
+        "Spec",
+        "Plan",
+        "P(fits)",
+        f"> {FAR:.0%} behind",
+        "does not fit",
+        "median regret",
+        "worst at an end",
+        "number",
+    )
+    heading = HEADING.format(draws=len(found[0]["draws"]), most=MOST_FAR, far=FAR, end=AT_AN_END)
+    return "\n".join([heading, table(head, rows), "", *_summary(found), ""])
+
+
+def _summary(found: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for place, ranking in enumerate(RANKINGS):
+        far = [float((np.array(each["draws"])[:, place] > FAR).mean()) for each in found]
+        ends = [max(values[place] for values in each["ends"].values()) for each in found]
+        held_far, held_ends = sum(share <= MOST_FAR for share in far), sum(end <= AT_AN_END for end in ends)
+        lines.append(
+            f"- {ranking}: far behind in at most {MOST_FAR:.0%} of the draws in {held_far} of {len(found)} specs (worst "
+            f"{max(far):.1%}); at most {AT_AN_END:.0%} at the ends in {held_ends} of {len(found)}."
+        )
+    return lines
+
+
+def main() -> None:
+    """Hold every spec, and write the page where all were."""
+    parser = argparse.ArgumentParser(prog="python -m docs.stability")
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--only", nargs="*", help="names of specs; the page is not written")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--results", type=Path, help="JSON lines: what is there is not done again")
+    asked = parser.parse_args()
+    known: dict[str, dict[str, Any]] = {}
+    if asked.results is not None and asked.results.exists():
+        known = {each["name"]: each for each in map(json.loads, asked.results.read_text().splitlines())}
+    names = asked.only or list(specs())
+    missing = [name for name in names if name not in known]
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for each in pool.map(held, missing, [asked.draws] * len(missing)):
+            known[each["name"]] = each
+            line = json.dumps(each)
+            if asked.results is not None:
+                with asked.results.open("a", encoding="utf-8") as kept:
+                    kept.write(line + "\n")
+            far = [round(float((np.array(each["draws"])[:, place] > FAR).mean()), 4) for place in (0, 1)]
+            sys.stdout.write(
+                json.dumps({"spec": each["name"], "far_behind": dict(zip(RANKINGS, far, strict=True))}) + "\n"
+            )
+            sys.stdout.flush()
+    if not asked.only:
+        PAGE.write_text(page(known[name] for name in names), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
