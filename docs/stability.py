@@ -53,10 +53,11 @@ HEADING = """<!-- Made by `make stability`. Change the code, not this page. -->
 
 Every spec is planned once. Then it is searched again in {draws} joint draws of its
 [error box](reference/error_box.md), each with a peak of memory drawn from the spread of the records' peaks. *Regret* is
-how much longer a plan takes there than the best one found there among those that fit: by a search of effort `fast` of the
-whole space, or among the plans that the ranking considered. A plan that does not fit there is lost. The last columns hold
-the plan against the best with one of the five most influential numbers alone at its 10th or its 90th percentile. Aims: at
-most {most:.0%} of draws with more than {far:.0%} regret; at the ends at most {end:.0%} in eleven of twelve specs.
+how much longer a plan takes there than the best one found there among those that fit: by a search of effort `fast` of
+the whole space, or among the plans that the ranking considered. A plan that does not fit there is lost. The last
+columns hold the plan against the best with one of the five most influential numbers alone at its 10th or its 90th
+percentile. Aims: at most {most:.0%} of draws with more than {far:.0%} regret; at the ends at most {end:.0%} in eleven
+of twelve specs.
 """
 
 
@@ -134,8 +135,8 @@ def _summary(found: list[dict[str, Any]]) -> list[str]:
         ends = [max(values[place] for values in each["ends"].values()) for each in found]
         held_far, held_ends = sum(share <= MOST_FAR for share in far), sum(end <= AT_AN_END for end in ends)
         lines.append(
-            f"- {ranking}: far behind in at most {MOST_FAR:.0%} of the draws in {held_far} of {len(found)} specs (worst "
-            f"{max(far):.1%}); at most {AT_AN_END:.0%} at the ends in {held_ends} of {len(found)}."
+            f"- {ranking}: far behind in at most {MOST_FAR:.0%} of the draws in {held_far} of {len(found)} specs "
+            f"(worst {max(far):.1%}); at most {AT_AN_END:.0%} at the ends in {held_ends} of {len(found)}."
         )
     return lines
 
