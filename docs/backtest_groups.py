@@ -202,4 +202,5 @@ def averse_order(
     answers = Responses(box, nominal, ends[:, :, 0], ends[:, :, 1])
     shares = share_draws(frozenset().union(*unproven), DRAWS)
     drawn = with_unproven_gains(answers.at(box.draws(DRAWS)), nominal, unproven, shares)
-    return tuple(int(place) for place in cautious_order(regret_p80(drawn), np.zeros(len(nominal))))
+    rests = np.array([len(each) for each in unproven])
+    return tuple(int(place) for place in cautious_order(regret_p80(drawn), rests, np.zeros(len(nominal))))

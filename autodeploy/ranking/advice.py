@@ -176,7 +176,8 @@ class Adviser:
         lost = (log_times - plain).mean(axis=0)
         regret = regret_p80(log_times[:, safe])
         expected_s = np.exp(answers.nominal + lost)
-        first = safe[cautious_order(regret, fits[safe])]
+        rests = np.array([len(unproven[row]) for row in safe])
+        first = safe[cautious_order(regret, rests, fits[safe])]
         remedy = {self._number(pool[row]): row for row in reversed(first.tolist())}
         rest = []
         for row in sorted(set(range(len(pool))) - set(safe.tolist())):

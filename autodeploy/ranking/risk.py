@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 QUANTILE: Final = 0.8
 TIE: Final = 0.002
-"""Regrets that differ by less are of equal worth: then the plan with more headroom comes first."""
+"""Regrets that differ by less are of equal worth: what a plan rests on decides, then its headroom."""
 DIGITS: Final = 9
 """Of a regret, so that sums of another order rank alike."""
 
@@ -28,19 +28,19 @@ def regret_p80(log_times: Floats) -> Floats:
     return np.asarray(np.round(np.quantile(regrets(log_times), QUANTILE, axis=0), DIGITS))
 
 
-def cautious_order(regret: Floats, headroom: Floats) -> Ints:
+def cautious_order(regret: Floats, unproven: Ints, headroom: Floats) -> Ints:
     """Plans from the one to recommend on [plans].
 
     Parameters
     ----------
-    regret : of each plan, as a share. headroom : the more the better; it decides between plans whose regret is within
-        TIE of the least that is left.
+    regret : of each plan, as a share. unproven : things that it rests on and no run has shown; headroom : the more the
+        better. They decide, one after the other, between plans whose regret is within TIE of the least that is left.
     """
     left = list(np.lexsort((np.arange(len(regret)), regret)))
     order = []
     while left:
         alike = [row for row in left if regret[row] <= regret[left[0]] + TIE]
-        best = min(alike, key=lambda row: (-round(float(headroom[row]), 2), left.index(row)))
+        best = min(alike, key=lambda row: (int(unproven[row]), -round(float(headroom[row]), 2), left.index(row)))
         order.append(best)
         left.remove(best)
     return np.array(order, dtype=np.int64)
