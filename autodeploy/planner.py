@@ -388,7 +388,7 @@ class _Reporter:
         )
 
     def finished(self, result: PlanSet) -> None:
-        best = result.plans[0].step_time_s if result.plans else None
+        best = result.fastest.step_time_s if result.fastest is not None else None
         seconds = result.optimality.objective != "peak_memory"
         self._send(
             "finished",

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 DRAWS: Final = 200
 FROM_SEARCH: Final = 12
-MORE: Final = 3
-"""Outlines with a plan that leaves room, beyond those of the answer."""
+OUTLINES, MORE = 8, 3
+"""Outlines with a plan that leaves room: of any answer, and beyond those of a long one."""
 LEVELS: Final = (LEAST_P_FITS, 0.75, 0.6)
 """P(fits) of what is recommended; a lower one where no plan reaches the one before."""
-TIGHT, ELSEWHERE, PROVEN = 8, 2, 2
+TIGHT, LEAST_TIGHT, ELSEWHERE, PROVEN = 8, 4, 2, 2
 """Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
 that rest on least."""
 WORLDS: Final = 4
@@ -200,7 +200,7 @@ class Adviser:
         fit = [each for each in self._best if self._p_fits(each) >= level]
         known = [self._number(each) for each in fit]
         tight = [each.index for each in self._best if self._p_fits(each) < level]
-        found = dict.fromkeys(tight[: max(1, round(TIGHT * scale))])
+        found = dict.fromkeys(tight[: max(LEAST_TIGHT, round(TIGHT * scale))])
         for world in worlds:
             seconds = estimates_in(self._searched, rows, self._box, world, lambda c: self._usual_limit(c, level))
             if world:
@@ -208,7 +208,7 @@ class Adviser:
                 found |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=known))
                 continue
             others = [int(self._outlines[each.index]) for each in fit]
-            count = max(0, self._top_k + MORE - len(set(others)))
+            count = max(0, max(self._top_k + MORE, OUTLINES) - len(set(others)))
             found |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
             least = self._rest_on_least(rows, seconds)
             count = max(1, round(PROVEN * scale))

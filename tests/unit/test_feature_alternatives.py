@@ -30,7 +30,7 @@ def spec_of(
         "model": "mixtral-8x7b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
         "training": {"seq_length": 4096, "global_batch_size": 128, "routing_imbalance": imbalance},
-        "search": {"target": target, "effort": "fast", "top_k": 2, **search},
+        "search": {"target": target, "effort": "fast", "top_k": 2, "risk": "neutral", **search},
     }
     if strategy is not None:
         document["strategy"] = strategy

@@ -144,7 +144,9 @@ def test_progress_runs_from_enumerated_to_finished() -> None:
     assert elapsed == sorted(elapsed)
     incumbents = [e.incumbent_s for e in events if e.incumbent_s is not None]
     assert incumbents == sorted(incumbents, reverse=True)
-    assert incumbents[-1] == plans()[0].step_time_s
+    fastest = planned()[0].fastest
+    assert fastest is not None
+    assert incumbents[-1] == fastest.step_time_s
     assert {e.enumerated for e in events} == {planned()[0].counts.enumerated}
 
 

@@ -26,6 +26,7 @@ def planned(target: str, *, batch: int = 18, effort: float | str = 1.5, vpp: tup
                     "target": target,
                     "effort": effort,
                     "top_k": 1,
+                    "risk": "neutral",
                     "fix": {"tp": 8, "pp": 4, "micro_batch_size": 1},
                     "allow": {"vpp": list(vpp)},
                 },
