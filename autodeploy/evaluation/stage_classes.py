@@ -15,6 +15,7 @@ from autodeploy.evaluation.expert_balance import peak_over_layers
 from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost, over_layers
 from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.pair_windows import PairCost
+from autodeploy.evaluation.stage_memory import communication_bytes
 from autodeploy.evaluation.step_parts import (
     ParameterGroups,
     Static,
@@ -58,6 +59,7 @@ class StepClasses:
     groups: ParameterGroups
     pairs: tuple[tuple[PairCost, ...], ...]  # of a forward of one class beside a backward of another
     most_hidden: tuple[Floats, ...]  # of every class: what a layer hides in both passes, at most
+    communication_bytes: Floats  # of all communicators' buffers [n]
 
     @property
     def pieces(self) -> tuple[StepClass, ...]:
@@ -103,6 +105,7 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         groups,
         pairs,
         tight_shares([[pair.hidden_s for pair in row] for row in pairs], [layer.count for layer in layers]).both_s,
+        communication_bytes(candidates, context),
     )
 
 

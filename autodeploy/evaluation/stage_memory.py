@@ -180,7 +180,7 @@ def stage_buffers(
     )
     return StageBuffers(
         workspace_bytes=workspace,
-        communication_bytes=float(communication_bytes(candidates, context)[index]),
+        communication_bytes=at(classes.communication_bytes, index),
         runtime_bytes=machine.runtime_bytes,
         fragmentation=machine.fragmentation,
         card_limit_bytes=context.limit_bytes,

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from hardware_profiles.covariance import Covariance
     from hardware_profiles.profile import Profile
 
+USUAL_GAP = 0.05
+"""A gap that is larger is told: up to here the default effort proves most searches."""
+
 
 def finish(
     spec: Spec,
@@ -123,6 +126,7 @@ def finish(
             *_batch_note(spec, context),
             *_mode_note(spec),
             *_strategy_note(spec),
+            *_gap_note(spec, gap),
             *slower_than_measured(ranked, identity.measured),
             *divided,
         ),
@@ -162,6 +166,16 @@ def _strategy_note(spec: Spec) -> tuple[str, ...]:
     if spec.strategy is None:
         return ()
     return ("the plans do not follow the spec's `strategy`: `estimate` predicts it, `why-not` compares it with them",)
+
+
+def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
+    """How much faster other plans could be, where that is more than the spec asked for and than most searches leave."""
+    if gap is None or gap <= max(spec.search.gap, USUAL_GAP) * (1.0 + 1e-3) or spec.search.objective == "peak_memory":
+        return ()
+    return (
+        f"plans that are up to {100.0 * gap:.1f}% faster are not ruled out: more effort (`search.effort`) or fewer "
+        "strategies (`search.fix`) may find or exclude them",
+    )
 
 
 def _bound(frontier: Frontier, objective: str, ratio: float) -> float | None:

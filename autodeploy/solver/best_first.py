@@ -72,6 +72,9 @@ def best_first(
         open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), here, companion, should_cancel)
         frontier = _searched(open_, swept, top_k, gap, budget, watch, prune=prune)
     del frontier.best[2 * top_k if keep is None else keep :]
+    # What was solved and is not kept may still be faster otherwise.
+    kept = [solved.index for solved in frontier.best]
+    frontier.open_bound_s, frontier.relaxation = open_.least_s(kept), open_.rests_on(kept)
     return frontier
 
 
@@ -140,8 +143,6 @@ def _searched(
     settle()
     _raise_bounds(frontier, open_)
     frontier.cancelled |= open_.cancelled()
-    planned = [solved.index for solved in frontier.best]
-    frontier.open_bound_s, frontier.relaxation = open_.least_s(planned), open_.rests_on(planned)
     return frontier
 
 

@@ -33,6 +33,7 @@ class CandidateSolver:
     ) -> None:
         self._candidates, self._contexts, self._costs, self._outer = candidates, contexts, costs, outer
         self.stopped: Callable[[], bool] = should_cancel or (lambda: False)
+        self._last: tuple[int, tuple[Candidates, UnitCosts]] | None = None
         self._tuples = TupleBounds(candidates, contexts, costs, lambda: self.stopped())
 
     def stage_bounds_s(self, rows: Ints, low_s: Floats, high_s: float) -> Floats:
@@ -53,8 +54,10 @@ class CandidateSolver:
 
     def candidate(self, index: int) -> tuple[Candidates, UnitCosts]:
         """One candidate, and the costs of its cut of tensors."""
-        row = slice(index, index + 1)
-        return self._candidates.take(row), self._costs.of(row)
+        if self._last is None or self._last[0] != index:
+            row = slice(index, index + 1)
+            self._last = index, (self._candidates.take(row), self._costs.of(row))
+        return self._last[1]
 
     def template_plan(self, index: int) -> Quick:
         """A candidate's fastest template."""

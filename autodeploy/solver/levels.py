@@ -43,12 +43,12 @@ class Level:
         )
 
 
-USUAL: Final = Level(quick=60, refined=2, earnest=8, paths=1200, narrow=0.049, inner=FAST)
+USUAL: Final = Level(quick=60, refined=2, earnest=8, paths=1800, narrow=0.029, inner=FAST)
 """Sized for 1 to 6 s on two cores."""
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
     "default": USUAL,
-    "deep": Level(quick=75, refined=3, earnest=96, paths=24_000, narrow=0.0, inner=DEFAULT),
+    "deep": Level(quick=75, refined=3, earnest=96, paths=25_200, narrow=0.0, inner=DEFAULT),
 }
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
+from autodeploy.planner import plan, prepare
+from autodeploy.solver.best_first import best_first
 from autodeploy.solver.levels import LEVELS, USUAL, budget
+from autodeploy.solver.search_space import search_space
 from autodeploy.specs.search import SearchSpec
 
 if TYPE_CHECKING:
@@ -103,6 +105,45 @@ def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeyp
 
 
 def test_deep_is_so_much_more_as_the_page_says() -> None:
-    # docs/explanation/search.md: a quarter more plans, half as many refinements more, twenty times the proof.
+    # docs/explanation/search.md: a quarter more plans, half as many refinements more, fourteen times the proof.
     deep = LEVELS["deep"]
-    assert (deep.quick, deep.refined, deep.paths) == (1.25 * USUAL.quick, 1.5 * USUAL.refined, 20 * USUAL.paths)
+    assert (deep.quick, deep.refined, deep.paths) == (1.25 * USUAL.quick, 1.5 * USUAL.refined, 14 * USUAL.paths)
+
+
+def test_what_is_solved_and_not_kept_still_counts_in_the_bound() -> None:
+    spec = read_spec_document(
+        {
+            "model": "llama2-70b",
+            "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+            "training": {"seq_length": 4096, "global_batch_size": 64},
+            "search": {
+                "fix": {"tp": 8, "pp": 4, "micro_batch_size": 1, "cp": 1},
+                "features": {"reuse_fp32_param": "off", "swap_optimizer": "off", "virtual_optimizer": "off"},
+            },
+        }
+    )
+    prepared = prepare(spec)
+    space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    every, one = (
+        best_first(space.candidates, space.swept, space.context_of, top_k=1, gap=0.0, budget=of(effort=0.1), keep=keep)
+        for keep in (1000, 1)
+    )
+    assert len(every.best) > len(one.best) == 1
+    assert one.open_bound_s == min(every.open_bound_s, *(each.solution.bound_s for each in every.best[1:]))
+
+
+def test_a_gap_above_what_is_usual_and_asked_for_is_told() -> None:
+    document = {
+        "model": "llama2-70b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+        "training": {"seq_length": 4096, "global_batch_size": 32},
+        "search": {"target": "any", "effort": 0.05, "risk": "neutral", "fix": {"cp": 1, "tp": 2}},
+    }
+    found = plan(read_spec_document(document))
+    assert found.optimality.gap is not None
+    assert found.optimality.gap > 0.06
+    told = [text for text in found.warnings if "not ruled out" in text]
+    assert told == [text for text in told if f"up to {100 * found.optimality.gap:.1f}% faster" in text] != []
+    document["search"]["gap"] = found.optimality.gap + 0.01  # type: ignore[index]
+    asked = plan(read_spec_document(document))
+    assert not [text for text in asked.warnings if "not ruled out" in text]
