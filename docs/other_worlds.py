@@ -52,7 +52,8 @@ class Planned:
         self._layouts = [layout_of_solved(each.solved) for each in advice.weighed]
         self._tree, _ = legal_tree(spec.search, p.context, p.profile, p.choice)
         short = spec.search.model_copy(update={"effort": "fast", "top_k": 1})
-        self._budget = budget(short, alone=True)
+        # Nothing is proven here: plans alone are wanted.
+        self._budget = replace(budget(short, alone=True), paths=0, earnest=0)
 
     def plan_of(self, place: int) -> Plan:
         """The document of a plan that was considered."""
