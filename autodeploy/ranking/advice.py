@@ -43,7 +43,7 @@ OUTLINES, MORE = 8, 3
 """Outlines with a plan that leaves room: of any answer, and beyond those of a long one."""
 LEVELS: Final = (LEAST_P_FITS, 0.75, 0.6)
 """P(fits) of what is recommended; a lower one where no plan reaches the one before."""
-TIGHT, LEAST_TIGHT, ELSEWHERE, PROVEN = 8, 4, 2, 2
+FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
 """Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
 that rest on least."""
 WORLDS: Final = 4
@@ -199,8 +199,8 @@ class Adviser:
         scale = self._budget.quick / USUAL_QUICK
         fit = [each for each in self._best if self._p_fits(each) >= level]
         known = [self._number(each) for each in fit]
-        tight = [each.index for each in self._best if self._p_fits(each) < level]
-        found = dict.fromkeys(tight[: max(LEAST_TIGHT, round(TIGHT * scale))])
+        # Of most of them the search has looked at a template only, whatever room that leaves.
+        found = dict.fromkeys(each.index for each in self._best[: max(LEAST_FASTEST, round(FASTEST * scale))])
         for world in worlds:
             seconds = estimates_in(self._searched, rows, self._box, world, lambda c: self._usual_limit(c, level))
             if world:
