@@ -26,7 +26,7 @@ from autodeploy.calibration.strategy_groups import calibration_of, strategy_grou
 from autodeploy.evaluation.worlds import step_times_in
 from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.responses import Responses
-from autodeploy.ranking.risk import cautious_order, regret_p80, with_unproven_gains
+from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, with_unproven_gains
 from autodeploy.ranking.uncertainty import run_of
 from autodeploy.ranking.unproven import share_draws, unproven_in
 from hardware_profiles.loader import recalibrated
@@ -203,4 +203,4 @@ def averse_order(
     shares = share_draws(frozenset().union(*unproven), DRAWS)
     drawn = with_unproven_gains(answers.at(box.draws(DRAWS)), nominal, unproven, shares)
     rests = np.array([len(each) for each in unproven])
-    return tuple(int(place) for place in cautious_order(regret_p80(drawn), rests, np.zeros(len(nominal))))
+    return tuple(int(place) for place in cautious_order(regret_p80(drawn), regret_median(drawn), rests, rests))

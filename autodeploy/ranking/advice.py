@@ -17,7 +17,7 @@ from autodeploy.ranking.fit_probability import LEAST_P_FITS, memory_spread_of, p
 from autodeploy.ranking.other_worlds import bad_worlds, estimates_in, first_of_each, near_rows
 from autodeploy.ranking.plans import layout_of_solved
 from autodeploy.ranking.responses import Responses, responses
-from autodeploy.ranking.risk import cautious_order, regret_p80, with_unproven_gains
+from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, with_unproven_gains
 from autodeploy.ranking.unproven import share_draws, unproven_axes, unproven_of
 from autodeploy.ranking.variety import outlines
 from autodeploy.solver.effort import cores
@@ -177,7 +177,7 @@ class Adviser:
         regret = regret_p80(log_times[:, safe])
         expected_s = np.exp(answers.nominal + lost)
         rests = np.array([len(unproven[row]) for row in safe])
-        first = safe[cautious_order(regret, rests, fits[safe])]
+        first = safe[cautious_order(regret, regret_median(log_times[:, safe]), rests, fits[safe])]
         remedy = {self._number(pool[row]): row for row in reversed(first.tolist())}
         rest = []
         for row in sorted(set(range(len(pool))) - set(safe.tolist())):

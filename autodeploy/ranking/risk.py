@@ -28,18 +28,26 @@ def regret_p80(log_times: Floats) -> Floats:
     return np.asarray(np.round(np.quantile(regrets(log_times), QUANTILE, axis=0), DIGITS))
 
 
-def cautious_order(regret: Floats, unproven: Ints, headroom: Floats) -> Ints:
+def regret_median(log_times: Floats) -> Floats:
+    """Median of each plan's regret over the draws [plans]; log_times [draws, plans]."""
+    return np.asarray(np.round(np.median(regrets(log_times), axis=0), DIGITS))
+
+
+def cautious_order(regret: Floats, median: Floats, unproven: Ints, headroom: Floats) -> Ints:
     """Plans from the one to recommend on [plans].
 
     Parameters
     ----------
-    regret : of each plan, as a share. unproven : things that it rests on and no run has shown; headroom : the more the
-        better. They decide, one after the other, between plans whose regret is within TIE of the least that is left.
+    regret, median : 80th percentile and median of each plan's regret, as shares. unproven : things that it rests on and
+        no run has shown; headroom : the more the better. They decide, one after the other, between plans whose regret,
+        and median of it, are within TIE of the least that is left.
     """
     left = list(np.lexsort((np.arange(len(regret)), regret)))
     order = []
     while left:
         alike = [row for row in left if regret[row] <= regret[left[0]] + TIE]
+        usual = min(median[row] for row in alike)
+        alike = [row for row in alike if median[row] <= usual + TIE]
         best = min(alike, key=lambda row: (int(unproven[row]), -round(float(headroom[row]), 2), left.index(row)))
         order.append(best)
         left.remove(best)

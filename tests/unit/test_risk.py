@@ -20,19 +20,24 @@ def test_a_plan_that_is_rarely_far_behind_comes_before_one_that_is_often_best() 
     regret = regret_p80(np.log(np.stack([first, second], axis=1)))
     assert regret[0] == pytest.approx(0.3)
     assert regret[1] == pytest.approx(0.02)
-    assert cautious_order(regret, np.zeros(2), np.ones(2)).tolist() == [1, 0]
+    assert cautious_order(regret, np.zeros(2), np.zeros(2), np.ones(2)).tolist() == [1, 0]
 
 
 def test_headroom_decides_between_plans_of_equal_regret() -> None:
     regret = np.array([0.010, 0.010 + 0.5 * TIE, 0.010 + 2.0 * TIE])
     none = np.zeros(3)
-    assert cautious_order(regret, none, np.array([0.91, 0.99, 1.0])).tolist() == [1, 0, 2]
-    assert cautious_order(regret, none, np.array([0.991, 0.992, 1.0])).tolist() == [0, 1, 2]
+    assert cautious_order(regret, none, none, np.array([0.91, 0.99, 1.0])).tolist() == [1, 0, 2]
+    assert cautious_order(regret, none, none, np.array([0.991, 0.992, 1.0])).tolist() == [0, 1, 2]
 
 
 def test_of_equal_regret_the_plan_that_rests_on_less_comes_first() -> None:
     regret = np.array([0.010, 0.010 + 0.5 * TIE, 0.010 + 2.0 * TIE])
-    assert cautious_order(regret, np.array([2, 1, 0]), np.array([0.99, 0.91, 1.0])).tolist() == [1, 0, 2]
+    assert cautious_order(regret, np.zeros(3), np.array([2, 1, 0]), np.array([0.99, 0.91, 1.0])).tolist() == [1, 0, 2]
+
+
+def test_plans_are_of_equal_worth_only_where_their_medians_are_too() -> None:
+    regret, median = np.array([0.05, 0.05]), np.array([0.01, 0.05])
+    assert cautious_order(regret, median, np.array([1, 0]), np.ones(2)).tolist() == [0, 1]
 
 
 def test_a_gain_that_no_run_has_shown_counts_by_its_share() -> None:
