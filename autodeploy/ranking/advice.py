@@ -131,7 +131,10 @@ class Adviser:
         worlds: list[World] = [{}, *bad_worlds(known, WORLDS)]
         for level in LEVELS:
             maker = self._maker(level)
-            made = maker.plans(self._picks(rows, worlds, level))
+            known_plans = {_identity(each) for each in self._best}
+            made = [
+                each for each in maker.plans(self._picks(rows, worlds, level)) if _identity(each) not in known_plans
+            ]
             self._peaks |= {id(each): maker.card_bytes(each) for each in made}
             if any(self._p_fits(each) >= level for each in (*self._best, *made)):
                 break
@@ -259,3 +262,16 @@ class Adviser:
 
     def _responses(self, plans: Sequence[Solved]) -> Responses | None:
         return responses(plans, [layout_of_solved(each) for each in plans], self._box, self._should_cancel)
+
+
+def _identity(solved: Solved) -> tuple[object, ...]:
+    """What makes a plan of a candidate another one: where its layers are and what they recompute or swap."""
+    layout, applied = solved.solution.layout, solved.solution.applied
+    assert layout is not None
+    assert applied is not None
+    used = [
+        (option.name, option.layer_class, applied[:, number].tobytes())
+        for number, option in enumerate(solved.problem.options)
+        if applied[:, number].any()
+    ]
+    return solved.index, layout.tobytes(), tuple(sorted(used))

@@ -88,7 +88,8 @@ def acme(tmp_path: Path) -> Iterator[None]:
     chip = (PROFILES / "nvidia-h100.yaml").read_text(encoding="utf-8")
     for old, new in (
         ("name: nvidia-h100\n", "name: acme-one\n"),
-        ("vendor: NVIDIA", "vendor: Acme\nenvironment: [{name: ACME_QUEUE, value: deep, when: ep > 1}]"),
+        ("vendor: NVIDIA", "vendor: Acme"),
+        ("environment:\n", "environment:\n  - {name: ACME_QUEUE, value: deep, when: ep > 1}\n"),
         ("family: nvidia-h100", "family: acme-one"),
     ):
         assert old in chip
@@ -201,7 +202,7 @@ def plans_of(profile: str, model: Any, target: str) -> list[Any]:
         "model": model,
         "cluster": {"profile": profile, "num_npus": 16},
         "training": {"seq_length": 4096, "global_batch_size": 128},
-        "search": {"target": target, "effort": "fast", "top_k": 3},
+        "search": {"target": target, "effort": "fast", "top_k": 3, "risk": "neutral"},
     }
     found = plan(read_spec_document(document, base_dir=Path(profile).parent))
     assert found.plans
