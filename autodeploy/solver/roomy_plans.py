@@ -10,6 +10,7 @@ from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.companion import Companion
 from autodeploy.solver.least_memory import card_bytes
 from autodeploy.solver.plans_ahead import PlansAhead
+from autodeploy.solver.quick_plans import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Ints
     from autodeploy.solver.effort import Effort
     from autodeploy.strategies.candidates import Candidates
-
-SOON = 4
-"""Candidates that are solved ahead of their turn, where two processes share the work."""
 
 
 class RoomyPlans:
