@@ -120,6 +120,7 @@ class Adviser:
         self._outer = outer_tuples(searched.candidates)
         self._outlines = outlines(searched.candidates)
         self._sigmas: dict[int, float] = {}
+        self._unproven: dict[int, frozenset[str]] = {}
         self._peaks = {id(each): card_bytes(each) for each in self._best}
 
     def advise(self) -> Advice | None:
@@ -169,7 +170,7 @@ class Adviser:
         safe = np.flatnonzero(fits >= level)
         if not len(safe):
             safe = np.flatnonzero(fits >= fits.max())
-        unproven = [unproven_of(each.candidate, each.context) for each in pool]
+        unproven = [self._rests_on(each) for each in pool]
         plain = answers.at(self._box.draws(DRAWS)) + weights
         shares = share_draws(frozenset().union(*unproven), DRAWS)
         log_times = plain.copy()
@@ -252,6 +253,12 @@ class Adviser:
             candidate = self._searched.candidates.take(slice(index, index + 1))
             self._sigmas[number] = memory_spread_of(candidate, self._searched.context_of(index)).log_sigma
         return self._sigmas[number]
+
+    def _rests_on(self, solved: Solved) -> frozenset[str]:
+        """What a plan's candidate rests on that no run has shown; the ranking is made again once plans are refined."""
+        if solved.index not in self._unproven:
+            self._unproven[solved.index] = unproven_of(solved.candidate, solved.context)
+        return self._unproven[solved.index]
 
     def _p_fits(self, solved: Solved) -> float:
         return p_fits(self._peaks[id(solved)], solved.context.limit_bytes, self._log_sigma(solved.index))
