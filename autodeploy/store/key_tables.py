@@ -9,7 +9,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from autodeploy.store.base import Base
 
-SCOPES = ("read", "write", "admin")
+DEFAULT_TEAM = "default"
+SCOPES = ("read", "write", "calibrate", "admin")
 
 
 class ApiKeyRow(Base):
@@ -24,8 +25,11 @@ class ApiKeyRow(Base):
     id: Mapped[str] = mapped_column(String(48), primary_key=True)
     name: Mapped[str] = mapped_column(String(100))
     key_hash: Mapped[str] = mapped_column(String(64))
-    scope: Mapped[str] = mapped_column(String(8))
+    scope: Mapped[str] = mapped_column(String(16))
+    team: Mapped[str] = mapped_column(String(64), default=DEFAULT_TEAM, server_default=DEFAULT_TEAM)
     max_searches: Mapped[int | None]
+    max_running: Mapped[int | None]
+    max_time_limit_s: Mapped[float | None]
     max_spec_bytes: Mapped[int | None]
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]

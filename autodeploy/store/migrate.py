@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 # The newest revision in `migrations/versions`; a test compares.
-HEAD_REVISION = "0005"
+HEAD_REVISION = "0006"
 # Any fixed number: several processes that migrate one PostgreSQL database at once wait for each other on it.
 _LOCK = 7_205_384_001
 

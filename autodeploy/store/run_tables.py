@@ -5,16 +5,18 @@ from __future__ import annotations
 from datetime import datetime  # noqa: TC003 - SQLAlchemy reads the annotation while the program runs
 from typing import Any
 
-from sqlalchemy import ForeignKeyConstraint, Index, String, Text, UniqueConstraint, func, select
+from sqlalchemy import ForeignKeyConstraint, Index, String, Text, UniqueConstraint, func, select, true
 from sqlalchemy.orm import Mapped, mapped_column
 
 from autodeploy.store.base import Base
+from autodeploy.store.key_tables import DEFAULT_TEAM
 
 
 class RunRow(Base):
     """One measurement of a plan or, for a benchmark, of its cluster.
 
-    It keeps the spec with the strategy, so that it outlives the search that found the plan.
+    It keeps the spec with the strategy, so that it outlives the search that found the plan. `counts`: the cluster's
+    overlay is fitted to it.
     """
 
     __tablename__ = "runs"
@@ -49,6 +51,10 @@ class RunRow(Base):
     plan: Mapped[dict[str, Any]]
     measured: Mapped[dict[str, Any]]
     note: Mapped[str] = mapped_column(Text, default="")
+    principal: Mapped[str] = mapped_column(String(64), default="", server_default="")
+    author: Mapped[str] = mapped_column(String(100), default="", server_default="")
+    team: Mapped[str] = mapped_column(String(64), default=DEFAULT_TEAM, server_default=DEFAULT_TEAM)
+    counts: Mapped[bool] = mapped_column(default=True, server_default=true())
 
 
 class OverlayRow(Base):
@@ -60,6 +66,7 @@ class OverlayRow(Base):
     profile: Mapped[str] = mapped_column(String(200), primary_key=True)
     updated_at: Mapped[datetime]
     num_runs: Mapped[int]
+    changed_by: Mapped[str] = mapped_column(String(100), default="", server_default="")
     overlay: Mapped[dict[str, Any]]
     report: Mapped[dict[str, Any]]
 

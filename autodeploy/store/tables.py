@@ -10,8 +10,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from autodeploy.store import key_tables as key_tables  # whoever knows one table knows all
 from autodeploy.store import run_tables as run_tables
+from autodeploy.store import service_tables as service_tables
 from autodeploy.store.base import Base as Base
 from autodeploy.store.base import UtcDateTime as UtcDateTime
+from autodeploy.store.key_tables import DEFAULT_TEAM
 
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 
@@ -34,6 +36,7 @@ class SearchRow(Base):
         Index("ix_searches_model_name_id", "model_name", "id"),
         Index("ix_searches_profile_id", "profile", "id"),
         Index("ix_searches_cluster_id", "cluster", "id"),
+        *(Index(f"ix_searches_{name}_id", name, "id") for name in ("team", "principal", "batch_id")),
         *(Index(f"ix_searches_{name}_id", name, "id") for name in SORTED_BY),
         Index("ix_searches_content", "spec_hash", "profile_hash", "engine_version", "status"),
     )
@@ -68,7 +71,13 @@ class SearchRow(Base):
     reproducible: Mapped[bool | None]
 
     note: Mapped[str] = mapped_column(Text, default="")
+    note_by: Mapped[str] = mapped_column(String(100), default="", server_default="")
     principal: Mapped[str] = mapped_column(String(64), default="", server_default="")
+    author: Mapped[str] = mapped_column(String(100), default="", server_default="")
+    team: Mapped[str] = mapped_column(String(64), default=DEFAULT_TEAM, server_default=DEFAULT_TEAM)
+    origin: Mapped[str] = mapped_column(String(8), default="server", server_default="server")
+    expected_s: Mapped[float | None]
+    batch_id: Mapped[str | None] = mapped_column(String(48))
 
     owner: Mapped[str | None] = mapped_column(String(200))
     heartbeat_at: Mapped[datetime | None]
