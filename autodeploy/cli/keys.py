@@ -17,21 +17,32 @@ class KeyScope(StrEnum):
 
     READ = "read"
     WRITE = "write"
+    CALIBRATE = "calibrate"
     ADMIN = "admin"
 
 
-@app.command(epilog="Example: autodeploy keys create ci --scope write --max-searches 4")
+@app.command(epilog="Example: autodeploy keys create ci --team vision --scope write --max-searches 4")
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="whose key it is")],
     scope: Annotated[
         KeyScope,
-        typer.Option(help="read: look; write: also submit, annotate, cancel; admin: also delete what others made"),
+        typer.Option(
+            help="of its team's searches and runs; read: look; write: also submit, annotate, cancel, store runs; "
+            "calibrate: its runs also move predictions; admin: everything, of all teams"
+        ),
     ] = KeyScope.READ,
+    team: Annotated[str, typer.Option(metavar="TEAM", help="whose searches and runs it sees and changes")] = "default",
     max_searches: Annotated[
         int | None, typer.Option(min=1, help="searches that wait or run at once; default: AUTODEPLOY_KEY_SEARCHES")
     ] = None,
     max_spec_bytes: Annotated[
         int | None, typer.Option(min=1024, help="length of a body; default: AUTODEPLOY_BODY_LIMIT_BYTES")
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option(min=1, help="searches that run at once; default: as many as there is room for")
+    ] = None,
+    max_time_limit_s: Annotated[
+        float | None, typer.Option(min=1, help="longest time limit of a search, in seconds; default: the server's")
     ] = None,
     lang: Lang = Tongue.EN,
 ) -> None:
@@ -42,7 +53,13 @@ def create(
 
     with current_database() as database:
         key, view = AccessService(database).create(
-            name, scope.value, max_searches=max_searches, max_spec_bytes=max_spec_bytes
+            name,
+            scope.value,
+            team=team,
+            max_searches=max_searches,
+            max_spec_bytes=max_spec_bytes,
+            max_running=max_running,
+            max_time_limit_s=max_time_limit_s,
         )
     write_report(key, None)
     tell("keep_key", key_id=view.id)
@@ -50,7 +67,7 @@ def create(
 
 @app.command("ls")
 def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue.EN) -> None:
-    """List the keys: scope, last use, whether they are revoked."""
+    """List the keys: team, scope, last use, whether they are revoked."""
     from dataclasses import asdict
 
     from autodeploy.cli.database import current_database
@@ -67,10 +84,11 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue
         write_report(json_text(documents), None)
         return
     rows = [
-        [k.id, k.name, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
+        [k.id, k.name, k.team, k.scope, *(f"{t:%Y-%m-%d %H:%M}" if (t := getattr(k, m)) else "-" for m in moments)]
         for k in keys
     ]
-    columns = [command_text(language(lang), n) for n in ("key", "name", "scope", "created", "last_used", "revoked")]
+    names = ("key", "name", "team", "scope", "created", "last_used", "revoked")
+    columns = [command_text(language(lang), n) for n in names]
     write_report(table_text(columns, rows), None)
 
 

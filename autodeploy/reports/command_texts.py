@@ -241,6 +241,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "{key_id}：请立即保存此密钥，之后无法再次显示",
     ),
     "key": ("key", "密钥"),
+    "team": ("team", "团队"),
     "scope": ("scope", "权限"),
     "created": ("created", "创建于"),
     "last_used": ("last used", "最近使用"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from autodeploy.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
 from autodeploy.store.clock import new_key_id, utc_now
 from autodeploy.store.database import DATABASE_ERRORS
-from autodeploy.store.key_tables import ApiKeyRow
+from autodeploy.store.key_tables import DEFAULT_TEAM, ApiKeyRow
 from autodeploy.store.keys import ApiKeys
 
 if TYPE_CHECKING:
@@ -25,26 +25,34 @@ if TYPE_CHECKING:
 
     from autodeploy.store.database import Database
 
-Scope = Literal["read", "write", "admin"]
+Scope = Literal["read", "write", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 KEY = re.compile(r"adk_[A-Za-z0-9_-]{43}")
 MAX_NAME_LENGTH = 100
+TEAM = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # The use of a key is noted this often at most, so that reading does not become writing.
 NOTE_USE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. `key_id` is empty where no key is asked for."""
+    """Who asks. `key_id` is empty where no key is asked for.
+
+    `team`: whose searches and runs the caller sees and changes. `max_searches`, `max_running`: searches that wait or
+    run, and that run, at once. `max_time_limit_s`: of one search. None takes the server's setting.
+    """
 
     key_id: str = ""
     name: str = ""
     scope: Scope = "admin"
     max_searches: int | None = None
     max_spec_bytes: int | None = None
+    team: str = DEFAULT_TEAM
+    max_running: int | None = None
+    max_time_limit_s: float | None = None
 
     def may(self, scope: Scope) -> bool:
-        """Whether the scope is within this caller's: write includes read, admin includes both."""
+        """Whether the scope is within this caller's: each includes those before it."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
     def require(self, scope: Scope) -> None:
@@ -54,7 +62,22 @@ class Principal:
                 f"a key with scope {self.scope} may not do this", hint=f"it takes a key with scope {scope}"
             )
 
+    @property
+    def own_team(self) -> str | None:
+        """The one team whose searches and runs the caller sees; None sees all."""
+        return None if self.may("admin") else self.team
 
+    def sees(self, team: str) -> bool:
+        """Whether what belongs to that team is this caller's to see and, with the scope, to change."""
+        return self.own_team in {None, team}
+
+    def require_team(self, team: str, missing: NotFoundError) -> None:
+        """Raises `missing`, as if there were nothing, unless the caller sees that team."""
+        if not self.sees(team):
+            raise missing
+
+
+# Without keys, and on the command line: whoever reaches the database may do anything with it.
 ANYONE = Principal()
 
 
@@ -67,6 +90,9 @@ class KeyView:
     scope: str
     max_searches: int | None
     max_spec_bytes: int | None
+    team: str
+    max_running: int | None
+    max_time_limit_s: float | None
     created_at: datetime
     last_used_at: datetime | None
     revoked_at: datetime | None
@@ -81,22 +107,39 @@ class AccessService:
         self._lock = threading.Lock()
 
     def create(
-        self, name: str, scope: Scope, *, max_searches: int | None = None, max_spec_bytes: int | None = None
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        team: str = DEFAULT_TEAM,
+        max_searches: int | None = None,
+        max_spec_bytes: int | None = None,
+        max_running: int | None = None,
+        max_time_limit_s: float | None = None,
     ) -> tuple[str, KeyView]:
         """A new key, which nobody can show again, and what is stored of it.
 
         Parameters
         ----------
+        team : whose searches and runs the key sees and, with scope write, changes; one of scope admin sees all.
         max_searches : searches that wait or run at once; None takes AUTODEPLOY_KEY_SEARCHES.
         max_spec_bytes : length of a request's body; None takes AUTODEPLOY_BODY_LIMIT_BYTES, which bounds it too.
+        max_running : searches that run at once; None leaves it to the server.
+        max_time_limit_s : longest time limit of a search, in seconds; None takes the server's.
 
         Raises
         ------
         SpecError
-            when the name is empty, too long or not printable.
+            when the name is empty, too long or not printable, or the team is no name of a team.
         """
         if not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
             raise SpecError(f"1 to {MAX_NAME_LENGTH} printable characters", path="name")
+        if TEAM.fullmatch(team) is None:
+            raise SpecError(
+                f"{team[:60]!r} is no name of a team",
+                path="team",
+                hint="1 to 64 lower-case letters, digits, dots, dashes and underscores; a letter or digit first",
+            )
         key = "adk_" + secrets.token_urlsafe(32)
         now = utc_now()
         row = ApiKeyRow(
@@ -104,8 +147,11 @@ class AccessService:
             name=name,
             key_hash=hash_of(key),
             scope=scope,
+            team=team,
             max_searches=max_searches,
             max_spec_bytes=max_spec_bytes,
+            max_running=max_running,
+            max_time_limit_s=max_time_limit_s,
             created_at=now,
         )
         with self._database.write() as session:
@@ -145,7 +191,16 @@ class AccessService:
             raise UnknownCallerError("this API key is not valid", hint="autodeploy keys create makes one")
         self._note_use(row.id)
         scope: Scope = next(known for known in SCOPES if known == row.scope)
-        return Principal(row.id, row.name, scope, row.max_searches, row.max_spec_bytes)
+        return Principal(
+            key_id=row.id,
+            name=row.name,
+            scope=scope,
+            max_searches=row.max_searches,
+            max_spec_bytes=row.max_spec_bytes,
+            team=row.team,
+            max_running=row.max_running,
+            max_time_limit_s=row.max_time_limit_s,
+        )
 
     def _note_use(self, key_id: str) -> None:
         now_s = time.monotonic()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.cli import main
-from autodeploy.errors import UnknownCallerError
-from autodeploy.services.access import KEY, AccessService
+from autodeploy.errors import NotFoundError, UnknownCallerError
+from autodeploy.services.access import ANYONE, KEY, SCOPES, AccessService, Principal
 from autodeploy.store.database import Database
 
 if TYPE_CHECKING:
@@ -64,6 +64,44 @@ def test_the_least_scope_is_what_nobody_asked_for(command, access):
     assert access.recognise(command("create", "looker").strip()).scope == "read"
 
 
+def test_a_key_has_a_team_and_its_own_limits(command, access):
+    args = ("--team", "vision", "--scope", "calibrate", "--max-running", "2", "--max-time-limit-s", "600")
+    principal = access.recognise(command("create", "fit", *args).strip())
+    assert (principal.team, principal.scope, principal.max_running, principal.max_time_limit_s) == (
+        "vision",
+        "calibrate",
+        2,
+        600.0,
+    )
+    assert access.recognise(command("create", "anybody").strip()).team == "default"
+    assert [found["team"] for found in json.loads(command("ls", "--format", "json"))] == ["vision", "default"]
+    assert "vision" in command("ls")
+
+
+@pytest.mark.parametrize(
+    ("principal", "own_team", "sees_b"),
+    [
+        (Principal(key_id="k", scope="calibrate", team="a"), "a", False),
+        (Principal(key_id="k", scope="write", team="b"), "b", True),
+        (Principal(key_id="k", scope="admin", team="a"), None, True),
+        (ANYONE, None, True),
+    ],
+)
+def test_a_caller_sees_its_team_and_an_admin_all(principal, own_team, sees_b):
+    assert principal.own_team == own_team
+    assert principal.sees("b") is sees_b
+    if sees_b:
+        principal.require_team("b", NotFoundError("there is no search x"))
+    else:
+        with pytest.raises(NotFoundError, match="there is no search x"):
+            principal.require_team("b", NotFoundError("there is no search x"))
+
+
+def test_scopes_include_those_before_them():
+    allowed = {scope: [other for other in SCOPES if Principal(scope=scope).may(other)] for scope in SCOPES}
+    assert allowed == {scope: list(SCOPES[: place + 1]) for place, scope in enumerate(SCOPES)}
+
+
 def test_the_list_shows_everything_but_the_key(command, access):
     key = command("create", "ci", "--scope", "admin").strip()
     (before,) = json.loads(command("ls", "--format", "json"))
@@ -102,6 +140,7 @@ def test_a_revoked_key_is_nobodys_and_stays_in_the_list(command, access):
         (("create", ""), "1 to 100 printable characters"),
         (("create", "x" * 101), "1 to 100 printable characters"),
         (("create", "a", "--scope", "root"), "--scope"),
+        (("create", "a", "--team", "Two Words"), "'Two Words' is no name of a team"),
         (("create", "a", "--max-searches", "0"), "--max-searches"),
     ],
 )
