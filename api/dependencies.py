@@ -13,9 +13,9 @@ _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})")
 
 
 def get_services(request: Request) -> Services:
-    """The services of this process."""
+    """The services of this process as whoever sent the request may use them."""
     services: Services = request.app.state.services
-    return services
+    return services.for_caller(principal_of(request))
 
 
 def get_searches(request: Request) -> SearchService:

@@ -10,6 +10,7 @@ from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.presets import PresetInfo
 from autodeploy.store.base import to_json
 from autodeploy.store.clock import iso
+from autodeploy.store.key_tables import DEFAULT_TEAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from autodeploy.services import SearchPage, SearchSummary, SearchView, StoredPlan
 
 
+AUTHOR = "name of the key that asked for it; empty without a key"
+TEAM = "whose it is: keys of this team see and change it"
 STALE = "computed with an older profile than a search today would take"
 
 
@@ -42,6 +45,9 @@ class SearchDocument(PlanSet):
     cancel_requested: Annotated[bool, Field(exclude_if=_absent)] = False
     tags: Annotated[tuple[str, ...], Field(exclude_if=_absent)] = ()
     note: Annotated[str, Field(exclude_if=_absent)] = ""
+    note_by: Annotated[str, Field(exclude_if=_absent, description="name of the key that wrote the note")] = ""
+    author: Annotated[str, Field(exclude_if=_absent, description=AUTHOR)] = ""
+    team: Annotated[str, Field(exclude_if=_absent, description=TEAM)] = ""
     stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
 
     @staticmethod
@@ -53,6 +59,9 @@ class SearchDocument(PlanSet):
             "cancel_requested": view.cancel_requested,
             "tags": view.tags,
             "note": view.note,
+            "note_by": view.note_by,
+            "author": view.author,
+            "team": "" if view.team == DEFAULT_TEAM and not view.author else view.team,
             "stale": view.stale,
         }
         return _joined(view.stored.json(), {name: value for name, value in said.items() if value})
@@ -79,6 +88,8 @@ class SearchItem(BaseModel):
     cached: bool
     tags: tuple[str, ...]
     note: str
+    author: Annotated[str, Field(description=AUTHOR)]
+    team: Annotated[str, Field(description=TEAM)]
     stale: Annotated[bool, Field(description=STALE)]
 
 

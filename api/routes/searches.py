@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_document
-from api.dependencies import PrincipalDep, SearchesDep, SearchId, ServicesDep, WaitDep
+from api.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep
 from api.documents import Annotations, PlanList, SearchDocument, SearchList
 from api.following import following_of
 from api.openapi import spec_request_body
@@ -46,7 +46,6 @@ router = APIRouter(prefix="/v1/searches", tags=["searches"])
 )
 async def create_search(
     services: ServicesDep,
-    principal: PrincipalDep,
     request: Request,
     document: Annotated[Any, Depends(read_document)],
     wait_s: WaitDep,
@@ -64,7 +63,7 @@ async def create_search(
 
     def submit() -> tuple[SearchView, Response]:
         spec = read_spec(document)
-        submission = services.searches.submit(spec, idempotency_key=idempotency_key, principal=principal, reuse=reuse)
+        submission = services.searches.submit(spec, idempotency_key=idempotency_key, reuse=reuse)
         return answer(submission.search)
 
     view, response = await run_submission(request, submit)
@@ -103,6 +102,8 @@ def list_searches(
     profile: Annotated[str | None, Query(max_length=200)] = None,
     status: Annotated[Status | None, Query()] = None,
     tag: Annotated[str | None, Query(max_length=64)] = None,
+    author: Annotated[str | None, Query(max_length=100, description="name of the key that asked for it")] = None,
+    team: Annotated[str | None, Query(max_length=64, description="other teams' take a key with scope admin")] = None,
     created_after: Annotated[datetime | None, Query(description="at or after; RFC 3339 with a time zone")] = None,
     created_before: Annotated[datetime | None, Query(description="before; RFC 3339 with a time zone")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -111,14 +112,15 @@ def list_searches(
         str, Query(pattern=SORT, description="a field of the items; `-` before it: largest first")
     ] = NEWEST,
 ) -> Response:
-    """Pages are stable while searches are added: `next` continues after the last one shown. No value comes last."""
-    for name, text in (("model", model), ("profile", profile), ("tag", tag)):
+    """Pages are stable while searches are added: `next` continues after the last one shown. No value comes last. A key
+    sees its team's searches, one with scope admin everybody's."""
+    for name, text in (("model", model), ("profile", profile), ("tag", tag), ("author", author), ("team", team)):
         if text is not None and "\0" in text:
             raise SpecError("no such text", path=name)
     for name, moment in (("created_after", created_after), ("created_before", created_before)):
         if moment is not None and moment.tzinfo is None:
             raise SpecError("a time zone is missing", path=name, hint="2026-11-20T12:00:00Z")
-    where = SearchFilter(model, profile, status, tag, created_after, created_before)
+    where = SearchFilter(model, profile, status, tag, created_after, created_before, author, team)
     page = searches.list(where, limit=limit, after=after, sort=sort)
     next_url = None
     if page.next_after is not None:
@@ -200,9 +202,9 @@ def cancel_search(searches: SearchesDep, search_id: SearchId) -> Response:
     status_code=204,
     responses=responses(404, 409, 422, 503, 507),
 )
-def delete_search(searches: SearchesDep, principal: PrincipalDep, search_id: SearchId) -> None:
-    """A running search has to be cancelled first; what another key made takes scope admin."""
-    searches.delete(search_id, principal=principal)
+def delete_search(searches: SearchesDep, search_id: SearchId) -> None:
+    """A running search has to be cancelled first; what another key of the team made takes scope admin."""
+    searches.delete(search_id)
 
 
 @router.get(

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from autodeploy.services import (
         ClusterView,
         PlanView,
-        Principal,
         ReestimatedPlan,
         RunPage,
         SearchSummary,
@@ -91,14 +90,14 @@ class ProfileRow:
 class Views:
     """The services as the pages need them."""
 
-    def __init__(self, services: Services, principal: Principal = ANYONE) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._principal = principal
 
     @classmethod
     def of(cls, request: Request) -> Views:
-        """Those of the app that the request came to."""
-        return cls(cast("Services", request.app.state.services), getattr(request.state, "principal", ANYONE))
+        """Those of the app that the request came to, as whoever sent it may use them."""
+        services = cast("Services", request.app.state.services)
+        return cls(services.for_caller(getattr(request.state, "principal", ANYONE)))
 
     def searches(self, where: SearchFilter, after: str | None, sort: str) -> tuple[list[SearchRow], str | None]:
         """A page of past searches and what continues it."""
@@ -145,7 +144,7 @@ class Views:
         """
         _refuse_unstorable(document)
         spec = read_network_spec(document, self._services.planner)
-        return self._services.searches.submit(spec, principal=self._principal).search.id
+        return self._services.searches.submit(spec).search.id
 
     def submit_text(self, text: str, beside: Mapping[str, str] | None = None) -> str:
         """Starts the search that a pasted file asks for; `beside` as in `pasted_document`; errors as `submit`."""

@@ -28,7 +28,7 @@ def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Pl
     SpecError
         when it is no PlanSet, or has no plan.
     """
-    extra = {"progress", "cached", "cancel_requested", "tags", "note", "stale"}
+    extra = {"progress", "cached", "cancel_requested", "tags", "note", "note_by", "author", "team", "stale"}
     try:
         plan_set = PlanSet.model_validate({name: value for name, value in document.items() if name not in extra})
     except ValidationError as error:

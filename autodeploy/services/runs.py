@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from autodeploy.errors import ConflictError, NotFoundError
 from autodeploy.evaluation.build_context import profile_of
+from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.cluster_overlays import without_overlay
 from autodeploy.services.measured_intake import batch_of, check_run, measured_step_s
 from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
@@ -42,6 +43,13 @@ class RunService:
         self._database = database
         self._fit = fit
         self._plan_of = plan_of
+        self._principal = ANYONE
+
+    def for_caller(self, principal: Principal, plan_of: Callable[[str], PlanView]) -> RunService:
+        """The same service as that caller may use it; `plan_of` gives the plans that it sees."""
+        bound = RunService(self._database, self._fit, plan_of)
+        bound._principal = principal
+        return bound
 
     # -- change ----------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
-from autodeploy.errors import ConflictError, FieldError, LimitError, NotFoundError, SpecError
+from autodeploy.errors import AccessError, ConflictError, FieldError, LimitError, NotFoundError, SpecError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
 from autodeploy.services.access import ANYONE, Principal
@@ -67,7 +68,11 @@ class _Content:
 
 
 class SearchService:
-    """Every call is one transaction, or a few short ones that leave nothing half done."""
+    """Every call is one transaction, or a few short ones that leave nothing half done.
+
+    It is somebody's: searches of a team that the caller does not see are not there. `for_caller` says whose; without
+    it, on the command line and in a server that asks for no keys, everybody's searches are there.
+    """
 
     def __init__(self, database: Database, planner: Planner, runner: JobRunner | None, settings: Settings) -> None:
         self._database = database
@@ -75,6 +80,13 @@ class SearchService:
         self._runner = runner
         self._settings = settings
         self._freshness = Freshness(planner)
+        self._principal = ANYONE
+
+    def for_caller(self, principal: Principal) -> SearchService:
+        """The same service as that caller may use it."""
+        bound = copy.copy(self)
+        bound._principal = principal
+        return bound
 
     # -- begin -----------------------------------------------------------------------------------------------------
 
@@ -83,7 +95,6 @@ class SearchService:
         spec: Spec,
         *,
         idempotency_key: str | None = None,
-        principal: Principal = ANYONE,
         tags: Iterable[str] = (),
         note: str = "",
         reuse: bool = True,
@@ -92,8 +103,7 @@ class SearchService:
 
         Parameters
         ----------
-        idempotency_key : the same key and spec give the same search, however often and however fast they come.
-        principal : who asks: whose idempotency key it is, and whose limit of searches at once counts.
+        idempotency_key : the same key and spec of one caller give the same search, however often and fast they come.
 
         Raises
         ------
@@ -102,6 +112,7 @@ class SearchService:
         LimitError
             when as many searches of this caller wait or run as its key allows; an answer that is there counts nothing.
         """
+        principal = self._principal
         refuse_files(spec)
         with self._database.read() as session:
             spec = with_overlay(session, spec)
@@ -116,7 +127,7 @@ class SearchService:
             with self._database.write() as session:
                 before = self._search_of_key(session, principal.key_id, idempotency_key, content, tags, note)
                 if before is None:
-                    view = self._insert(session, spec, content, tags, note, reuse=reuse, principal=principal)
+                    view = self._insert(session, spec, content, tags, note, reuse=reuse)
                     if idempotency_key is not None:
                         body_hash = _body_hash(content, tags, note)
                         IdempotencyKeys(session).add(
@@ -197,24 +208,22 @@ class SearchService:
         *,
         reuse: bool,
         enqueue: bool = True,
-        principal: Principal = ANYONE,
     ) -> SearchView:
-        """A queued search, or with `reuse` a finished copy of an equal one."""
+        """A queued search, or with `reuse` a finished copy of an equal one, which does not tell whose that was."""
         now = utc_now()
-        row = _new_row(spec, content, note, now)
-        row.principal = principal.key_id
+        row = _new_row(spec, content, note, now, self._principal)
         equal = Searches(session).reusable(*astuple(content)) if reuse else None
         if equal is not None:
             Searches(session).add_copy(row, equal, tags)
             Events(session).begin(row.id, STATUS, {"status": equal.status, "cached": True}, now=now)
-            return SearchView(stored_search(row, Plans(session).texts(row.id)), cached=True, tags=tags, note=note)
+            return _new_view(row, tags, Plans(session).texts(row.id), cached=True)
         if enqueue:
-            self._refuse_too_many(session, principal)
+            self._refuse_too_many(session, self._principal)
         Searches(session).add(row, tags)
         Events(session).begin(row.id, STATUS, {"status": "queued"}, now=now)
         if enqueue and self._runner is not None:
             self._runner.enqueue(session, row.id)
-        return SearchView(stored_search(row), tags=tags, note=note)
+        return _new_view(row, tags)
 
     def _refuse_too_many(self, session: Session, principal: Principal) -> None:
         """Counts and inserts in one transaction, one of a key's at a time: the limit holds over all servers."""
@@ -243,6 +252,7 @@ class SearchService:
             if found is None:
                 raise _no_search(search_id)
             stored, row = found
+            self._principal.require_team(row.team, _no_search(search_id))
             running = row.status == "running"
             return SearchView(
                 stored=stored,
@@ -251,6 +261,9 @@ class SearchService:
                 cancel_requested=row.cancel_requested,
                 tags=Searches(session).tags([search_id])[search_id],
                 note=row.note,
+                note_by=row.note_by,
+                author=row.author,
+                team=row.team,
                 stale=bool(row.num_plans) and self._freshness.is_stale(session, _resting(row)),
             )
 
@@ -264,12 +277,24 @@ class SearchService:
     def find_status(self, search_id: str) -> str | None:
         """The status alone, None without such a search."""
         with self._database.read() as session:
-            return Searches(session).status(search_id)
+            return Searches(session).status(search_id) if self._is_there(session, search_id) else None
+
+    def _is_there(self, session: Session, search_id: str) -> bool:
+        """Whether there is such a search that the caller sees."""
+        team = Searches(session).team(search_id)
+        return team is not None and self._principal.sees(team)
 
     def list(
         self, where: SearchFilter = EVERYWHERE, *, limit: int = 20, after: str | None = None, sort: str = NEWEST
     ) -> SearchPage:
-        """Searches newest first, or as `sorted_page` says; `after` is the id of the last one seen."""
+        """Searches newest first, or as `sorted_page` says; `after` is the id of the last one seen.
+
+        Raises
+        ------
+        AccessError
+            when another team's are asked for.
+        """
+        where = self._own(where)
         with self._database.read() as session:
             if sort == NEWEST:
                 rows = Searches(session).page(where, limit=limit + 1, after=after)
@@ -281,15 +306,25 @@ class SearchService:
         items = tuple(_summary(row, tags[row.id], row.id in stale) for row in shown)
         return SearchPage(items, has_more=len(rows) > limit)
 
+    def _own(self, where: SearchFilter) -> SearchFilter:
+        """The filter, without what other teams have."""
+        own = self._principal.own_team
+        if own is None or where.team == own:
+            return where
+        if where.team is not None:
+            raise AccessError("this key sees its own team's searches and runs", hint="it takes a key with scope admin")
+        return replace(where, team=own)
+
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
         """What happened after event number `after`."""
         with self._database.read() as session:
-            return Events(session).after(search_id, after)
+            return Events(session).after(search_id, after) if self._is_there(session, search_id) else ()
 
     def news(self, after: Mapping[str, int]) -> dict[str, tuple[Sequence[Event], bool]]:
         """What happened to each of these searches after that event, and whether it is finished or gone.
 
-        One look for many: the events of those searches only are read that have new ones.
+        One look for many callers, each of whom was found to see its search before; only events of searches that have
+        new ones are read.
         """
         with self._database.read() as session:
             statuses = Searches(session).statuses(tuple(after))
@@ -310,13 +345,13 @@ class SearchService:
         """The same as JSON text, ready to be sent."""
         with self._database.read() as session:
             version = Searches(session).engine_version(search_id)
-            if version is None:
+            if version is None or not self._is_there(session, search_id):
                 raise _no_search(search_id)
             texts = Plans(session).texts(search_id)
         return tuple(plan_json(text, version) for text in texts)
 
     def plan(self, plan_id: str) -> PlanView:
-        """A plan by its id, with the newest PlanSet that holds it.
+        """A plan by its id, with the newest PlanSet of the caller's that holds it.
 
         Raises
         ------
@@ -336,7 +371,7 @@ class SearchService:
             when there is none of that id.
         """
         with self._database.read() as session:
-            row = Plans(session).newest(plan_id)
+            row = Plans(session).newest(plan_id, team=self._principal.own_team)
             if row is None:
                 raise NotFoundError(
                     f"there is no plan {plan_id}", hint="GET /v1/searches lists searches and their best plans"
@@ -356,11 +391,13 @@ class SearchService:
         checked = check_annotations(tags or (), note or "")
         with self._database.write() as session:
             searches = Searches(session)
-            if searches.lock(search_id) is None:
+            row = searches.lock(search_id)
+            if row is None or not self._principal.sees(row.team):
                 raise _no_search(search_id)
             if tags is not None:
                 searches.set_tags(search_id, checked)
-            searches.change(search_id, {"updated_at": utc_now()} | ({} if note is None else {"note": note}))
+            noted = {} if note is None or note == row.note else {"note": note, "note_by": self._principal.name}
+            searches.change(search_id, {"updated_at": utc_now(), **noted})
         return self.get(search_id)
 
     def cancel(self, search_id: str) -> SearchView:
@@ -372,14 +409,15 @@ class SearchService:
             when it is finished; cancelling twice is no error.
         """
         with self._database.write() as session:
-            before = Queue(session).request_cancel(search_id, now=utc_now())
+            is_there = self._is_there(session, search_id)
+            before = Queue(session).request_cancel(search_id, now=utc_now()) if is_there else None
         if before is None:
             raise _no_search(search_id)
         if before in FINISHED and before != "cancelled":
             raise ConflictError(f"search {search_id} is finished ({before})", hint="a result can be deleted")
         return self.get(search_id)
 
-    def delete(self, search_id: str, *, principal: Principal = ANYONE) -> None:
+    def delete(self, search_id: str) -> None:
         """Removes a search with its plans and events.
 
         Raises
@@ -392,10 +430,10 @@ class SearchService:
         with self._database.write() as session:
             searches = Searches(session)
             row = searches.lock(search_id)
-            if row is None:
+            if row is None or not self._principal.sees(row.team):
                 raise _no_search(search_id)
-            if row.principal != principal.key_id:
-                principal.require("admin")
+            if row.principal != self._principal.key_id:
+                self._principal.require("admin")
             if row.status == "running":
                 raise ConflictError(f"search {search_id} is running", hint="cancel it first")
             searches.delete(search_id)
@@ -428,7 +466,7 @@ def _body_hash(content: _Content, tags: tuple[str, ...], note: str) -> str:
     return hashlib.sha256(canonical_json([content.spec_hash, list(tags), note]).encode()).hexdigest()
 
 
-def _new_row(spec: Spec, content: _Content, note: str, now: datetime) -> SearchRow:
+def _new_row(spec: Spec, content: _Content, note: str, now: datetime, principal: Principal) -> SearchRow:
     return SearchRow(
         id=new_search_id(now),
         created_at=now,
@@ -445,6 +483,22 @@ def _new_row(spec: Spec, content: _Content, note: str, now: datetime) -> SearchR
         profile_hash=content.profile_hash,
         engine_version=content.engine_version,
         note=note,
+        note_by=principal.name if note else "",
+        principal=principal.key_id,
+        author=principal.name,
+        team=principal.team,
+    )
+
+
+def _new_view(row: SearchRow, tags: tuple[str, ...], plans: Sequence[str] = (), *, cached: bool = False) -> SearchView:
+    return SearchView(
+        stored_search(row, plans),
+        cached=cached,
+        tags=tags,
+        note=row.note,
+        note_by=row.note_by,
+        author=row.author,
+        team=row.team,
     )
 
 

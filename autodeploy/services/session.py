@@ -13,7 +13,7 @@ from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
-from autodeploy.services.access import AccessService
+from autodeploy.services.access import ANYONE, AccessService, Principal
 from autodeploy.services.check_intake import baseline_in
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.comparisons import best_of
@@ -48,7 +48,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services of one process."""
+    """The services of one process; `for_caller` gives them as one caller may use them."""
 
     settings: Settings
     database: Database
@@ -59,6 +59,14 @@ class Services:
     access: AccessService
     call_pool: CallPool | None
     planner_module: str
+    principal: Principal = ANYONE
+
+    def for_caller(self, principal: Principal) -> Services:
+        """The same services; what another team has is not there."""
+        searches = self.searches.for_caller(principal)
+        return replace(
+            self, searches=searches, runs=self.runs.for_caller(principal, searches.plan), principal=principal
+        )
 
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.specs.planset import FINISHED
+from autodeploy.store.key_tables import DEFAULT_TEAM
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class SearchView:
     """One search: its PlanSet (without plans until it is finished) and what is known besides.
 
-    `stale`: its plans rest on an older profile than a search today would.
+    `stale`: its plans rest on an older profile than a search today would. `author`, `note_by`: names of the keys that
+    asked for it and wrote its note; empty without a key.
 
     `progress` is the latest report of a running search, in the fields of `autodeploy.planner.Progress`.
     """
@@ -31,6 +33,9 @@ class SearchView:
     tags: tuple[str, ...] = ()
     note: str = ""
     stale: bool = False
+    note_by: str = ""
+    author: str = ""
+    team: str = DEFAULT_TEAM
 
     @cached_property
     def plan_set(self) -> PlanSet:
@@ -77,6 +82,8 @@ class SearchSummary:
     tags: tuple[str, ...]
     note: str
     stale: bool
+    author: str
+    team: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ NEWEST = (
     .order_by(PlanRow.search_id.desc())
     .limit(1)
 )
+NEWEST_OF_TEAM = NEWEST.where(SearchRow.team == bindparam("team"))
 
 
 class Plans:
@@ -47,9 +48,14 @@ class Plans:
         """The plans of a search in their order, as JSON text."""
         return tuple(self.session.scalars(TEXTS, {"search_id": search_id}))
 
-    def newest(self, plan_id: str) -> Any | None:
-        """The plan with that id, of the newest search that found it: `document` as text, and columns of the search."""
-        return self.session.execute(NEWEST, {"plan_id": plan_id}).one_or_none()
+    def newest(self, plan_id: str, *, team: str | None = None) -> Any | None:
+        """The plan with that id, of the newest search that found it: `document` as text, and columns of the search.
+
+        `team`: of that team's searches.
+        """
+        if team is None:
+            return self.session.execute(NEWEST, {"plan_id": plan_id}).one_or_none()
+        return self.session.execute(NEWEST_OF_TEAM, {"plan_id": plan_id, "team": team}).one_or_none()
 
     def copy(self, search_id: str, *, to: str) -> None:
         """The plans of one search become those of another, too, without being read."""

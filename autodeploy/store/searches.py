@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, bindparam, cast, delete, func, insert, select, update
 
 from autodeploy.store.clock import first_id_at, iso
+from autodeploy.store.key_tables import ApiKeyRow
 from autodeploy.store.plans import Plans
 from autodeploy.store.planset_rows import StoredSearch, plan_rows, result_columns
 from autodeploy.store.run_tables import OVERLAYS_AT
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from sqlalchemy import Select
+    from sqlalchemy import ColumnElement, Select
     from sqlalchemy.orm import InstrumentedAttribute, Session
 
     from autodeploy.specs.planset import PlanSet
@@ -45,6 +46,8 @@ LIST_COLUMNS: tuple[Any, ...] = (
     SearchRow.gap,
     SearchRow.cached_from,
     SearchRow.note,
+    SearchRow.author,
+    SearchRow.team,
     SearchRow.profile_hash,
     SearchRow.spec_hash,
     *OVERLAYS_AT,
@@ -65,6 +68,9 @@ STORED_COLUMNS: tuple[Any, ...] = (
     SearchRow.cached_from,
     SearchRow.cancel_requested,
     SearchRow.note,
+    SearchRow.note_by,
+    SearchRow.author,
+    SearchRow.team,
     *OVERLAYS_AT,
 )
 NUM_STORED = 10
@@ -92,7 +98,7 @@ RESULT_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SearchFilter:
-    """Which searches a list names; None does not restrict."""
+    """Which searches a list names; None does not restrict. `author`: the name of the key that asked for it."""
 
     model: str | None = None
     profile: str | None = None
@@ -100,6 +106,8 @@ class SearchFilter:
     tag: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+    author: str | None = None
+    team: str | None = None
 
 
 class Searches:
@@ -126,6 +134,10 @@ class Searches:
         """The status alone, without reading the documents."""
         return self.session.scalar(select(SearchRow.status).where(SearchRow.id == search_id))
 
+    def team(self, search_id: str) -> str | None:
+        """Whose search it is."""
+        return self.session.scalar(select(SearchRow.team).where(SearchRow.id == search_id))
+
     def statuses(self, search_ids: Sequence[str]) -> dict[str, str]:
         """The status of each of these searches that is there."""
         return {search_id: status for search_id, status in self.session.execute(STATUSES, {"search_ids": search_ids})}
@@ -140,16 +152,36 @@ class Searches:
 
     def page(self, where: SearchFilter, *, limit: int, after: str | None = None) -> Sequence[Any]:
         """Up to `limit` rows of LIST_COLUMNS, newest first, that come after the search `after`."""
-        few_tagged = where.tag is not None and self._has_few(where.tag)
+        few_tagged = where.tag is not None and self._is_few(select(TagRow.search_id).where(TagRow.tag == where.tag))
         query, search_id = _filtered(select(*LIST_COLUMNS), where, few_tagged=few_tagged)
+        query = query.where(*self._of_whom(where))
         if after is not None:
             query = query.where(search_id < after)
         return self.session.execute(query.order_by(search_id.desc()).limit(limit)).all()
 
-    def _has_few(self, tag: str) -> bool:
-        """Whether at most FEW searches have that tag; looks at no more than that."""
-        some = select(TagRow.search_id).where(TagRow.tag == tag).limit(FEW + 1).subquery()
+    def _is_few(self, ids: Select[Any]) -> bool:
+        """Whether these are at most FEW searches; looks at no more than that."""
+        some = ids.limit(FEW + 1).subquery()
         return (self.session.scalar(select(func.count()).select_from(some)) or 0) <= FEW
+
+    def _of_whom(self, where: SearchFilter) -> list[ColumnElement[bool]]:
+        """The conditions for team and author. Few are looked up; of many a page is full soon along another index."""
+        found: list[ColumnElement[bool]] = []
+        if where.author is not None:
+            written = by_author(where.author)
+            few = self._is_few(written)
+            found.append(SearchRow.id.in_(written) if few else SearchRow.author + "" == where.author)
+        if where.team is not None:
+            others = (where.model, where.profile, where.status, where.tag, where.author)
+            of_team = select(SearchRow.id).where(SearchRow.team == where.team)
+            if not any(others):
+                found.append(SearchRow.team == where.team)
+            elif self._is_few(of_team):
+                found.append(SearchRow.id.in_(of_team))
+            else:
+                # Concatenated, the column is no longer one of an index: the other filter's is walked.
+                found.append(SearchRow.team + "" == where.team)
+        return found
 
     def count_by_status(self) -> dict[str, int]:
         """How many searches have each status."""
@@ -227,6 +259,12 @@ class Searches:
         rows = [{"search_id": search_id, "tag": tag} for tag in sorted(set(tags))]
         if rows:
             self.session.execute(insert(TagRow), rows)
+
+
+def by_author(name: str) -> Select[Any]:
+    """Ids of the searches that keys of that name asked for."""
+    keys = select(ApiKeyRow.id).where(ApiKeyRow.name == name)
+    return select(SearchRow.id).where(SearchRow.principal.in_(keys))
 
 
 def _reusable(what: Any, spec_hash: str, profile_hash: str, engine_version: str) -> Select[Any]:

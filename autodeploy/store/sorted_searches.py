@@ -9,6 +9,7 @@ from sqlalchemy import func, literal, select, tuple_
 
 from autodeploy.errors import SpecError
 from autodeploy.store.clock import first_id_at
+from autodeploy.store.searches import by_author
 from autodeploy.store.tables import SearchRow, TagRow
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ def sorted_page(
     query = _filtered(session, select(*columns), where)
     value: Any = None
     if after is not None:
-        found = session.execute(select(column).where(SearchRow.id == after)).one_or_none()
+        last = select(column).where(SearchRow.id == after)
+        if where.team is not None:
+            last = last.where(SearchRow.team == where.team)
+        found = session.execute(last).one_or_none()
         if found is None:
             raise SpecError("the last search of that page is gone", path="after", hint="begin at the first page again")
         value = found[0]
@@ -83,11 +87,17 @@ def _ordered(column: InstrumentedAttribute[Any], down: bool) -> list[ColumnEleme
 def _filtered(session: Session, query: Select[Any], where: SearchFilter) -> Select[Any]:
     """The query for these searches. A filter that leaves few is asked first, all others row by row."""
     few: ColumnElement[bool] | None = None
-    equal = {SearchRow.model_name: where.model, SearchRow.profile: where.profile, SearchRow.status: where.status}
+    equal = {
+        SearchRow.model_name: where.model,
+        SearchRow.profile: where.profile,
+        SearchRow.status: where.status,
+        SearchRow.author: where.author,
+        SearchRow.team: where.team,
+    }
     for column, wanted in equal.items():
         if wanted is None:
             continue
-        ids = select(SearchRow.id).where(column == wanted)
+        ids = by_author(wanted) if column is SearchRow.author else select(SearchRow.id).where(column == wanted)
         if few is None and _is_few(session, ids):
             few = SearchRow.id.in_(ids)
         else:

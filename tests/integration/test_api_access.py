@@ -272,7 +272,7 @@ def test_the_limit_holds_for_two_that_ask_at_once(database):
     def submit(number: int) -> bool:
         spec = Spec.model_validate(factories.spec_document(global_batch_size=384 * (number + 1)))
         try:
-            service.submit(spec, principal=principal)
+            service.for_caller(principal).submit(spec)
         except LimitError:
             return False
         return True
