@@ -5,14 +5,15 @@ The search row stays the truth, with the same claims, heartbeats and attempts as
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import queue
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
+from autodeploy.jobs.bounded_loop import run_bounded
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.jobs.procrastinate_queue import JobReceiver, JobSender
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from autodeploy.store.queue import Claim
 
 RESTART_PAUSE_S = 0.5
+# A free slot that does not look into the queue for so long is stuck, whatever holds it up.
+PATIENCE_S = 4.0
+LONGEST_PATIENCE_S = 60.0
+# What is under way gets so long to end in order.
+STOP_S = 10.0
+STUCK_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -66,15 +73,18 @@ class WorkerRunner(JobSendingRunner):
         self._idle: queue.SimpleQueue[SearchProcess] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
-        self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[None] | None = None
+        self._searches = ThreadPoolExecutor(settings.workers, thread_name_prefix="search-slot")
         self._receiver = JobReceiver(
             database.conninfo,
             self.run,
+            has_room=lambda: not self._idle.empty(),
+            threads=self._searches,
             concurrency=settings.workers,
             poll_s=settings.poll_s,
             stalled_after_s=settings.stalled_after_s,
         )
+        self._patience_s = PATIENCE_S
+        self._begun_s = 0.0
 
     def start(self) -> None:
         recover(self._database, self._settings, self._owner, self.enqueue)
@@ -87,12 +97,11 @@ class WorkerRunner(JobSendingRunner):
 
     def stop(self) -> None:
         self._stopping.set()
-        with contextlib.suppress(RuntimeError):  # the loop is closed when the thread has ended
-            self._loop.call_soon_threadsafe(self._cancel)
         for process in self._processes:
             process.interrupt()
         if self._thread.ident is not None:
             self._thread.join()
+        self._searches.shutdown(wait=True, cancel_futures=True)
         for process in self._processes:
             process.close()
 
@@ -121,26 +130,33 @@ class WorkerRunner(JobSendingRunner):
                 retry_or_fail(self._database, claim, self.enqueue, max_attempts=self._settings.max_attempts)
 
     def _work(self) -> None:
-        with contextlib.closing(self._loop):
-            asyncio.set_event_loop(self._loop)
-            self._task = self._loop.create_task(self._work_until_stopped())
-            with contextlib.suppress(asyncio.CancelledError):
-                self._loop.run_until_complete(self._task)
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-
-    async def _work_until_stopped(self) -> None:
-        """A worker that lost its database begins anew when it is back."""
+        """Begins anew when the database was lost, and when nobody looked into the queue for too long."""
         while not self._stopping.is_set():
             try:
-                await self._receiver.work(self._look_after, pause_s=recovery_pause_s(self._settings))
+                if self._database.ping():
+                    self._begun_s = time.monotonic()
+                    run_bounded(self._receive, self._ending_s)
             except Exception as error:
                 log.warning("the worker begins anew: %s", error)
-            if not self._stopping.is_set():
-                await asyncio.sleep(RESTART_PAUSE_S)
+            self._stopping.wait(RESTART_PAUSE_S)
 
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+    async def _receive(self) -> None:
+        await self._receiver.work(self._look_after, pause_s=recovery_pause_s(self._settings))
+
+    def _ending_s(self) -> float | None:
+        """How long what is under way has to end: a while when this worker stops, hardly any when it is stuck."""
+        if self._stopping.is_set():
+            return STOP_S
+        looked_s = self._receiver.looked_s or 0.0
+        if looked_s > self._begun_s:
+            self._patience_s = PATIENCE_S
+        silent_s = time.monotonic() - max(looked_s, self._begun_s)
+        if self._idle.empty() or silent_s < self._patience_s + self._settings.poll_s:
+            return None
+        log.warning("nobody looked into the queue for %.1f s; the worker begins anew", silent_s)
+        # A database that is that slow is not asked more often for it.
+        self._patience_s = min(2 * self._patience_s, LONGEST_PATIENCE_S)
+        return STUCK_S
 
     def _look_after(self, with_job: set[str]) -> None:
         """Takes back searches of dead workers; gives a job to those that wait without one (queued while embedded)."""

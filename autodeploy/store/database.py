@@ -31,6 +31,15 @@ SQLITE_FULL_CODES = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
 )
 POSTGRESQL_DISK_FULL = "53100"
+# A machine that vanishes sends no farewell: who waits for it is told after half a minute.
+CONNECT_ARGUMENTS = {
+    "connect_timeout": 10,
+    "application_name": "autodeploy",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 _BEGIN = "autodeploy_begin"
 
 
@@ -53,7 +62,7 @@ class Database:
         else:
             # A server that was restarted leaves dead connections in the pool.
             options["pool_pre_ping"] = True
-            options["connect_args"] = {"connect_timeout": 10, "application_name": "autodeploy"}
+            options["connect_args"] = dict(CONNECT_ARGUMENTS)
         self.engine = create_engine(url, **options)
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
