@@ -6,15 +6,17 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, TypeVar
 
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
+from autodeploy.deadline import Deadline
 from autodeploy.engine import ENGINE_VERSION
-from autodeploy.errors import SpecError
+from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
 from autodeploy.evaluation.strategy_layout import facts_of_placement
 from autodeploy.evaluation.timeline import pipeline_timeline
+from autodeploy.progress import Progress, SearchReporter
 from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
@@ -52,6 +54,7 @@ from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rule_sentences import told
 from autodeploy.strategies.rules import broken_rules, values_of
 from autodeploy.strategies.unmodelled import refuse_unmodelled
+from autodeploy.training_run.phases import phases_of
 from autodeploy.training_run.run_estimate import Step, planned_run
 
 if TYPE_CHECKING:
@@ -62,11 +65,13 @@ if TYPE_CHECKING:
     from autodeploy.ranking.advice import Advice
     from autodeploy.solver.frontier import Budget, Frontier
     from autodeploy.specs.cluster import ClusterSpec
-    from autodeploy.specs.planset import Counts, Plan, PlanSet
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.strategies.candidates import Candidates
     from hardware_profiles.profile import Profile
+
+Found = TypeVar("Found")
 
 __all__ = [
     "LaunchRules",
@@ -89,23 +94,6 @@ __all__ = [
     "unmeasured_of",
     "why_not",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One report from a running search."""
-
-    kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"]
-    message: str
-    enumerated: int = 0
-    rejected: int = 0
-    too_big: int = 0
-    pruned: int = 0
-    solved: int = 0
-    incumbent_s: float | None = None
-    bound_s: float | None = None
-    gap: float | None = None
-    elapsed_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -183,17 +171,21 @@ def plan(
         if the spec asks for something that can't be planned. An infeasible spec is a result.
     """
     started = time.monotonic()
-    prepared = _with_best_batch(prepare(spec))
-    with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity) as beside:
+    stop = Deadline(should_cancel, started, spec.search.time_limit_s)
+    prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
+    with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
         if not alone:
             beside.begin()
-        searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context, should_cancel)
+        choice, context = prepared.choice, prepared.context
+        searched = _ended(
+            lambda: search_space(prepared.spec, prepared.profile, choice, context, stop), spec, stop, alone=alone
+        )
         enumerated_s = time.monotonic() - started
-        report = _Reporter(progress, started, searched, prepared.identity.ratio)
+        report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
         report.enumerated()
-        stop = _Deadline(should_cancel, started, spec.search.time_limit_s)
-        frontier = _best(spec, searched, report, stop, alone=alone)
-        price = _price_of_target(prepared, frontier, stop)
+        frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
+        price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
+        advice = stop.search(lambda: _advice(prepared, searched, frontier, stop, alone=alone))
         result = finish(
             prepared.spec,
             prepared.profile,
@@ -204,17 +196,32 @@ def plan(
             search_id=search_id,
             created_at=created_at,
             timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
-            out_of_time=stop.out_of_time,
+            deadline=stop,
             unrestricted=price,
-            advice=_advice(prepared, searched, frontier, stop, alone=alone),
+            advice=advice,
             beside=None if alone else beside,
         )
-    result = _with_runs(prepared, result, should_cancel=stop)
+    if stop.out_of_time and not result.plans and not alone:
+        raise _no_plan_in_time(spec)
+    result = _with_runs(prepared, result, stop)
     report.finished(result)
     return result
 
 
-def _best(spec: Spec, searched: Searched, report: _Reporter, stop: _Deadline, *, alone: bool) -> Frontier:
+def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:
+    """What a part gives without which there are no plans; whoever asks for plans alone is in no such hurry."""
+    found = part() if alone else stop.search(part)
+    if found is not None:
+        return found
+    raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
+
+
+def _no_plan_in_time(spec: Spec) -> SpecError:
+    limit = f"time limit: no plan was found in {spec.search.time_limit_s:g} s"
+    return SpecError(limit, path="/search/time_limit_s", hint="more seconds, or fewer strategies: fix or allow axes")
+
+
+def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> Frontier:
     """The best of the candidates and what is proven of the others."""
     kept = from_search(spec.search.top_k)
     search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1, keep=kept)
@@ -235,7 +242,7 @@ def _best(spec: Spec, searched: Searched, report: _Reporter, stop: _Deadline, *,
 
 
 def _advice(
-    prepared: Prepared, searched: Searched, frontier: Frontier, stop: _Deadline, *, alone: bool
+    prepared: Prepared, searched: Searched, frontier: Frontier, stop: Deadline, *, alone: bool
 ) -> Advice | None:
     """The ranking by risk, where the spec wants one and there is something to rank."""
     spec = prepared.spec
@@ -247,7 +254,7 @@ def _advice(
     ).advise()
 
 
-def _price_of_target(prepared: Prepared, frontier: Frontier, stop: _Deadline) -> Unrestricted:
+def _price_of_target(prepared: Prepared, frontier: Frontier, stop: Deadline) -> Unrestricted:
     """What the launch target's rules cost: a second search, which only those pay who ask for more than the usual."""
     spec = prepared.spec
     if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
@@ -261,8 +268,8 @@ def _for_memory(spec: Spec) -> bool:
     return spec.search.objective == "peak_memory"
 
 
-def _with_runs(prepared: Prepared, result: PlanSet, *, should_cancel: Callable[[], bool]) -> PlanSet:
-    """The plans with what the run of weeks takes under each."""
+def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
+    """The plans with what the run of weeks takes under each, as far as there is time for it."""
     searched: dict[tuple[int, int], tuple[Plan, ...]] = {}
 
     def layouts_for(seq_length: int, global_batch: int) -> tuple[Plan, ...]:
@@ -270,13 +277,18 @@ def _with_runs(prepared: Prepared, result: PlanSet, *, should_cancel: Callable[[
         if key not in searched:
             spec = _at(prepared.spec, seq_length, global_batch)
             search = spec.search.model_copy(update={"top_k": 1, "effort": "fast"})
-            searched[key] = plan(
-                spec.model_copy(update={"search": search}), should_cancel=should_cancel, alone=True
-            ).plans
+            searched[key] = plan(spec.model_copy(update={"search": search}), should_cancel=stop, alone=True).plans
         return searched[key]
 
-    plans = tuple(_with_run(prepared, each, layouts_for) for each in result.plans)
-    return result.model_copy(update={"plans": plans})
+    plans = []
+    for each in result.plans:
+        found = stop.describe(partial(_with_run, prepared, each, layouts_for))
+        plans.append(each if found is None else found)
+    without = sum(1 for each in plans if each.run is None)
+    if without and stop.interrupted and phases_of(prepared.spec):
+        note = f"there was no time to work out what the run of weeks takes under {without} of {len(plans)} plans"
+        result = result.model_copy(update={"warnings": (*result.warnings, note)})
+    return result.model_copy(update={"plans": tuple(plans)})
 
 
 def _with_run(
@@ -322,83 +334,6 @@ def _with_best_batch(prepared: Prepared) -> Prepared:
 
 def _usual(spec: Spec) -> Spec:
     return spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "default"})})
-
-
-class _Deadline:
-    """Stops when the user cancels or the safety net of wall-clock time is reached."""
-
-    def __init__(self, should_cancel: Callable[[], bool] | None, started: float, limit_s: float) -> None:
-        self._should_cancel, self._end = should_cancel, started + limit_s
-        self.out_of_time = False
-
-    def __call__(self) -> bool:
-        if time.monotonic() > self._end:
-            self.out_of_time = True
-            return True
-        return self._should_cancel() if self._should_cancel is not None else False
-
-
-class _Reporter:
-    """Turns what the search knows into progress events."""
-
-    def __init__(
-        self, progress: Callable[[Progress], None] | None, started: float, searched: Searched, ratio: float
-    ) -> None:
-        self._progress, self._started, self._searched, self._ratio = progress, started, searched, ratio
-        self._incumbent: float | None = None
-
-    def _send(
-        self,
-        kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"],
-        message: str,
-        **more: float | None,
-    ) -> None:
-        if self._progress is not None:
-            counts: Counts = self._searched.counts
-            self._progress(
-                Progress(
-                    kind,
-                    message,
-                    enumerated=counts.enumerated,
-                    rejected=sum(counts.rejected.values()),
-                    too_big=counts.too_big,
-                    elapsed_s=time.monotonic() - self._started,
-                    **more,  # type: ignore[arg-type]
-                )
-            )
-
-    def enumerated(self) -> None:
-        counts = self._searched.counts
-        legal = len(self._searched.candidates)
-        self._send("enumerated", f"{counts.enumerated:,} strategies, {legal:,} legal and small enough")
-
-    def solved(self, frontier: Frontier, index: int) -> None:
-        incumbent = None if frontier.incumbent_s is None else self._ratio * frontier.incumbent_s
-        better = incumbent is not None and incumbent != self._incumbent
-        self._incumbent = incumbent
-        message = f"best {incumbent:.2f} s a step" if incumbent is not None else "no plan fits yet"
-        self._send(
-            "incumbent" if better else "solved",
-            message,
-            incumbent_s=incumbent,
-            solved=frontier.solved,
-            pruned=frontier.pruned,
-            bound_s=None if frontier.bound_s is None else self._ratio * frontier.bound_s,
-            gap=None if frontier.bound_s is None or not incumbent else frontier.gap,
-        )
-
-    def finished(self, result: PlanSet) -> None:
-        best = result.fastest.step_time_s if result.fastest is not None else None
-        seconds = result.optimality.objective != "peak_memory"
-        self._send(
-            "finished",
-            result.status,
-            incumbent_s=best,
-            bound_s=result.optimality.bound if seconds else None,
-            gap=result.optimality.gap,
-            solved=result.counts.solved,
-            pruned=result.counts.pruned,
-        )
 
 
 def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:

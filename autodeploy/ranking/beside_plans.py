@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autodeploy.ranking.divisibility import NearRates, near_rates
@@ -12,6 +13,7 @@ from autodeploy.solver.effort import cores
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.deadline import Deadline
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.plans import Identity
     from autodeploy.specs.planset import Plan
@@ -22,9 +24,13 @@ if TYPE_CHECKING:
 class BesidePlans:
     """Found by a second process while the space is searched, where there is one; else when it is asked for."""
 
-    def __init__(self, spec: Spec, profile: Profile, context: Context, identity: Identity) -> None:
-        # It ends when its answer is there, also where the search is cancelled.
-        self._companion = Companion(_Finder(spec, profile, context, identity), beside=cores() > 1, should_cancel=None)
+    def __init__(
+        self, spec: Spec, profile: Profile, context: Context, identity: Identity, deadline: Deadline | None = None
+    ) -> None:
+        self._deadline = deadline
+        self._companion = Companion(
+            _Finder(spec, profile, context, identity), beside=cores() > 1, should_cancel=deadline
+        )
         self._begun: Begun[tuple[Plan | None, NearRates]] | None = None
 
     def __enter__(self) -> BesidePlans:
@@ -39,10 +45,14 @@ class BesidePlans:
             self._begun = self._companion.begin(_Finder.found)
 
     def found(self) -> tuple[Plan | None, NearRates]:
-        """The plan to compare with, and the rates of batches and numbers of cards near the spec's."""
-        found = (self._begun or self._companion.begin(_Finder.found)).result()
-        assert found is not None  # nobody cancels it
-        return found
+        """The plan to compare with, and the rates of batches and numbers of cards near the spec's; nothing of them
+        where the search has to end before they are known.
+        """
+        ask = self._found if self._deadline is None else partial(self._deadline.describe, self._found)
+        return ask() or (None, NearRates({}, {}))
+
+    def _found(self) -> tuple[Plan | None, NearRates] | None:
+        return (self._begun or self._companion.begin(_Finder.found)).result()
 
 
 class _Finder:

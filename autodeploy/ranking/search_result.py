@@ -35,9 +35,11 @@ from cost_models.hbm import GIB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.deadline import Deadline
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.advice import Advice
     from autodeploy.ranking.beside_plans import BesidePlans
+    from autodeploy.solver.candidate import Solved
     from autodeploy.solver.frontier import Frontier
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.search import SearchSpec
@@ -60,7 +62,7 @@ def finish(
     search_id: str,
     created_at: str,
     timing: tuple[float, float, float],
-    out_of_time: bool,
+    deadline: Deadline,
     unrestricted: Unrestricted,
     advice: Advice | None = None,
     beside: BesidePlans | None = None,
@@ -71,9 +73,12 @@ def finish(
     ----------
     advice : the ranking by risk; without it plans are ranked by the objective.
     beside : what stands beside the plans; without it they stand alone.
+    deadline : ends the search; in a hurry what is not a plan, and the last of the plans, is left out.
     """
+    hurried = deadline.finish()
     order, neutral = chosen(frontier, advice, spec.search)
-    documents = plans_of_solved([*order, *neutral], spec, identity)
+    documents = _described([*order, *neutral], spec, identity, deadline, hurried=hurried)
+    order, neutral = order[: len(documents)], neutral[: max(0, len(documents) - len(order))]
     plans = [
         weighed(plan, advice, solved, identity.ratio)
         for plan, solved in zip(documents, [*order, *neutral], strict=True)
@@ -90,7 +95,9 @@ def finish(
     proved = gap is not None and gap <= OPTIMAL_GAP
     infeasible: Infeasible | None = None
     if not ranked and not frontier.cancelled and beside is not None:
-        infeasible = why_infeasible(spec, profile, context, searched)
+        infeasible = deadline.describe(lambda: why_infeasible(spec, profile, context, searched))
+    valley = deadline.last(lambda: valley_of(searched, order, ranked, advice))
+    out_of_time = deadline.out_of_time
     enumerate_s, solve_s, started = timing
     return PlanSet(
         search=SearchInfo(
@@ -101,7 +108,7 @@ def finish(
             engine_version=identity.engine_version,
             created_at=created_at,
         ),
-        status=_status(bool(ranked), proved, frontier.cancelled and not out_of_time),
+        status=_status(bool(ranked), proved, frontier.cancelled and not (out_of_time and ranked)),
         reproducible=not out_of_time and spec.search.mode == "reproducible" and not frontier.cancelled,
         optimality=Optimality(
             objective=spec.search.objective,
@@ -118,7 +125,7 @@ def finish(
         pareto=pareto_set(plans, ranked),
         risk=ranking_of(advice, spec.search),
         fastest=None if first is None else fastest_of(first, ranked, advice),
-        valley=valley_of(searched, order, ranked, advice),
+        valley=valley,
         rescaled=identity.measured,
         features_off={} if beside is None else choose_features(spec.search, spec.model, profile).off_everywhere,
         warnings=(
@@ -127,11 +134,31 @@ def finish(
             *_mode_note(spec),
             *_strategy_note(spec),
             *_gap_note(spec, gap),
+            *_time_note(spec, out_of_time=out_of_time),
             *slower_than_measured(ranked, identity.measured),
             *divided,
         ),
         infeasible=infeasible,
     )
+
+
+def _described(
+    found: Sequence[Solved], spec: Spec, identity: Identity, deadline: Deadline, *, hurried: bool
+) -> list[Plan]:
+    """The documents of plans; in a hurry one after the other, as many as there is time for."""
+    if not hurried:
+        together = deadline.describe(lambda: plans_of_solved(found, spec, identity))
+        if together is not None:
+            return together
+    documents: list[Plan] = []
+    for solved in found:
+        one = deadline.last(partial(plans_of_solved, [solved], spec, identity))
+        if one is None:
+            break
+        documents += one
+        if deadline.is_past:
+            break
+    return documents
 
 
 def _counts(searched: Searched, frontier: Frontier) -> Counts:
@@ -166,6 +193,14 @@ def _strategy_note(spec: Spec) -> tuple[str, ...]:
     if spec.strategy is None:
         return ()
     return ("the plans do not follow the spec's `strategy`: `estimate` predicts it, `why-not` compares it with them",)
+
+
+def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
+    """That the time limit cut the search short."""
+    if not out_of_time:
+        return ()
+    limit = f"{spec.search.time_limit_s:g}"
+    return (f"the time limit of {limit} s ended the search early: with more it may find faster plans and weigh risks",)
 
 
 def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:

@@ -134,12 +134,20 @@ def rounded(weight: np.ndarray, total: int, least: int, most: int) -> Ints | Non
 
 def neighbours(problem: InnerProblem, sizes: Ints) -> Ints:
     """Every layout [n, parts] that moves one layer from one part to another."""
-    parts = len(sizes)
-    give, take = np.nonzero(~np.eye(parts, dtype=np.bool_))
+    return moved(sizes, moves(problem, sizes))
+
+
+def moves(problem: InnerProblem, sizes: Ints) -> Ints:
+    """From which part to which one layer may move [n, 2]."""
+    give, take = np.nonzero(~np.eye(len(sizes), dtype=np.bool_))
     keep = (sizes[give] > problem.min_layers_per_chunk) & (sizes[take] < most_layers_per_chunk(problem))
-    give, take = give[keep], take[keep]
-    moved = np.repeat(sizes[None, :], len(give), axis=0)
-    rows = np.arange(len(give))
-    moved[rows, give] -= 1
-    moved[rows, take] += 1
-    return moved
+    return np.stack([give[keep], take[keep]], axis=1)
+
+
+def moved(sizes: Ints, some: Ints) -> Ints:
+    """The layouts [n, parts] after some moves [n, 2]."""
+    found = np.repeat(sizes[None, :], len(some), axis=0)
+    rows = np.arange(len(some))
+    found[rows, some[:, 0]] -= 1
+    found[rows, some[:, 1]] += 1
+    return found

@@ -74,7 +74,7 @@ def search(state: Search, start: Ints) -> None:
         return
     known = state.best if state.problem.options == () else None
     below = state.best.step_s if state.best is not None else np.inf
-    state.take(best_of(state.evaluator, state.choices, start, below))
+    state.take(best_of(state.evaluator, state.choices, start, below, state.cancelled))
     if state.closed():
         return
     if state.best is None:
@@ -109,7 +109,7 @@ def _any_layout(state: Search) -> None:
     state.work += result.deterministic_time
     if result.chosen is not None:
         sizes = to_sizes(problem, layout_of(problem, result.chosen))[None]
-        state.take(best_of(state.evaluator, state.choices, sizes, np.inf))
+        state.take(best_of(state.evaluator, state.choices, sizes, np.inf, state.cancelled))
     elif result.proven:
         state.proven_empty = True
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from cost_models.compiled import compiled
+from cost_models.kept import kept
 from cost_models.schedule.kinds import Ints, Schedule, schedule
 from cost_models.schedule.orders import NONE, OperationOrder, operation_order
 
@@ -47,7 +47,7 @@ def event_graph(kind: str, pp: int, vpp: int, micro_batches: int) -> EventGraph:
     return _graph_of(schedule(kind), pp, vpp, micro_batches)
 
 
-@lru_cache(maxsize=64)
+@kept(64)
 def _graph_of(how: Schedule, pp: int, vpp: int, micro_batches: int) -> EventGraph:
     return compile_order(operation_order(how.name, pp, vpp, micro_batches))
 

@@ -16,7 +16,10 @@ import numpy.typing as npt
 from cost_models.compiled import compiled
 from cost_models.schedule.graph_counts import of_stages
 from cost_models.schedule.kinds import Ints, Schedule, schedule
-from cost_models.schedule.orders import Counts, OperationOrder, forwards_ahead, operation_order
+from cost_models.schedule.orders import NONE, Counts, OperationOrder, forwards_ahead, operation_order
+
+MOST_COUNTS = 4_000_000
+"""Counts of chunks while slots run that are known at the same time."""
 
 
 def in_flight(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
@@ -30,9 +33,9 @@ def in_flight(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
 
 @lru_cache(maxsize=256)
 def _in_flight(how: Schedule, pp: int, vpp: int, micro_batches: int) -> Ints:
-    held = _held(operation_order(how.name, pp, vpp, micro_batches))
-    first = held.sum(axis=2).argmax(axis=1)
-    return np.asarray(held[np.arange(pp), first])
+    order = operation_order(how.name, pp, vpp, micro_batches)
+    blocks = (_held(order, devices) for devices in _devices(order))
+    return np.concatenate([held[np.arange(len(held)), held.sum(axis=2).argmax(axis=1)] for held in blocks])
 
 
 def in_flight_moments(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
@@ -46,8 +49,8 @@ def in_flight_moments(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
 
 @lru_cache(maxsize=1024)
 def _moments(how: Schedule, pp: int, vpp: int, micro_batches: int) -> Ints:
-    held = _held(operation_order(how.name, pp, vpp, micro_batches))
-    rows = [_outermost(_distinct(row)) for row in held]
+    order = operation_order(how.name, pp, vpp, micro_batches)
+    rows = [_outermost(_distinct(row)) for devices in _devices(order) for row in _held(order, devices)]
     most = max(len(row) for row in rows)
     return np.stack([np.concatenate([row, np.repeat(row[-1:], most - len(row), axis=0)]) for row in rows])
 
@@ -108,14 +111,22 @@ def _among(numbers: Ints, known: Ints) -> npt.NDArray[np.bool_]:
     return np.asarray(known[place] == numbers)
 
 
-def _held(order: OperationOrder) -> Ints:
-    """Counts while each slot runs [pp, slots, vpp]."""
+def _devices(order: OperationOrder) -> list[slice]:
+    """Devices in blocks, so that the counts of a block stay in memory."""
+    size = max(1, MOST_COUNTS // (order.forward_chunk.shape[1] * order.vpp))
+    return [slice(first, first + size) for first in range(0, order.pp, size)]
+
+
+def _held(order: OperationOrder, devices: slice) -> Ints:
+    """Counts while each slot of some devices runs [devices, slots, vpp]."""
     chunks = np.arange(order.vpp)
-    begun = np.cumsum(order.forward_chunk[..., None] == chunks, axis=1)
-    ended = np.cumsum(order.backward_chunk[..., None] == chunks, axis=1)
+    forward, backward = order.forward_chunk[devices], order.backward_chunk[devices]
+    pairs = (order.forward_micro_batch[devices] != NONE) & (order.backward_micro_batch[devices] != NONE)
+    begun = np.cumsum(forward[..., None] == chunks, axis=1)
+    ended = np.cumsum(backward[..., None] == chunks, axis=1)
     before = np.concatenate([np.zeros_like(ended[:, :1]), ended[:, :-1]], axis=1)
     # What a pair starts from is what the slot before it has left: no row of its own.
-    return np.asarray(begun - np.where(order.pairs[..., None], ended, before))
+    return np.asarray(begun - np.where(pairs[..., None], ended, before))
 
 
 def in_flight_closed(

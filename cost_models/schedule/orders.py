@@ -24,13 +24,13 @@ step 3 and not in the cool-down, as MindSpeed does without --dualpipev-dw-detach
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.kept import kept
 from cost_models.schedule.kinds import MOST_CHUNKS, SCHEDULES, Ints, Schedule, schedule
 from cost_models.schedule.placement import parts_of
 
@@ -170,7 +170,7 @@ def operation_order(kind: str, pp: int, vpp: int, micro_batches: int) -> Operati
     return _order_of(schedule(kind), pp, vpp, micro_batches)
 
 
-@lru_cache(maxsize=128)
+@kept(128)
 def _order_of(how: Schedule, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
     if how.order is not None:
         return _assemble(how, vpp, micro_batches, how.order(pp, vpp, micro_batches))

@@ -23,6 +23,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 BLOCK = 192
 """Candidates simulated at once, so that what their slots need stays in memory."""
+MOST_ENDS = 4_000_000
+"""Ends of slots that are known at the same time: of longer schedules fewer candidates are simulated at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ def makespan_s(
         `Sends`, with what runs beside them.
     """
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    blocks = _blocks(durations.shape[1])
+    blocks = _blocks(durations.shape[1], graph.count)
     return np.concatenate([run_slots(graph, durations[:, b], lags[:, b])[0][graph.last].max(axis=0) for b in blocks])
 
 
@@ -78,7 +80,7 @@ def simulate(
     keep_times adds the start and end of every slot of candidate 0. On every device busy + idle = makespan.
     """
     graph, durations, lags = prepared(order, forward_s, backward_s, hidden_pair_s, p2p_s)
-    blocks = _blocks(durations.shape[1])
+    blocks = _blocks(durations.shape[1])  # sums over slots: their last bits depend on how many stand side by side
     parts = [_account(order, graph, durations[:, block], lags[:, block]) for block in blocks]
     makespan, busy, idle = (np.concatenate([part[i] for part in parts]) for i in range(3))
     hidden = np.zeros_like(busy)
@@ -100,8 +102,9 @@ def pair_counts(order: OperationOrder) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _blocks(count: int) -> list[slice]:
-    return [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
+def _blocks(candidates: int, slots: int = 0) -> list[slice]:
+    size = max(1, min(BLOCK, MOST_ENDS // max(slots, 1)))
+    return [slice(start, start + size) for start in range(0, candidates, size)]
 
 
 def prepared(

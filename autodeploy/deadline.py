@@ -1,0 +1,153 @@
+"""When a search has to end: its time limit, or somebody's wish, kept also by code that never looks at a clock.
+
+Whoever computes polls the deadline and stops by itself. What does not look in time, many arrays or compiled loops one
+after the other, is interrupted shortly afterwards: `Overdue` is raised in its thread, between two of its instructions,
+and what was found before stands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+LATE_S: Final = 0.2
+"""After it should have stopped by itself, what still computes is interrupted."""
+LAST_S: Final = 0.6
+"""After the limit, or after somebody asked to stop, nothing is computed any more."""
+FOR_THE_END: Final = 0.3
+MOST_FOR_THE_END_S: Final = 3.0
+"""Of the time limit, what is kept for describing the plans that were found."""
+WITHOUT_PLAN: Final = 0.4
+"""Of what is kept, as long as there is no plan to describe."""
+POLL_S: Final = 0.04
+AGAIN_S: Final = 0.5
+"""An interruption that was lost, in a destructor, is repeated."""
+
+
+class Overdue(BaseException):
+    """What computes has had its time. No Exception: nobody else is to catch it."""
+
+
+class Deadline:
+    """Says when to stop: the user cancels, or the time limit is near.
+
+    Calling it is true once the present part is to end: at first the search, after `finish` also its report.
+
+    Parameters
+    ----------
+    should_cancel : whether the user wants the search to end.
+    started : `time.monotonic()` at its begin. limit_s : wall-clock seconds from there.
+    """
+
+    def __init__(self, should_cancel: Callable[[], bool] | None, started: float, limit_s: float) -> None:
+        self._should_cancel = should_cancel
+        self._end = started + limit_s
+        self._kept_s = min(MOST_FOR_THE_END_S, FOR_THE_END * limit_s)
+        self._part_end = self._end - self._kept_s * WITHOUT_PLAN
+        self._cancelled_at: float | None = None
+        self.out_of_time = False
+        self.interrupted = False
+        """Whether anything was cut off: the process may keep traces of it."""
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now > self._part_end:
+            self.out_of_time = True
+            return True
+        return self._cancelled(now)
+
+    def has_plan(self) -> None:
+        """From now on there is a plan that has to be described."""
+        self._part_end = min(self._part_end, self._end - self._kept_s)
+
+    def finish(self) -> bool:
+        """From now on for the report of what was found; whether there is no time but for the plans themselves."""
+        hurried = self()
+        self._part_end = self._end
+        return hurried
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the whole time limit is over."""
+        return time.monotonic() > self._end
+
+    def search(self, part: Callable[[], T]) -> T | None:
+        """What a part of the search gives; None where it did not end soon after it should."""
+        return self._run(part, lambda: self._part_end + LATE_S, LATE_S)
+
+    def describe(self, part: Callable[[], T]) -> T | None:
+        """The same of a part of the report that others come after: some time is left for them."""
+        return self._run(part, lambda: self._end - self._kept_s / 3.0, LATE_S)
+
+    def last(self, part: Callable[[], T]) -> T | None:
+        """The same of what the answer can't do without: as long as the limit allows at all."""
+        return self._run(part, lambda: self._end + LAST_S, LAST_S)
+
+    def _cancelled(self, now: float) -> bool:
+        if self._cancelled_at is None and self._should_cancel is not None and self._should_cancel():
+            self._cancelled_at = now
+        return self._cancelled_at is not None
+
+    def _run(self, part: Callable[[], T], end: Callable[[], float], after_cancel_s: float) -> T | None:
+        def is_over() -> bool:
+            now = time.monotonic()
+            if self._cancelled(now) and self._cancelled_at is not None:
+                return now > min(end(), self._cancelled_at + after_cancel_s)
+            return now > end()
+
+        if is_over():
+            found = None
+        else:
+            found = _interrupted_when(is_over, part)
+            if found:
+                return found[0]
+        self.interrupted = True
+        self.out_of_time |= self._cancelled_at is None
+        return None
+
+
+def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> list[T]:
+    """What the part gives, as a list of one; an empty list where it was interrupted."""
+
+    class Mine(Overdue):
+        """The interruption of this part: parts lie in each other."""
+
+    thread, done, lock = threading.get_ident(), threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while not done.wait(POLL_S):
+            if is_over():
+                with lock:
+                    if not done.is_set():
+                        _raise_in(thread, Mine)
+                done.wait(AGAIN_S)
+
+    found: list[T] = []
+    watcher = threading.Thread(target=watch, name="deadline", daemon=True)
+    try:
+        try:
+            watcher.start()
+            found.append(part())
+        finally:
+            with lock:
+                done.set()
+            _raise_in(thread, None)  # one that is on its way has nobody to reach any more
+    except Mine:
+        # It may have come while the part was being left: then `done` is not set yet.
+        with lock:
+            done.set()
+        _raise_in(thread, None)
+    return found
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise in another thread at its next instruction; None: take back what was not raised yet."""
+    argument = ctypes.py_object(error) if error is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)

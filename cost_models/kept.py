@@ -1,0 +1,53 @@
+"""What is computed once and kept, the least recently used given up first: by number, and by the bytes of its arrays."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import fields
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+MOST_BYTES = 192 * 1024 * 1024
+"""Of one function's answers together; the last one is kept however large it is."""
+
+
+class Kept(Generic[Given, Found]):
+    """A function of hashable arguments whose answers, arrays or dataclasses of arrays, are kept."""
+
+    def __init__(self, function: Callable[Given, Found], most: int, most_bytes: int) -> None:
+        self._function, self._most, self._most_bytes = function, most, most_bytes
+        self._answers: OrderedDict[Hashable, tuple[Found, int]] = OrderedDict()
+        self._bytes = 0
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Given.args, **none: Given.kwargs) -> Found:
+        known = self._answers.get(args)
+        if known is not None:
+            self._answers.move_to_end(args)
+            return known[0]
+        answer = self._function(*args, **none)
+        size = _bytes_of(answer)
+        self._answers[args] = answer, size
+        self._bytes += size
+        while len(self._answers) > 1 and (len(self._answers) > self._most or self._bytes > self._most_bytes):
+            self._bytes -= self._answers.popitem(last=False)[1][1]
+        return answer
+
+
+def kept(most: int, most_bytes: int = MOST_BYTES) -> Callable[[Callable[Given, Found]], Kept[Given, Found]]:
+    """Keep at most so many answers of a function, and no more than so many bytes of them."""
+    return lambda function: Kept(function, most, most_bytes)
+
+
+def _bytes_of(answer: Any) -> int:
+    if isinstance(answer, np.ndarray):
+        return answer.nbytes
+    return sum(value.nbytes for field in fields(answer) if isinstance(value := getattr(answer, field.name), np.ndarray))

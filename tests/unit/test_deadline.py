@@ -1,0 +1,132 @@
+"""A search ends when it has to, also where nothing looks at a clock."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from autodeploy.deadline import LAST_S, LATE_S, Deadline, Overdue
+from autodeploy.errors import SpecError
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import plan
+
+SLACK_S = 0.5
+
+
+def busy(seconds: float) -> str:
+    """Works without a look at anything else."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1000))
+    return "done"
+
+
+def deadline(limit_s: float, should_cancel: object = None) -> Deadline:
+    return Deadline(should_cancel, time.monotonic(), limit_s)  # type: ignore[arg-type]
+
+
+def test_what_ends_in_time_is_answered() -> None:
+    assert deadline(10.0).search(lambda: busy(0.01)) == "done"
+
+
+def test_what_does_not_look_is_interrupted_at_the_limit() -> None:
+    stop, began = deadline(0.5), time.monotonic()
+    assert stop.search(lambda: busy(30.0)) is None
+    assert time.monotonic() - began < 0.5 + LATE_S + SLACK_S
+    assert stop.out_of_time
+    assert stop.interrupted
+
+
+def test_what_does_not_look_is_interrupted_when_somebody_cancels() -> None:
+    began = time.monotonic()
+    stop = deadline(60.0, lambda: time.monotonic() > began + 0.2)
+    assert stop.search(lambda: busy(30.0)) is None
+    assert time.monotonic() - began < 0.2 + LATE_S + SLACK_S
+    assert not stop.out_of_time
+
+
+def test_an_interruption_is_not_caught_as_an_error() -> None:
+    def stubborn() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                busy(30.0)
+
+    assert deadline(0.3).search(stubborn) is None
+
+
+def test_a_part_inside_a_part_is_ended_by_the_outer_one() -> None:
+    inner, outer = deadline(60.0), deadline(0.3)
+    reached = []
+
+    def both() -> None:
+        inner.search(lambda: busy(30.0))
+        reached.append("behind the inner part")
+
+    assert outer.search(both) is None
+    assert not reached
+
+
+def test_errors_pass_and_nothing_is_raised_afterwards() -> None:
+    stop = deadline(0.3)
+
+    def wrong() -> None:
+        raise SpecError("wrong", path="/x")
+
+    with pytest.raises(SpecError, match="wrong"):
+        stop.search(wrong)
+    try:
+        busy(0.8)
+    except Overdue:
+        pytest.fail("an interruption came after its part was over")
+
+
+def test_some_of_the_time_is_kept_for_the_plans_once_there_are_any() -> None:
+    stop = deadline(1.0)
+    stop.has_plan()
+    time.sleep(0.75)
+    assert stop()  # the search ends
+    assert stop.finish()  # and its report is made in a hurry
+    assert not stop()
+    assert stop.last(lambda: busy(0.01)) == "done"
+    time.sleep(0.3 + LAST_S)
+    assert stop.last(lambda: busy(0.01)) is None
+
+
+BIG = {
+    "model": {"preset": "llama2-70b", "name": "big", "num_hidden_layers": 1024},
+    "cluster": {"profile": "ascend-800t-a2", "num_npus": 2048},
+    "training": {"seq_length": 4096, "global_batch_size": 2048},
+}
+
+
+def test_a_large_search_keeps_its_time_limit() -> None:
+    began = time.monotonic()
+    with contextlib.suppress(SpecError):  # on a busy machine there is no plan yet
+        found = plan(read_spec_document({**BIG, "search": {"time_limit_s": 4.0}}))
+        assert found.plans
+        assert not found.reproducible
+        assert any("time limit of 4 s" in warning for warning in found.warnings)
+    assert time.monotonic() - began < 5.0 + SLACK_S
+
+
+def test_a_search_without_time_for_a_plan_says_so() -> None:
+    with pytest.raises(SpecError, match=r"time limit: no plan was found in 0\.01 s") as caught:
+        plan(read_spec_document({**BIG, "search": {"time_limit_s": 0.01}}))
+    assert caught.value.errors[0].path == "/search/time_limit_s"
+
+
+def test_a_cancelled_search_ends_soon() -> None:
+    asked: list[float] = []
+
+    def cancel() -> bool:
+        now = time.monotonic()
+        if not asked and now > began + 3.0:
+            asked.append(now)
+        return bool(asked)
+
+    began = time.monotonic()
+    found = plan(read_spec_document(BIG), should_cancel=cancel)
+    assert found.status == "cancelled"
+    assert time.monotonic() - asked[0] < 1.0 + SLACK_S
