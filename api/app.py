@@ -16,7 +16,7 @@ from api.access import RecognisedRequests
 from api.following import Following
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
-from api.routes import ablations, catalogue, checks, events, health, plans, runs, searches, what_if
+from api.routes import ablations, batches, catalogue, checks, events, health, plans, runs, searches, webhooks, what_if
 from api.threads import prepare_threads
 from api.ui import login
 from api.ui import routes as ui
@@ -82,7 +82,7 @@ def create_app(
     app.add_middleware(GuardedRequests, body_limit_bytes=settings.body_limit_bytes)
     app.add_middleware(RecognisedRequests, settings=settings)
     app.add_middleware(ObservedRequests)
-    for module in (searches, events, plans, runs, ablations, checks, what_if, catalogue, health):
+    for module in (searches, events, webhooks, batches, plans, runs, ablations, checks, what_if, catalogue, health):
         app.include_router(module.router)
     for pages in (ui, login):
         app.include_router(pages.router, include_in_schema=False)

@@ -7,7 +7,7 @@ from fastapi import Depends, Header, Path, Query, Request
 
 from api.access import principal_of
 from autodeploy.services import Principal, SearchService, Services
-from autodeploy.store.clock import PLAN_ID_PATTERN, RUN_ID_PATTERN, SEARCH_ID_PATTERN
+from autodeploy.store.clock import BATCH_ID_PATTERN, PLAN_ID_PATTERN, RUN_ID_PATTERN, SEARCH_ID_PATTERN
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})")
 
@@ -36,10 +36,27 @@ def wanted_wait_s(
     return min(asked, services.settings.wait_limit_s)
 
 
+def wanted_webhook(
+    services: Annotated[Services, Depends(get_services)],
+    webhook: Annotated[
+        str | None,
+        Query(max_length=2000, description="an http(s) address to tell of the end; only where the operator allows it"),
+    ] = None,
+    x_autodeploy_webhook: Annotated[
+        str | None, Header(max_length=2000, description="the same, where addresses of requests are logged")
+    ] = None,
+) -> str | None:
+    """The receiver that the caller asks for; refused here where it may not be called."""
+    asked = x_autodeploy_webhook if webhook is None else webhook
+    return None if asked is None else services.webhooks.checked(asked)
+
+
 SearchesDep = Annotated[SearchService, Depends(get_searches)]
 ServicesDep = Annotated[Services, Depends(get_services)]
 PrincipalDep = Annotated[Principal, Depends(principal_of)]
 WaitDep = Annotated[float, Depends(wanted_wait_s)]
+WebhookDep = Annotated[str | None, Depends(wanted_webhook)]
 SearchId = Annotated[str, Path(pattern=SEARCH_ID_PATTERN, examples=["srch_01m3xk7pq2w9a4fh"])]
 PlanId = Annotated[str, Path(pattern=PLAN_ID_PATTERN, examples=["p_7kq2mzt4"])]
 RunId = Annotated[str, Path(pattern=RUN_ID_PATTERN, examples=["run_01m3xk7pq2w9a4fh"])]
+BatchId = Annotated[str, Path(pattern=BATCH_ID_PATTERN, examples=["bat_01m3xk7pq2w9a4fh"])]

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from autodeploy.errors import FieldError, SpecError
@@ -72,6 +72,23 @@ class Settings(BaseSettings):
     wait_limit_s: Annotated[float, Field(ge=0, le=600, description="longest `Prefer: wait`")] = 120.0
     stream_limit_s: Annotated[float, Field(gt=0, description="life of one event stream; clients resume")] = 600.0
     shutdown_grace_s: Annotated[float, Field(ge=0, le=600, description="time that open requests get on shutdown")] = 5.0
+    webhook_targets: Annotated[
+        str,
+        Field(
+            max_length=10_000,
+            description="hosts that webhooks may go to, with commas between: `ci.example.com`, `*.example.com:8443`, "
+            "`10.20.0.0/16:*`; private addresses only where the list has them as addresses; absent: no webhooks",
+        ),
+    ] = ""
+    webhook_secret: Annotated[
+        SecretStr | None,
+        Field(min_length=32, description="the secrets that sign webhooks are made from this one; absent: no webhooks"),
+    ] = None
+    webhook_timeout_s: Annotated[float, Field(gt=0, le=60, description="of one attempt, everything together")] = 10.0
+    webhook_attempts: Annotated[int, Field(ge=1, le=20, description="to deliver a webhook")] = 8
+    webhook_retry_s: Annotated[
+        float, Field(gt=0, le=3600, description="pause after the first attempt; each later one is three times as long")
+    ] = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_document
-from api.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep
+from api.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep, WebhookDep
 from api.documents import Annotations, PlanList, SearchDocument, SearchList
 from api.following import following_of
 from api.openapi import spec_request_body
@@ -49,6 +49,7 @@ async def create_search(
     request: Request,
     document: Annotated[Any, Depends(read_document)],
     wait_s: WaitDep,
+    webhook: WebhookDep,
     idempotency_key: Annotated[
         str | None, Header(min_length=1, max_length=255, description="the same key and spec give the same search")
     ] = None,
@@ -63,7 +64,7 @@ async def create_search(
 
     def submit() -> tuple[SearchView, Response]:
         spec = read_spec(document)
-        submission = services.searches.submit(spec, idempotency_key=idempotency_key, reuse=reuse)
+        submission = services.searches.submit(spec, idempotency_key=idempotency_key, reuse=reuse, webhook=webhook)
         return answer(submission.search)
 
     view, response = await run_submission(request, submit)

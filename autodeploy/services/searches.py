@@ -19,6 +19,7 @@ from autodeploy.services.views import PlanView, SearchPage, SearchSummary, Searc
 from autodeploy.specs.planset import FINISHED, Plan
 from autodeploy.specs.spec import canonical_json
 from autodeploy.store.clock import new_search_id, utc_now
+from autodeploy.store.deliveries import Deliveries
 from autodeploy.store.events import STATUS, Events
 from autodeploy.store.idempotency import IdempotencyKeys
 from autodeploy.store.keys import ApiKeys
@@ -67,6 +68,14 @@ class _Content:
     engine_version: str
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A spec that may be searched for, with what is known of its cluster, and its identity."""
+
+    spec: Spec
+    content: _Content
+
+
 class SearchService:
     """Every call is one transaction, or a few short ones that leave nothing half done.
 
@@ -98,12 +107,14 @@ class SearchService:
         tags: Iterable[str] = (),
         note: str = "",
         reuse: bool = True,
+        webhook: str | None = None,
     ) -> Submission:
         """Queues a search; with `reuse` an equal spec that was planned before is answered at once.
 
         Parameters
         ----------
         idempotency_key : the same key and spec of one caller give the same search, however often and fast they come.
+        webhook : address to tell of the end, as `WebhookService.checked` gives it.
 
         Raises
         ------
@@ -113,6 +124,37 @@ class SearchService:
             when as many searches of this caller wait or run as its key allows; an answer that is there counts nothing.
         """
         principal = self._principal
+        admitted = self.admitted(spec)
+        tags = check_annotations(tags, note)
+        body_hash = _body_hash(admitted.content, tags, note, webhook)
+        try:
+            with self._database.write() as session:
+                before = self._search_of_key(session, principal.key_id, idempotency_key, body_hash)
+                if before is None:
+                    view = self.insert(session, admitted, tags, note, reuse=reuse, webhook=webhook)
+                    if idempotency_key is not None:
+                        IdempotencyKeys(session).add(
+                            principal.key_id, idempotency_key, body_hash=body_hash, search_id=view.id, now=utc_now()
+                        )
+        except IntegrityError:
+            # Another process used the same key between our look and our insert: its search is the answer.
+            with self._database.read() as session:
+                before = self._search_of_key(session, principal.key_id, idempotency_key, body_hash)
+            if before is None:
+                raise
+        if before is not None:
+            return Submission(self.get(before), created=False)
+        self.wake()
+        return Submission(view, created=True)
+
+    def admitted(self, spec: Spec) -> Admitted:
+        """What a spec from the network is planned as, where it can be planned.
+
+        Raises
+        ------
+        SpecError
+            when the profile is unknown or a file, or the space is enormous.
+        """
         refuse_files(spec)
         with self._database.read() as session:
             spec = with_overlay(session, spec)
@@ -122,28 +164,13 @@ class SearchService:
         if not is_known:  # what was planned before can be planned
             with placed_in_spec():
                 self._planner.check_space(spec)
-        tags = check_annotations(tags, note)
-        try:
-            with self._database.write() as session:
-                before = self._search_of_key(session, principal.key_id, idempotency_key, content, tags, note)
-                if before is None:
-                    view = self._insert(session, spec, content, tags, note, reuse=reuse)
-                    if idempotency_key is not None:
-                        body_hash = _body_hash(content, tags, note)
-                        IdempotencyKeys(session).add(
-                            principal.key_id, idempotency_key, body_hash=body_hash, search_id=view.id, now=utc_now()
-                        )
-        except IntegrityError:
-            # Another process used the same key between our look and our insert: its search is the answer.
-            with self._database.read() as session:
-                before = self._search_of_key(session, principal.key_id, idempotency_key, content, tags, note)
-            if before is None:
-                raise
-        if before is not None:
-            return Submission(self.get(before), created=False)
+        return Admitted(spec, content)
+
+    def wake(self, searches: int = 1) -> None:
+        """Says that a transaction is committed that queued so many searches."""
         if self._runner is not None:
-            self._runner.wake()
-        return Submission(view, created=True)
+            for _ in range(searches):
+                self._runner.wake()
 
     def plan_and_store(
         self,
@@ -169,7 +196,7 @@ class SearchService:
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         with self._database.write() as session:
-            view = self._insert(session, spec, content, tags, note, reuse=reuse, enqueue=False)
+            view = self.insert(session, Admitted(spec, content), tags, note, reuse=reuse, enqueue=False)
             claim = Queue(session).claim(view.id, str(Owner()), now=utc_now())
         if claim is None:  # an equal search had the answer
             return view.plan_set
@@ -182,36 +209,48 @@ class SearchService:
             should_cancel=should_cancel,
         )
 
-    def _search_of_key(
-        self, session: Session, principal: str, key: str | None, content: _Content, tags: tuple[str, ...], note: str
-    ) -> str | None:
-        if key is None:
-            return None
-        if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
-            raise SpecError(f"1 to {MAX_KEY_LENGTH} printable characters", path="Idempotency-Key")
-        row = IdempotencyKeys(session).get(principal, key)
-        if row is None:
-            return None
-        if row.body_hash != _body_hash(content, tags, note):
-            raise SpecError(
-                "this key was used for another request", path="Idempotency-Key", hint="take a new key for a new request"
-            )
-        return row.search_id
+    def _search_of_key(self, session: Session, principal: str, key: str | None, body_hash: str) -> str | None:
+        return None if key is None else search_of_key(session, principal, key, body_hash)
+
+    def insert(
+        self,
+        session: Session,
+        admitted: Admitted,
+        tags: tuple[str, ...] = (),
+        note: str = "",
+        *,
+        reuse: bool,
+        enqueue: bool = True,
+        webhook: str | None = None,
+        batch_id: str | None = None,
+    ) -> SearchView:
+        """In an open transaction a queued search, or with `reuse` a finished copy of an equal one.
+
+        The copy does not tell whose that was.
+
+        Raises
+        ------
+        LimitError
+            as `submit`.
+        """
+        view = self._insert(session, admitted, tags, note, reuse, enqueue, batch_id)
+        if webhook is not None:
+            Deliveries(session).add(view.id, webhook, now=utc_now(), is_finished=view.is_finished)
+        return view
 
     def _insert(
         self,
         session: Session,
-        spec: Spec,
-        content: _Content,
+        admitted: Admitted,
         tags: tuple[str, ...],
         note: str,
-        *,
         reuse: bool,
-        enqueue: bool = True,
+        enqueue: bool,
+        batch_id: str | None,
     ) -> SearchView:
-        """A queued search, or with `reuse` a finished copy of an equal one, which does not tell whose that was."""
-        now = utc_now()
-        row = _new_row(spec, content, note, now, self._principal)
+        now, content = utc_now(), admitted.content
+        row = _new_row(admitted.spec, content, note, now, self._principal)
+        row.batch_id = batch_id
         equal = Searches(session).reusable(*astuple(content)) if reuse else None
         if equal is not None:
             Searches(session).add_copy(row, equal, tags)
@@ -462,8 +501,29 @@ def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
     return unique
 
 
-def _body_hash(content: _Content, tags: tuple[str, ...], note: str) -> str:
-    return hashlib.sha256(canonical_json([content.spec_hash, list(tags), note]).encode()).hexdigest()
+def search_of_key(session: Session, principal: str, key: str, body_hash: str) -> str | None:
+    """The search that this caller's idempotency key made before.
+
+    Raises
+    ------
+    SpecError
+        when it made another one, or is no key.
+    """
+    if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
+        raise SpecError(f"1 to {MAX_KEY_LENGTH} printable characters", path="Idempotency-Key")
+    row = IdempotencyKeys(session).get(principal, key)
+    if row is None:
+        return None
+    if row.body_hash != body_hash:
+        raise SpecError(
+            "this key was used for another request", path="Idempotency-Key", hint="take a new key for a new request"
+        )
+    return row.search_id
+
+
+def _body_hash(content: _Content, tags: tuple[str, ...], note: str, webhook: str | None) -> str:
+    said = [content.spec_hash, list(tags), note, *([] if webhook is None else [webhook])]
+    return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
 def _new_row(spec: Spec, content: _Content, note: str, now: datetime, principal: Principal) -> SearchRow:

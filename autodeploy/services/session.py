@@ -14,11 +14,13 @@ from autodeploy.jobs.planning import PLANNER, Planner, load_planner
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
 from autodeploy.services.access import ANYONE, AccessService, Principal
+from autodeploy.services.batches import BatchService
 from autodeploy.services.check_intake import baseline_in
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.comparisons import best_of
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
+from autodeploy.services.webhooks import WebhookService
 from autodeploy.specs.spec import Spec
 from autodeploy.store.migrate import is_current, ready_database
 
@@ -56,6 +58,8 @@ class Services:
     runner: JobRunner | None
     searches: SearchService
     runs: RunService
+    batches: BatchService
+    webhooks: WebhookService
     access: AccessService
     call_pool: CallPool | None
     planner_module: str
@@ -65,7 +69,11 @@ class Services:
         """The same services; what another team has is not there."""
         searches = self.searches.for_caller(principal)
         return replace(
-            self, searches=searches, runs=self.runs.for_caller(principal, searches.plan), principal=principal
+            self,
+            searches=searches,
+            runs=self.runs.for_caller(principal, searches.plan),
+            batches=BatchService(self.database, searches, principal),
+            principal=principal,
         )
 
     def estimate(self, spec: Spec) -> Plan:
@@ -278,13 +286,26 @@ def open_services(
             return calls.refit(planner, *args) if call_pool is None else call_pool.call(calls.refit, planner, *args)
 
         runs = RunService(database, fit, searches.plan)
+        webhooks = WebhookService(database, settings)
         if runner is not None:
             runner.start()
+            webhooks.start()
         try:
             yield Services(
-                settings, database, loaded, runner, searches, runs, AccessService(database), call_pool, planner
+                settings,
+                database,
+                loaded,
+                runner,
+                searches,
+                runs,
+                BatchService(database, searches),
+                webhooks,
+                AccessService(database),
+                call_pool,
+                planner,
             )
         finally:
+            webhooks.stop()
             if call_pool is not None:
                 call_pool.close()
             if runner is not None:

@@ -10,6 +10,7 @@ _TIME_DIGITS = 10
 _RANDOM_DIGITS = 6
 SEARCH_ID_PATTERN = r"^srch_[0-9a-z]{1,40}$"
 RUN_ID_PATTERN = r"^run_[0-9a-z]{1,40}$"
+BATCH_ID_PATTERN = r"^bat_[0-9a-z]{1,40}$"
 PLAN_ID_PATTERN = r"^p_[0-9a-z]{1,40}$"
 
 
@@ -31,6 +32,16 @@ def new_search_id(moment: datetime) -> str:
 def new_run_id(moment: datetime) -> str:
     """`run_` and 16 base 32 digits, as a search's."""
     return "run_" + _milliseconds(moment) + _random()
+
+
+def new_batch_id(moment: datetime) -> str:
+    """`bat_` and 16 base 32 digits, as a search's."""
+    return "bat_" + _milliseconds(moment) + _random()
+
+
+def new_delivery_id(moment: datetime) -> str:
+    """`whd_` and 16 base 32 digits, as a search's; names a webhook's delivery."""
+    return "whd_" + _milliseconds(moment) + _random()
 
 
 def new_key_id(moment: datetime) -> str:

@@ -31,7 +31,7 @@ FORMAT = "autodeploy-database"
 VERSION = 1
 BATCH = 200
 # What a search consists of besides its own row: comes with a new search and never changes one that is there.
-PARTS_OF_A_SEARCH = frozenset({"plans", "plan_reestimates", "events", "search_tags"})
+PARTS_OF_A_SEARCH = frozenset({"plans", "plan_reestimates", "events", "search_tags", "webhook_deliveries"})
 
 
 def export_lines(database: Database) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import CursorResult, select, update
 
+from autodeploy.store.deliveries import Deliveries
 from autodeploy.store.events import STATUS, Events
 from autodeploy.store.searches import Searches
 from autodeploy.store.tables import SearchRow
@@ -101,6 +102,7 @@ class Queue:
             return False
         Searches(self.session).store_result(claim.search_id, plan_set, now=now)
         self.events.append(claim.search_id, STATUS, [{"status": plan_set.status}], now=now)
+        Deliveries(self.session).search_ended(claim.search_id, now=now)
         return True
 
     def end(self, claim: Claim, status: str, error: str | None, *, now: datetime) -> bool:
@@ -110,6 +112,7 @@ class Queue:
         )
         if done:
             self.events.append(claim.search_id, STATUS, [{"status": status, "error": error}], now=now)
+            Deliveries(self.session).search_ended(claim.search_id, now=now)
         return done == 1
 
     def hand_back(self, claim: Claim, *, now: datetime) -> str | None:
@@ -183,6 +186,7 @@ class Queue:
             columns = {"status": "cancelled", "cancel_requested": True, "finished_at": now, "updated_at": now}
             Searches(self.session).change(search_id, columns)
             self.events.append(search_id, STATUS, [{"status": "cancelled"}], now=now)
+            Deliveries(self.session).search_ended(search_id, now=now)
         elif before == "running" and not row.cancel_requested:
             Searches(self.session).change(search_id, {"cancel_requested": True, "updated_at": now})
             self.events.append(search_id, STATUS, [{"status": "running", "cancel_requested": True}], now=now)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, select
 
 from autodeploy.specs.planset import FINISHED
+from autodeploy.store.batches import Batches
 from autodeploy.store.tables import SearchRow, TagRow
 
 if TYPE_CHECKING:
@@ -34,4 +35,6 @@ def prune(database: Database, *, before: datetime, keep_tagged: bool = False) ->
             session.execute(delete(SearchRow).where(SearchRow.id.in_(ids)))
         pruned += len(ids)
         if len(ids) < BATCH:
+            with database.write() as session:
+                Batches(session).forget_empty_before(before)
             return pruned
