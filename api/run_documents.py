@@ -52,6 +52,9 @@ class RunDocument(BaseModel):
     profile_hash: str
     engine_version: str
     note: str
+    author: Annotated[str, Field(description="name of the key that stored it; empty without a key")]
+    team: str
+    counts: Annotated[bool, Field(description="predictions follow it: a key with scope calibrate stored it")]
 
     @classmethod
     def of(cls, view: RunView) -> RunDocument:
@@ -83,6 +86,7 @@ class ClusterDocument(BaseModel):
     profile: str
     updated_at: str
     num_runs: int
+    changed_by: Annotated[str, Field(description="name of the key that changed it last; empty without a key")]
     overlay: dict[str, Any]
     report: Annotated[dict[str, Any], Field(description="factors, and errors of the runs before and after")]
 

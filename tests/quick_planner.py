@@ -170,7 +170,8 @@ def describe_hashes(spec: Spec) -> tuple[str, str, str]:
 
 
 def profile_hash(cluster: ClusterSpec) -> str:
-    """The one profile it knows; an overlay makes it another."""
+    """The one profile it knows; an overlay's numbers make it another."""
     if isinstance(cluster.overlay, str):
         return factories.PROFILE_HASH
-    return hashlib.sha256(canonical_json(cluster.overlay).encode()).hexdigest()
+    numbers = {name: value for name, value in cluster.overlay.items() if name != "report"}
+    return hashlib.sha256(canonical_json(numbers).encode()).hexdigest()

@@ -19,7 +19,7 @@ COLUMNS = ("run", "plan", "cluster", "measured_s", "predicted_s", "error", "insi
 FIGURES = (
     *("id", "plan_id", "cluster", "profile", "model", "num_npus", "measured_step_time_s", "predicted_step_time_s"),
     *("predicted_low_s", "predicted_high_s", "predicted_memory_gib", "error", "memory_error", "inside"),
-    *("profile_hash", "engine_version", "note"),
+    *("profile_hash", "engine_version", "note", "author", "team", "counts"),
 )
 SHOWN_PLANS = 10
 

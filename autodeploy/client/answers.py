@@ -19,13 +19,16 @@ class Search:
     tags: tuple[str, ...] = ()
     note: str = ""
     stale: bool = False
+    note_by: str = ""
+    author: str = ""
+    team: str = "default"
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Search:
         """From a response's body."""
         body = dict(body)
         tags = tuple(body.pop("tags", ()))
-        extra = ("progress", "cached", "cancel_requested", "note", "stale")
+        extra = ("progress", "cached", "cancel_requested", "note", "stale", "note_by", "author", "team")
         known = {name: body.pop(name) for name in extra if name in body}
         return cls(PlanSet.model_validate(body), tags=tags, **known)
 
@@ -57,11 +60,13 @@ class SearchItem:
     best_tokens_per_s_per_npu: float | None
     tags: tuple[str, ...]
     note: str
+    author: str = ""
+    team: str = "default"
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> SearchItem:
         """From a line of the list; what a newer service says besides is left out."""
-        values = {name: body[name] for name in cls.__dataclass_fields__}
+        values = {name: body[name] for name in cls.__dataclass_fields__ if name in body}
         return cls(**values | {"tags": tuple(values["tags"])})
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import AutoDeployError, SearchCancelled
 from autodeploy.jobs.reporter import Reporter
+from autodeploy.specs.fresh_overlay import fresh_overlay_warning
 from autodeploy.specs.spec import Spec
 from autodeploy.store.clock import iso, utc_now
 from autodeploy.store.database import DATABASE_ERRORS
@@ -81,6 +82,9 @@ def execute(
         message = _failure(error)
         _persist(database, claim, lambda queue: queue.end(claim, "failed", message, now=utc_now()), reporter)
         raise
+    warning = fresh_overlay_warning(spec, utc_now())
+    if warning is not None:
+        plan_set = plan_set.model_copy(update={"warnings": (*plan_set.warnings, warning)})
     if not _persist(database, claim, lambda queue: queue.finish(claim, plan_set, now=utc_now()), reporter):
         log.warning("search %s was taken over by another runner; this result is dropped", claim.search_id)
     return plan_set

@@ -71,6 +71,19 @@ class Principal:
         """Whether what belongs to that team is this caller's to see and, with the scope, to change."""
         return self.own_team in {None, team}
 
+    def team_asked_for(self, team: str | None) -> str | None:
+        """The team whose searches or runs a list names; None names all.
+
+        Raises
+        ------
+        AccessError
+            when that is another's, and this is no admin.
+        """
+        own = self.own_team
+        if own is not None and team not in {None, own}:
+            raise AccessError("this key sees its own team's searches and runs", hint="it takes a key with scope admin")
+        return team if own is None else own
+
     def require_team(self, team: str, missing: NotFoundError) -> None:
         """Raises `missing`, as if there were nothing, unless the caller sees that team."""
         if not self.sees(team):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import profile_of
+from autodeploy.ranking.measured_speed import MEASURED
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.spec import canonical_json
 from autodeploy.store.runs import Runs
@@ -23,10 +24,29 @@ if TYPE_CHECKING:
 REMEMBERED = 2000
 
 
-def with_overlay(session: Session, spec: Spec) -> Spec:
-    """The spec with its cluster's overlay written into it, so that the spec alone says what it is planned with."""
+def with_overlay(session: Session, spec: Spec, team: str) -> Spec:
+    """The spec with its cluster's overlay written into it, so that the spec alone says what it is planned with.
+
+    The numbers are everybody's; of the runs that they were fitted to, only those of the team are named.
+    """
     cluster = _resolved(session, spec.cluster)
-    return spec if cluster is spec.cluster else spec.model_copy(update={"cluster": cluster})
+    if cluster is spec.cluster:
+        return spec
+    assert isinstance(cluster.overlay, dict)
+    cluster = cluster.model_copy(update={"overlay": as_read_by(session, cluster.overlay, team)})
+    return spec.model_copy(update={"cluster": cluster})
+
+
+def as_read_by(session: Session, overlay: dict[str, Any], team: str) -> dict[str, Any]:
+    """The overlay without runs of other teams: neither which they are nor what was measured in them."""
+    report = overlay.get("report")
+    if not isinstance(report, dict):
+        return overlay
+    own = Runs(session).ids_of_team(report.get("runs") or (), team)
+    kept = report | {"runs": [run for run in report.get("runs") or () if run in own]}
+    if MEASURED in report:
+        kept[MEASURED] = [run for run in report[MEASURED] if run["run"] in own]
+    return overlay | {"report": kept}
 
 
 def without_overlay(cluster: ClusterSpec) -> ClusterSpec:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.store.key_tables import DEFAULT_TEAM
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -17,7 +19,8 @@ class RunView:
     """A measurement beside what the plan had predicted.
 
     Errors are predicted / measured - 1: of throughput for time, so that positive is predicted too fast; of the
-    allocator's peak for memory. `inside`: the measured step lies in the plan's 80 % interval.
+    allocator's peak for memory. `inside`: the measured step lies in the plan's 80 % interval. `counts`: the cluster's
+    overlay is fitted to it.
     """
 
     id: str
@@ -38,6 +41,9 @@ class RunView:
     plan: Plan
     tokens_per_step: float
     note: str = ""
+    author: str = ""
+    team: str = DEFAULT_TEAM
+    counts: bool = True
 
     @property
     def error(self) -> float | None:
@@ -74,6 +80,7 @@ class RunPage:
 class ClusterView:
     """A cluster's overlay and what it does to the errors of the runs it was fitted to.
 
+    `changed_by`: name of the key whose run, or whose deletion of one, came last; empty without a key.
     `report`: factors (on the shipped values), runs (id, error_before, error_after, error_left_out), and their means
     bias_before, bias_after, mape_before, mape_after, mape_left_out (None for one configuration).
     """
@@ -84,6 +91,7 @@ class ClusterView:
     num_runs: int
     overlay: dict[str, Any]
     report: dict[str, Any]
+    changed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
 from autodeploy.errors import ConflictError, NotFoundError
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.services.access import ANYONE, Principal
-from autodeploy.services.cluster_overlays import without_overlay
+from autodeploy.services.cluster_overlays import as_read_by, without_overlay
 from autodeploy.services.measured_intake import batch_of, check_run, measured_step_s
 from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
+from autodeploy.specs.fresh_overlay import changed
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.store.clock import new_run_id, utc_now
+from autodeploy.store.key_tables import DEFAULT_TEAM
 from autodeploy.store.planset_rows import read_plan
 from autodeploy.store.run_tables import OverlayRow, ReestimateRow, RunRow
 from autodeploy.store.runs import Runs
+from autodeploy.store.searches import Searches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.views import PlanView
-    from autodeploy.store.database import Database
+    from autodeploy.store.database import Database, Session
     from autodeploy.store.runs import RunTexts, SearchTexts
 
     Fit = Callable[[str, str, Sequence[RunTexts], Sequence[SearchTexts]], Refit]
@@ -56,7 +60,8 @@ class RunService:
     def add(self, plan_id: str, measured: MeasuredRun) -> RunOutcome:
         """Links a measurement to its plan, fits the cluster's overlay again and re-ranks the cluster's stored plans.
 
-        The same measurement of the same plan is one run, however often it is sent.
+        The same measurement of the same plan is one run of a team, however often it is sent. A caller without scope
+        calibrate stores a run that is shown and judged and changes nothing; sent again with that scope it counts.
 
         Raises
         ------
@@ -68,7 +73,7 @@ class RunService:
         view = self._plan_of(plan_id)
         spec = Spec.model_validate(view.plan_set.search.spec)
         check_run(measured, spec, view.plan)
-        row = _new_row(view, spec, measured)
+        row = _new_row(view, spec, measured, self._principal)
         try:
             with self._database.write() as session:
                 before = Runs(session).of_content(plan_id, row.content_hash)
@@ -82,6 +87,12 @@ class RunService:
                 raise
             run = _view(before)
         fitted = self.find_cluster(run.cluster, run.profile)
+        if not run.counts and not self._principal.may("calibrate"):
+            return RunOutcome(run, before is None, fitted, self.reranked(run.cluster))
+        if not run.counts:
+            reranked = self._refit(run.cluster, run.profile, counting=run.id)
+            run = replace(run, counts=True)
+            return RunOutcome(run, False, self.find_cluster(run.cluster, run.profile), reranked)
         if before is not None and fitted is not None and fitted.updated_at >= run.created_at:
             return RunOutcome(run, False, fitted, self.reranked(run.cluster))
         # New, or its fit did not come to its end when it was.
@@ -89,19 +100,36 @@ class RunService:
         return RunOutcome(run, before is None, self.find_cluster(run.cluster, run.profile), reranked)
 
     def delete(self, run_id: str) -> None:
-        """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last."""
-        with self._database.read() as session:
-            row = Runs(session).get(run_id)
-            if row is None:
-                raise _no_run(run_id)
-            cluster, profile = row.cluster, row.profile
-        self._refit(cluster, profile, without=run_id)
+        """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last.
 
-    def _refit(self, cluster: str, profile: str, *, without: str = "") -> tuple[ReestimatedPlan, ...]:
-        """Fits the overlay to the runs; the run `without` goes in the transaction that stores what comes of it."""
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        AccessError
+            when it counts, or another key stored it, and this one has not scope calibrate.
+        """
+        with self._database.write() as session:
+            row = self._row(session, run_id)
+            if row.counts or row.principal != self._principal.key_id:
+                self._principal.require("calibrate")
+            cluster, profile, counts = row.cluster, row.profile, row.counts
+            if not counts:
+                Runs(session).delete(run_id)
+        if counts:
+            self._refit(cluster, profile, without=run_id)
+
+    def _refit(
+        self, cluster: str, profile: str, *, without: str = "", counting: str = ""
+    ) -> tuple[ReestimatedPlan, ...]:
+        """Fits the overlay to the runs that count.
+
+        The run `without` goes, and the run `counting` counts, in the transaction that stores what comes of it.
+        """
         for _ in range(ATTEMPTS):
             with self._database.read() as session:
-                stored = Runs(session).of_cluster(cluster, profile, limit=MAX_RUNS_READ + bool(without))
+                limit = MAX_RUNS_READ + bool(without)
+                stored = Runs(session).of_cluster(cluster, profile, limit=limit, also=counting)
                 searches = Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)
             stored = tuple(run for run in stored if run.id != without)[:MAX_RUNS_READ]
             found = self._fit(cluster, profile, stored, searches)
@@ -109,12 +137,17 @@ class RunService:
                 runs = Runs(session)
                 if without:
                     runs.delete(without)
+                if counting:
+                    runs.count_from_now_on(counting)
                 if runs.ids_of_cluster(cluster, profile, limit=MAX_RUNS_READ) != [run.id for run in stored]:
                     session.rollback()
                     continue
                 if found.overlay:
-                    row = OverlayRow(cluster=cluster, profile=profile, updated_at=utc_now(), overlay=found.overlay)
-                    row.num_runs, row.report = len(stored), found.report
+                    now = utc_now()
+                    by = self._principal.name
+                    overlay = changed(found.overlay, by, now)
+                    row = OverlayRow(cluster=cluster, profile=profile, updated_at=now, overlay=overlay)
+                    row.num_runs, row.report, row.changed_by = len(stored), found.report, by
                     runs.set_overlay(row)
                 else:
                     runs.delete_overlay(cluster, profile)
@@ -135,39 +168,77 @@ class RunService:
             when there is none of that id.
         """
         with self._database.read() as session:
-            row = Runs(session).get(run_id)
-            if row is None:
-                raise _no_run(run_id)
-            return _view(row)
+            return _view(self._row(session, run_id))
+
+    def _row(self, session: Session, run_id: str) -> RunRow:
+        """Raises NotFoundError without a run of that id that the caller sees."""
+        row = Runs(session).get(run_id)
+        if row is None or not self._principal.sees(row.team):
+            raise NotFoundError(f"there is no run {run_id}", hint="GET /v1/runs lists them")
+        return row
 
     def list(
-        self, *, plan_id: str | None = None, cluster: str | None = None, limit: int = 20, after: str | None = None
+        self,
+        *,
+        plan_id: str | None = None,
+        cluster: str | None = None,
+        author: str | None = None,
+        team: str | None = None,
+        limit: int = 20,
+        after: str | None = None,
     ) -> RunPage:
-        """Runs, newest first; `after` is the id of the last one seen."""
+        """Runs, newest first; `after` is the id of the last one seen.
+
+        Raises
+        ------
+        AccessError
+            when another team's are asked for.
+        """
+        team = self._principal.team_asked_for(team)
         with self._database.read() as session:
-            rows = Runs(session).page(plan_id=plan_id, cluster=cluster, limit=limit + 1, after=after)
+            rows = Runs(session).page(
+                plan_id=plan_id, cluster=cluster, author=author, team=team, limit=limit + 1, after=after
+            )
             return RunPage(tuple(_view(row) for row in rows[:limit]), has_more=len(rows) > limit)
 
     def clusters(self) -> tuple[ClusterView, ...]:
-        """Every cluster with an overlay, by name."""
+        """Every cluster with an overlay, by name; one of a name of its own to those who have something on it."""
+        own = self._principal.own_team
         with self._database.read() as session:
-            return tuple(_cluster(row) for row in Runs(session).overlays())
+            runs = Runs(session)
+            return tuple(
+                self._cluster(session, row)
+                for row in runs.overlays()
+                if own is None or row.cluster == row.profile or runs.is_used_by(own, row.cluster)
+            )
 
     def find_cluster(self, cluster: str, profile: str) -> ClusterView | None:
         """The overlay of a cluster of one profile."""
         with self._database.read() as session:
             row = Runs(session).overlay(cluster, profile)
-            return None if row is None else _cluster(row)
+            return None if row is None else self._cluster(session, row)
+
+    def _cluster(self, session: Session, row: OverlayRow) -> ClusterView:
+        """The overlay and its report; of runs that it was fitted to those that the caller sees."""
+        own = self._principal.own_team
+        overlay, report = row.overlay, row.report
+        if own is not None:
+            overlay = as_read_by(session, overlay, own)
+            kept = set(overlay.get("report", {}).get("runs", ()))
+            report = report | {"runs": [run for run in report.get("runs", ()) if run["id"] in kept]}
+        return ClusterView(row.cluster, row.profile, row.updated_at, row.num_runs, overlay, report, row.changed_by)
 
     def reranked(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
         """The stored plans of a cluster in their new order, search by search, newest first."""
         with self._database.read() as session:
-            return _reranked(Runs(session), Runs(session).planned_ids(cluster, limit=MAX_SEARCHES_RERANKED))
+            own = self._principal.own_team
+            return _reranked(Runs(session), Runs(session).planned_ids(cluster, limit=MAX_SEARCHES_RERANKED, team=own))
 
     def reranked_of_search(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
         """The plans of one search in their new order; none without an overlay."""
         with self._database.read() as session:
-            return _reranked(Runs(session), [search_id])
+            team = Searches(session).team(search_id)
+            return _reranked(Runs(session), [search_id]) if team and self._principal.sees(team) else ()
 
 
 def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, ...]:
@@ -177,7 +248,7 @@ def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, .
     )
 
 
-def _new_row(view: PlanView, spec: Spec, measured: MeasuredRun) -> RunRow:
+def _new_row(view: PlanView, spec: Spec, measured: MeasuredRun, principal: Principal) -> RunRow:
     plan, search = view.plan, view.plan_set.search
     document = measured.model_dump(mode="json")
     now = utc_now()
@@ -185,7 +256,7 @@ def _new_row(view: PlanView, spec: Spec, measured: MeasuredRun) -> RunRow:
         id=new_run_id(now),
         created_at=now,
         plan_id=plan.plan_id,
-        content_hash=hashlib.sha256(canonical_json(document).encode()).hexdigest(),
+        content_hash=_content_hash(document, principal.team),
         cluster=spec.cluster.ledger_name,
         profile=profile_of(without_overlay(spec.cluster)).name,
         model_name=spec.model.name,
@@ -205,7 +276,17 @@ def _new_row(view: PlanView, spec: Spec, measured: MeasuredRun) -> RunRow:
         plan=plan.model_dump(mode="json"),
         measured=document,
         note=measured.note,
+        principal=principal.key_id,
+        author=principal.name,
+        team=principal.team,
+        counts=principal.may("calibrate"),
     )
+
+
+def _content_hash(document: dict[str, Any], team: str) -> str:
+    """What makes a measurement of a plan one run: equal ones of two teams are two, and neither tells of the other."""
+    content = document if team == DEFAULT_TEAM else [team, document]
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
 def _view(row: RunRow) -> RunView:
@@ -229,12 +310,7 @@ def _view(row: RunRow) -> RunView:
         plan=plan,
         tokens_per_step=float(batch_of(plan)) * row.spec["training"]["seq_length"],
         note=row.note,
+        author=row.author,
+        team=row.team,
+        counts=row.counts,
     )
-
-
-def _cluster(row: OverlayRow) -> ClusterView:
-    return ClusterView(row.cluster, row.profile, row.updated_at, row.num_runs, row.overlay, row.report)
-
-
-def _no_run(run_id: str) -> NotFoundError:
-    return NotFoundError(f"there is no run {run_id}", hint="GET /v1/runs lists them")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
-from autodeploy.errors import AccessError, ConflictError, FieldError, LimitError, NotFoundError, SpecError
+from autodeploy.errors import ConflictError, FieldError, LimitError, NotFoundError, SpecError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
 from autodeploy.services.access import ANYONE, Principal
@@ -157,7 +157,7 @@ class SearchService:
         """
         refuse_files(spec)
         with self._database.read() as session:
-            spec = with_overlay(session, spec)
+            spec = with_overlay(session, spec, self._principal.team)
             with placed_in_spec():
                 content = _Content(*self._planner.describe_hashes(spec))
             is_known = Searches(session).is_planned(*astuple(content))
@@ -192,7 +192,7 @@ class SearchService:
             when `should_cancel` stopped it before there was a plan.
         """
         with self._database.read() as session:
-            spec = with_overlay(session, spec)
+            spec = with_overlay(session, spec, self._principal.team)
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         with self._database.write() as session:
@@ -333,7 +333,7 @@ class SearchService:
         AccessError
             when another team's are asked for.
         """
-        where = self._own(where)
+        where = replace(where, team=self._principal.team_asked_for(where.team))
         with self._database.read() as session:
             if sort == NEWEST:
                 rows = Searches(session).page(where, limit=limit + 1, after=after)
@@ -344,15 +344,6 @@ class SearchService:
             stale = self._freshness.stale_ids(session, [_resting(row) for row in shown if row.num_plans])
         items = tuple(_summary(row, tags[row.id], row.id in stale) for row in shown)
         return SearchPage(items, has_more=len(rows) > limit)
-
-    def _own(self, where: SearchFilter) -> SearchFilter:
-        """The filter, without what other teams have."""
-        own = self._principal.own_team
-        if own is None or where.team == own:
-            return where
-        if where.team is not None:
-            raise AccessError("this key sees its own team's searches and runs", hint="it takes a key with scope admin")
-        return replace(where, team=own)
 
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
         """What happened after event number `after`."""

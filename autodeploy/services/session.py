@@ -209,7 +209,7 @@ class Services:
 
     def _with_overlay(self, spec: Spec) -> Spec:
         with self.database.read() as session:
-            return with_overlay(session, spec)
+            return with_overlay(session, spec, self.principal.team)
 
     def export(self, view: PlanView, to: str, lang: Language = "en") -> Artefact:
         """A stored plan in a format of `exporters`; the pipeline is simulated where the format shows it.

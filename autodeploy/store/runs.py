@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Text, cast, delete, select
+from sqlalchemy import Text, cast, delete, or_, select, update
 
 from autodeploy.store.plans import Plans
 from autodeploy.store.run_tables import OverlayRow, ReestimateRow, RunRow
@@ -68,10 +68,21 @@ class Runs:
         return self.session.scalar(query)
 
     def page(
-        self, *, plan_id: str | None = None, cluster: str | None = None, limit: int, after: str | None = None
+        self,
+        *,
+        plan_id: str | None = None,
+        cluster: str | None = None,
+        author: str | None = None,
+        team: str | None = None,
+        limit: int,
+        after: str | None = None,
     ) -> Sequence[RunRow]:
         """Up to `limit` runs, newest first, that come after the run `after`."""
         query = select(RunRow).order_by(RunRow.id.desc()).limit(limit)
+        if author is not None:
+            query = query.where(RunRow.author == author)
+        if team is not None:
+            query = query.where(RunRow.team == team)
         if plan_id is not None:
             query = query.where(RunRow.plan_id == plan_id)
         if cluster is not None:
@@ -80,14 +91,22 @@ class Runs:
             query = query.where(RunRow.id < after)
         return self.session.scalars(query).all()
 
+    def ids_of_team(self, run_ids: Sequence[str], team: str) -> set[str]:
+        """Which of these runs are the team's."""
+        return set(self.session.scalars(select(RunRow.id).where(RunRow.id.in_(run_ids), RunRow.team == team)))
+
     def ids_of_cluster(self, cluster: str, profile: str, *, limit: int) -> list[str]:
-        """Ids of the newest runs on a cluster of one profile, newest first."""
+        """Ids of the newest runs on a cluster of one profile that count, newest first."""
         return list(self.session.scalars(_of_cluster(select(RunRow.id), cluster, profile, limit)))
 
-    def of_cluster(self, cluster: str, profile: str, *, limit: int) -> tuple[RunTexts, ...]:
-        """The newest runs on a cluster of one profile, newest first."""
+    def of_cluster(self, cluster: str, profile: str, *, limit: int, also: str = "") -> tuple[RunTexts, ...]:
+        """The newest runs on a cluster of one profile that count, newest first, with the run `also`, which is to."""
         query: Any = select(RunRow.id, cast(RunRow.spec, Text), cast(RunRow.plan, Text), cast(RunRow.measured, Text))
-        return tuple(RunTexts(*row) for row in self.session.execute(_of_cluster(query, cluster, profile, limit)))
+        return tuple(RunTexts(*row) for row in self.session.execute(_of_cluster(query, cluster, profile, limit, also)))
+
+    def count_from_now_on(self, run_id: str) -> None:
+        """The run counts."""
+        self.session.execute(update(RunRow).where(RunRow.id == run_id).values(counts=True))
 
     def delete(self, run_id: str) -> None:
         """Removes a run."""
@@ -118,9 +137,16 @@ class Runs:
 
     # -- plans under an overlay ------------------------------------------------------------------------------------
 
-    def planned_ids(self, cluster: str, *, limit: int) -> list[str]:
-        """Ids of the newest searches on a cluster that found plans."""
-        return list(self.session.scalars(_planned(select(SearchRow.id), cluster, limit)))
+    def planned_ids(self, cluster: str, *, limit: int, team: str | None = None) -> list[str]:
+        """Ids of the newest searches on a cluster that found plans, of one team or of all."""
+        query = _planned(select(SearchRow.id), cluster, limit)
+        return list(self.session.scalars(query if team is None else query.where(SearchRow.team == team)))
+
+    def is_used_by(self, team: str, cluster: str) -> bool:
+        """Whether the team has a run or a search on a cluster of that name."""
+        run = select(RunRow.id).where(RunRow.cluster == cluster, RunRow.team == team).limit(1)
+        search = select(SearchRow.id).where(SearchRow.cluster == cluster, SearchRow.team == team).limit(1)
+        return self.session.scalar(run) is not None or self.session.scalar(search) is not None
 
     def planned_searches(self, cluster: str, *, limit: int) -> tuple[SearchTexts, ...]:
         """The newest searches on a cluster that found plans."""
@@ -156,8 +182,10 @@ class Runs:
         return self.session.execute(query).all()
 
 
-def _of_cluster(query: Select[Any], cluster: str, profile: str, limit: int) -> Select[Any]:
-    return query.where(RunRow.cluster == cluster, RunRow.profile == profile).order_by(RunRow.id.desc()).limit(limit)
+def _of_cluster(query: Select[Any], cluster: str, profile: str, limit: int, also: str = "") -> Select[Any]:
+    counting = or_(RunRow.counts, RunRow.id == also) if also else RunRow.counts
+    here = query.where(RunRow.cluster == cluster, RunRow.profile == profile, counting)
+    return here.order_by(RunRow.id.desc()).limit(limit)
 
 
 def _planned(query: Select[Any], cluster: str, limit: int) -> Select[Any]:

@@ -137,8 +137,8 @@ async def test_deleting_what_another_key_made_takes_an_admin(guarded):
     refused = await guarded.client.delete(address, headers={"Authorization": f"Bearer {other}"})
     assert refused.status_code == 403
     assert (await guarded.client.delete(address, headers=guarded.bearer("write"))).status_code == 204
-    assert (await guarded.client.delete("/v1/runs/run_0", headers=guarded.bearer("write"))).status_code == 403
-    assert (await guarded.client.delete("/v1/runs/run_0", headers=guarded.bearer("admin"))).status_code == 404
+    for scope in ("write", "admin"):
+        assert (await guarded.client.delete("/v1/runs/run_0", headers=guarded.bearer(scope))).status_code == 404
 
 
 async def test_searches_at_once_are_limited_by_key(database_url):
