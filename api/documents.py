@@ -49,6 +49,9 @@ class SearchDocument(PlanSet):
     author: Annotated[str, Field(exclude_if=_absent, description=AUTHOR)] = ""
     team: Annotated[str, Field(exclude_if=_absent, description=TEAM)] = ""
     stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
+    no_live_worker: Annotated[
+        bool, Field(exclude_if=_absent, description="the search waits, and no worker is there that would take it")
+    ] = False
 
     @staticmethod
     def json_of(view: SearchView) -> bytes:
@@ -63,6 +66,7 @@ class SearchDocument(PlanSet):
             "author": view.author,
             "team": "" if view.team == DEFAULT_TEAM and not view.author else view.team,
             "stale": view.stale,
+            "no_live_worker": view.no_live_worker,
         }
         return _joined(view.stored.json(), {name: value for name, value in said.items() if value})
 
@@ -181,7 +185,10 @@ class Version(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether requests are answered, and each thing that takes."""
+    """Whether requests are answered, and each thing that takes.
+
+    `degraded`: requests are answered, but searches wait for a worker or writes are refused.
+    """
 
     status: str
     checks: dict[str, bool] = {}

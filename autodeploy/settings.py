@@ -68,6 +68,18 @@ class Settings(BaseSettings):
     heartbeat_s: Annotated[float, Field(gt=0, le=60, description="a running search reports this often")] = 1.0
     stalled_after_s: Annotated[float, Field(gt=0, le=3600, description="a search silent for longer is retried")] = 30.0
     poll_s: Annotated[float, Field(gt=0, le=60, description="how often the queue is looked at without a wake-up")] = 1.0
+    worker_alive_s: Annotated[
+        float,
+        Field(ge=1, le=3600, description="a worker that has not looked into the queue for longer does not count"),
+    ] = 30.0
+    worker_port: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=65_535,
+            description="a worker answers /livez and /metrics here, without a key, on AUTODEPLOY_HOST",
+        ),
+    ] = None
     body_limit_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
     wait_limit_s: Annotated[float, Field(ge=0, le=600, description="longest `Prefer: wait`")] = 120.0
     stream_limit_s: Annotated[float, Field(gt=0, description="life of one event stream; clients resume")] = 600.0

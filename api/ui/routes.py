@@ -106,6 +106,7 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         scaling=views.scale(view.plan_set) if with_scaling else None,
         run=run_page(context["best"], lang, texts(lang)),
         progress=view.progress or {},
+        no_live_worker=view.no_live_worker,
         tags=view.tags,
         note=view.note,
         stale=view.stale,

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+from autodeploy.cli.output import tell
+from autodeploy.errors import AutoDeployError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.cli.progress import SearchTalk
-    from autodeploy.client import Client, Event
+    from autodeploy.client import Client, Event, Search
     from autodeploy.planner import Progress
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
+
+# How often it is asked whether a waiting search has anybody who would take it.
+LOOK_S = 10.0
 
 
 @contextmanager
@@ -34,13 +41,38 @@ def plan_there(client: Client, spec: Spec, talk: SearchTalk) -> PlanSet:
     search = client.submit(spec)
     if not search.is_finished:
         cancelled = False
-        for event in client.events(search.id):
-            _tell(talk, event)
-            if talk.should_cancel() and not cancelled:
-                cancelled = True
-                client.cancel(search.id)
+        with _told_of_workers(client, search):
+            for event in client.events(search.id):
+                _tell(talk, event)
+                if talk.should_cancel() and not cancelled:
+                    cancelled = True
+                    client.cancel(search.id)
         search = client.get(search.id)
     return search.plan_set
+
+
+@contextmanager
+def _told_of_workers(client: Client, search: Search) -> Iterator[None]:
+    """Says once that nobody is there who would take the search, as long as it waits."""
+    over = threading.Event()
+
+    def watch() -> None:
+        with suppress(AutoDeployError):  # the request that waits says what is wrong
+            now = search
+            while now.status == "queued":
+                if now.no_live_worker:
+                    tell("no_live_worker")
+                    return
+                if over.wait(LOOK_S):
+                    return
+                now = client.get(search.id)
+
+    watcher = threading.Thread(target=watch, name="workers", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _tell(talk: SearchTalk, event: Event) -> None:

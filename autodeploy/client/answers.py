@@ -22,15 +22,15 @@ class Search:
     note_by: str = ""
     author: str = ""
     team: str = "default"
+    no_live_worker: bool = False
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Search:
-        """From a response's body."""
-        body = dict(body)
-        tags = tuple(body.pop("tags", ()))
+        """From a response's body; what a newer service says besides is left out."""
         extra = ("progress", "cached", "cancel_requested", "note", "stale", "note_by", "author", "team")
-        known = {name: body.pop(name) for name in extra if name in body}
-        return cls(PlanSet.model_validate(body), tags=tags, **known)
+        known = {name: body[name] for name in (*extra, "no_live_worker") if name in body}
+        document = {name: value for name, value in body.items() if name in PlanSet.model_fields}
+        return cls(PlanSet.model_validate(document), tags=tuple(body.get("tags", ())), **known)
 
     @property
     def id(self) -> str:

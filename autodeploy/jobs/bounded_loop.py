@@ -34,6 +34,8 @@ def run_bounded(work: Callable[[], Coroutine[Any, Any, None]], ending_s: Callabl
         whatever the work raised before it had to end.
     """
     loop = asyncio.new_event_loop()
+    # What was cut short has nothing to say that the reason for it did not.
+    loop.set_exception_handler(lambda _, context: log.info("%s", context.get("message")))
     try:
         loop.run_until_complete(_run(work, ending_s))
     finally:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from autodeploy.jobs.bounded_loop import run_bounded
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER
+from autodeploy.jobs.presence import Presence
 from autodeploy.jobs.procrastinate_queue import JobReceiver, JobSender
 from autodeploy.jobs.search_process import SearchProcess
 from autodeploy.jobs.takeover import hand_back, recover, recovery_pause_s, retry_or_fail
@@ -41,11 +42,16 @@ log = logging.getLogger(__name__)
 class JobSendingRunner:
     """The runner of a server whose searches run in workers."""
 
-    def __init__(self) -> None:
+    presence: Presence | None = None
+
+    def __init__(self, presence: Presence | None = None) -> None:
         self._sender = JobSender()
+        self.presence = presence
 
     def start(self) -> None:
-        """Nothing to do: workers take back what dead workers left."""
+        """Workers take back what dead workers left."""
+        if self.presence is not None:
+            self.presence.start()
 
     def enqueue(self, session: Session, search_id: str) -> None:
         self._sender.send(session, search_id)
@@ -58,7 +64,9 @@ class JobSendingRunner:
         return True
 
     def stop(self) -> None:
-        """Nothing to do: what is sent stays sent."""
+        """What is sent stays sent."""
+        if self.presence is not None:
+            self.presence.stop()
 
 
 class WorkerRunner(JobSendingRunner):
@@ -83,13 +91,22 @@ class WorkerRunner(JobSendingRunner):
             poll_s=settings.poll_s,
             stalled_after_s=settings.stalled_after_s,
         )
-        self._patience_s = PATIENCE_S
-        self._begun_s = 0.0
+        self._stuck = 0  # spells in a row that ended before anybody looked into the queue
+        self._begun_s = self._busy_s = 0.0
+        self.presence = Presence(
+            database,
+            settings,
+            self._owner,
+            slots=settings.workers,
+            busy=lambda: settings.workers - self._idle.qsize(),
+            looked_s=lambda: self._receiver.looked_s,
+        )
 
     def start(self) -> None:
         recover(self._database, self._settings, self._owner, self.enqueue)
         for process in self._processes:
             self._idle.put(process)
+        super().start()
         self._thread.start()
 
     def is_alive(self) -> bool:
@@ -97,6 +114,7 @@ class WorkerRunner(JobSendingRunner):
 
     def stop(self) -> None:
         self._stopping.set()
+        super().stop()
         for process in self._processes:
             process.interrupt()
         if self._thread.ident is not None:
@@ -136,6 +154,8 @@ class WorkerRunner(JobSendingRunner):
                 if self._database.ping():
                     self._begun_s = time.monotonic()
                     run_bounded(self._receive, self._ending_s)
+                else:
+                    self._stuck = 0
             except Exception as error:
                 log.warning("the worker begins anew: %s", error)
             self._stopping.wait(RESTART_PAUSE_S)
@@ -149,13 +169,16 @@ class WorkerRunner(JobSendingRunner):
             return STOP_S
         looked_s = self._receiver.looked_s or 0.0
         if looked_s > self._begun_s:
-            self._patience_s = PATIENCE_S
-        silent_s = time.monotonic() - max(looked_s, self._begun_s)
-        if self._idle.empty() or silent_s < self._patience_s + self._settings.poll_s:
+            self._stuck = 0
+        # A database that is that slow is not asked more often for it.
+        patience_s = min(PATIENCE_S * 2.0 ** max(0, self._stuck - 2), LONGEST_PATIENCE_S)
+        if self._idle.empty():
+            self._busy_s = time.monotonic()  # nobody is free to look
+        silent_s = time.monotonic() - max(looked_s, self._begun_s, self._busy_s)
+        if silent_s < patience_s + self._settings.poll_s:
             return None
         log.warning("nobody looked into the queue for %.1f s; the worker begins anew", silent_s)
-        # A database that is that slow is not asked more often for it.
-        self._patience_s = min(2 * self._patience_s, LONGEST_PATIENCE_S)
+        self._stuck += 1
         return STUCK_S
 
     def _look_after(self, with_job: set[str]) -> None:

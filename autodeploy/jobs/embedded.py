@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER
+from autodeploy.jobs.presence import Presence
 from autodeploy.jobs.search_process import SearchProcess
 from autodeploy.jobs.takeover import hand_back, recover, recovery_pause_s, retry_or_fail
 from autodeploy.store.clock import utc_now
@@ -36,12 +37,22 @@ class EmbeddedRunner:
         self._stopping = threading.Event()
         self._work = threading.Condition()
         self._next_recovery_s = 0.0
+        self._looked_s: float | None = None
         self._slots = [
             _Slot(self, SearchProcess(settings, planner), number=number) for number in range(settings.workers)
         ]
+        self.presence = Presence(
+            database,
+            settings,
+            self._owner,
+            slots=settings.workers,
+            busy=lambda: sum(slot.busy for slot in self._slots),
+            looked_s=lambda: self._looked_s,
+        )
 
     def start(self) -> None:
         self.recover_when_due()
+        self.presence.start()
         for slot in self._slots:
             slot.start()
 
@@ -59,6 +70,7 @@ class EmbeddedRunner:
         self._stopping.set()
         with self._work:
             self._work.notify_all()
+        self.presence.stop()
         for slot in self._slots:
             slot.process.interrupt()
         for slot in self._slots:
@@ -83,6 +95,7 @@ class EmbeddedRunner:
         """The oldest queued search; without one, None after a wake-up or the poll interval."""
         with self._database.read() as session:
             waiting = Queue(session).has_queued()
+        self._looked_s = time.monotonic()
         if waiting:
             with self._database.write() as session:
                 claim = Queue(session).claim_next(str(self._owner), now=utc_now())
@@ -111,6 +124,7 @@ class _Slot(threading.Thread):
     def __init__(self, runner: EmbeddedRunner, process: SearchProcess, *, number: int) -> None:
         super().__init__(name=f"search-slot-{number}", daemon=True)
         self.process = process
+        self.busy = False
         self._runner = runner
 
     def works(self) -> bool:
@@ -140,8 +154,11 @@ class _Slot(threading.Thread):
         claim = self._runner.next_claim()
         if claim is None:
             return
+        self.busy = True
         try:
             self.process.run(claim)
         except BrokenProcessPool:
             self._runner.give_up(claim)
             raise
+        finally:
+            self.busy = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from autodeploy.jobs.presence import Presence
     from autodeploy.store.database import Session
 
 
@@ -22,6 +23,10 @@ class JobRunner(Protocol):
 
     def is_alive(self) -> bool:
         """Whether queued searches will be run."""
+
+    @property
+    def presence(self) -> Presence | None:
+        """What this process says of itself in the database; None where it says nothing."""
 
     def stop(self) -> None:
         """Stops working and hands running searches back to the queue."""

@@ -13,6 +13,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "note": ("note: {text}", "注意：{text}"),
     "doubt": ("to be checked: {text}", "请核对：{text}"),
     "planning": ("planning", "规划中"),
+    "no_live_worker": (
+        "the service has no live worker: the search waits until one is there",
+        "服务没有存活的工作进程：搜索要等到有工作进程才会开始",
+    ),
     "stopping": (
         "stopping with the best plan so far; press Ctrl-C again to leave at once",
         "正在停止，保留目前的最优方案；再按一次 Ctrl-C 立即退出",

@@ -29,6 +29,7 @@ from autodeploy.store.queue import Queue
 from autodeploy.store.searches import LIST_COLUMNS, Searches, SearchFilter
 from autodeploy.store.sorted_searches import sorted_page
 from autodeploy.store.tables import SearchRow
+from autodeploy.store.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -145,6 +146,9 @@ class SearchService:
         if before is not None:
             return Submission(self.get(before), created=False)
         self.wake()
+        if not view.is_finished:
+            with self._database.read() as session:
+                view = replace(view, no_live_worker=not self._has_live_worker(session))
         return Submission(view, created=True)
 
     def admitted(self, spec: Spec) -> Admitted:
@@ -292,7 +296,7 @@ class SearchService:
                 raise _no_search(search_id)
             stored, row = found
             self._principal.require_team(row.team, _no_search(search_id))
-            running = row.status == "running"
+            running, queued = row.status == "running", row.status == "queued"
             return SearchView(
                 stored=stored,
                 progress=Events(session).latest_progress(search_id) if running else None,
@@ -303,8 +307,12 @@ class SearchService:
                 note_by=row.note_by,
                 author=row.author,
                 team=row.team,
+                no_live_worker=queued and not self._has_live_worker(session),
                 stale=bool(row.num_plans) and self._freshness.is_stale(session, _resting(row)),
             )
+
+    def _has_live_worker(self, session: Session) -> bool:
+        return Workers(session).has_live(utc_now(), self._settings.worker_alive_s)
 
     def status(self, search_id: str) -> str:
         """The status alone: what somebody who waits asks often."""

@@ -10,7 +10,9 @@ from autodeploy import exporters
 from autodeploy.errors import SpecError
 from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
+from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
+from autodeploy.jobs.presence import Presence
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
 from autodeploy.services.access import ANYONE, AccessService, Principal
@@ -22,7 +24,9 @@ from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.services.webhooks import WebhookService
 from autodeploy.specs.spec import Spec
+from autodeploy.store.clock import utc_now
 from autodeploy.store.migrate import is_current, ready_database
+from autodeploy.store.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
     from autodeploy.store.database import Database
+    from autodeploy.store.workers import WorkerView
 
 
 P = ParamSpec("P")
@@ -232,13 +237,24 @@ class Services:
         )
 
     def is_ready(self) -> dict[str, bool]:
-        """What has to be true for requests to be answered: the database, its revision, the runner."""
+        """What has to be true for requests to be answered: the database, its revision, the runner.
+
+        And what else a service needs to be whole: somebody who takes searches, a database that accepts writes.
+        """
         reachable = self.database.ping()
+        current = reachable and is_current(self.database)
         return {
             "database": reachable,
-            "migrations": reachable and is_current(self.database),
+            "migrations": current,
             "jobs": self.runner is None or self.runner.is_alive(),
+            "workers": current and bool(self.live_workers()),
+            "writes": current and not self.database.refuses_writes,
         }
+
+    def live_workers(self) -> list[WorkerView]:
+        """Processes that take searches and looked for them lately."""
+        with self.database.read() as session:
+            return Workers(session).live(utc_now(), self.settings.worker_alive_s)
 
 
 @contextmanager
@@ -321,5 +337,7 @@ def _runner(
         # Imported here: procrastinate is installed with the extra `postgres`.
         from autodeploy.jobs.distributed import JobSendingRunner, WorkerRunner
 
-        return WorkerRunner(database, settings, planner=planner) if as_worker else JobSendingRunner()
+        if as_worker:
+            return WorkerRunner(database, settings, planner=planner)
+        return JobSendingRunner(Presence(database, settings, Owner()) if with_runner else None)
     return EmbeddedRunner(database, settings, planner=planner) if with_runner else None

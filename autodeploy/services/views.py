@@ -23,6 +23,8 @@ class SearchView:
     `stale`: its plans rest on an older profile than a search today would. `author`, `note_by`: names of the keys that
     asked for it and wrote its note; empty without a key.
 
+    `no_live_worker`: it waits, and nobody is there who would take it.
+
     `progress` is the latest report of a running search, in the fields of `autodeploy.planner.Progress`.
     """
 
@@ -36,6 +38,7 @@ class SearchView:
     note_by: str = ""
     author: str = ""
     team: str = DEFAULT_TEAM
+    no_live_worker: bool = False
 
     @cached_property
     def plan_set(self) -> PlanSet:

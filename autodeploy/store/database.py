@@ -6,7 +6,10 @@ as a reader and then writes fails with "database is locked", whatever the busy t
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,7 @@ SQLITE_FULL_CODES = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
 )
 POSTGRESQL_DISK_FULL = "53100"
+POSTGRESQL_READ_ONLY = "25006"
 # A machine that vanishes sends no farewell: who waits for it is told after half a minute.
 CONNECT_ARGUMENTS = {
     "connect_timeout": 10,
@@ -40,7 +44,12 @@ CONNECT_ARGUMENTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+REFUSED_LATELY_S = 30.0
+LEAST_FREE_BYTES = 1 << 20
+LOG_AGAIN_S = 10.0
 _BEGIN = "autodeploy_begin"
+
+log = logging.getLogger(__name__)
 
 
 class Database:
@@ -54,6 +63,8 @@ class Database:
 
     def __init__(self, url: str, *, pool_size: int = 20) -> None:
         self.url = make_url(url)
+        self._refused_s: float | None = None
+        self._logged_s = 0.0
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": pool_size, "json_serializer": to_json}
         options["hide_parameters"] = True  # what is written never stands in an error, hence in no log
@@ -91,9 +102,27 @@ class Database:
             with Session(self._writer, expire_on_commit=False) as session, session.begin():
                 yield session
         except DBAPIError as error:
+            if _refuses_writes(error):
+                self._note_refusal(error)
             if _is_full(error):
                 raise StorageFullError(hint="free space on the disk of the database, then try again") from error
             raise
+
+    @property
+    def refuses_writes(self) -> bool:
+        """Whether a write was refused lately for want of room or because the database is for reading only.
+
+        Also where a file has hardly any room left. A small write that succeeds proves nothing.
+        """
+        lately = self._refused_s is not None and time.monotonic() - self._refused_s < REFUSED_LATELY_S
+        return lately or (self.is_sqlite and _free_bytes(Path(self.url.database or "")) < LEAST_FREE_BYTES)
+
+    def _note_refusal(self, error: DBAPIError) -> None:
+        now_s = time.monotonic()
+        if self._refused_s is None or now_s - self._logged_s >= LOG_AGAIN_S:
+            log.error("the database refuses writes: %s", error.orig)
+            self._logged_s = now_s
+        self._refused_s = now_s
 
     @property
     def conninfo(self) -> str:
@@ -117,6 +146,21 @@ class Database:
     def close(self) -> None:
         """Closes all connections."""
         self.engine.dispose()
+
+
+def _refuses_writes(error: DBAPIError) -> bool:
+    """Whether the database answers but can't store anything: its disk is full, or it is for reading only."""
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF  # extended codes say more in their upper bits
+    read_only = code == sqlite3.SQLITE_READONLY or getattr(error.orig, "sqlstate", None) == POSTGRESQL_READ_ONLY
+    return read_only or _is_full(error)
+
+
+def _free_bytes(path: Path) -> float:
+    try:
+        room = os.statvfs(path.parent)
+    except OSError:
+        return float("inf")  # whoever writes will be told
+    return room.f_bavail * room.f_frsize
 
 
 def _is_full(error: DBAPIError) -> bool:

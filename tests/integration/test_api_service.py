@@ -35,7 +35,8 @@ async def test_health(client):
     assert (await client.get("/livez")).json() == {"status": "ok", "checks": {}}
     ready = await client.get("/readyz")
     assert ready.status_code == 200
-    assert ready.json()["checks"] == {"database": True, "migrations": True, "jobs": True}
+    checks = {"database": True, "migrations": True, "jobs": True, "workers": True, "writes": True}
+    assert ready.json() == {"status": "ok", "checks": checks}
     assert (await client.get("/version")).json()["name"] == "autodeploy"
 
 

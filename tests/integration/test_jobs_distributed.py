@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from autodeploy.jobs import distributed, procrastinate_queue
 from autodeploy.jobs.distributed import JobSendingRunner
 from autodeploy.services import open_services
 from autodeploy.store.database import Database
 from autodeploy.store.searches import Searches
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.integration.test_store_searches import new_row
+from tests.quick_planner import SLOW
 from tests.support.postgresql import libpq_dsn
 
 if TYPE_CHECKING:
@@ -108,3 +114,67 @@ def test_a_search_without_a_job_is_found(settings, sql):
         assert jobs(sql) == []
         with open_services(settings, as_worker=True, planner=QUICK):
             eventually(status_is(server, search_id, "optimal"))
+
+
+async def deaf(*_: Any) -> None:
+    """Goes on whatever is raised in it, as a loop does whose cancellation was lost."""
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+
+
+async def gone(*_: Any) -> None:
+    raise OSError("the database is gone")
+
+
+@pytest.mark.parametrize(("watch", "fetch"), [(deaf, gone), (None, deaf)])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_worker_goes_on_without_what_ignores_its_cancellation(settings, monkeypatch, watch, fetch):
+    """The watch beside the worker, or the worker itself: it is left behind, and the worker begins anew."""
+    monkeypatch.setattr(distributed, "PATIENCE_S", 1.0)
+    looks = []
+    look = procrastinate_queue._NotedLooks.fetch_job
+
+    async def fetch_job(self: Any, queues: Any, worker_id: int) -> Any:
+        looks.append(worker_id)
+        return await (fetch() if len(looks) == 3 else look(self, queues, worker_id))
+
+    monkeypatch.setattr(procrastinate_queue._NotedLooks, "fetch_job", fetch_job)
+    if watch is not None:
+        monkeypatch.setattr(procrastinate_queue.JobReceiver, "_watch", watch)
+    patient = settings.model_copy(update={"stalled_after_s": 30.0})
+    with open_services(patient, as_worker=True, planner=QUICK) as services:
+        eventually(lambda: len(looks) >= 3, within_s=15)
+        eventually(lambda: len(set(looks)) == 2, within_s=10)  # another spell, another number
+        search_id = services.searches.submit(named("after that")).search.id
+        eventually(status_is(services, search_id, "optimal"))
+        asked_s = time.monotonic()
+    assert time.monotonic() - asked_s < 20
+
+
+def test_free_slots_do_not_wait_for_a_search_when_the_database_was_lost(settings, monkeypatch):
+    looks = []
+    look = procrastinate_queue._NotedLooks.fetch_job
+    lost = threading.Event()
+
+    async def fetch_job(self: Any, queues: Any, worker_id: int) -> Any:
+        looks.append(worker_id)
+        if lost.is_set():
+            lost.clear()
+            await gone()
+        return await look(self, queues, worker_id)
+
+    monkeypatch.setattr(procrastinate_queue._NotedLooks, "fetch_job", fetch_job)
+    two = settings.model_copy(update={"workers": 2, "stalled_after_s": 30.0})
+    with open_services(two, as_worker=True, planner=QUICK) as services:
+        slow = services.searches.submit(named(SLOW)).search.id
+        eventually(status_is(services, slow, "running"))
+        lost.set()
+        eventually(lambda: len(set(looks)) == 2, within_s=10)
+        quick = services.searches.submit(named("beside it")).search.id
+        eventually(status_is(services, quick, "optimal"), within_s=30)
+        assert services.searches.status(slow) == "running"
+        services.searches.cancel(slow)
+        eventually(status_is(services, slow, "cancelled"))
+        started = [event.data for event in services.searches.events(slow) if event.data.get("attempt")]
+        assert len(started) == 1

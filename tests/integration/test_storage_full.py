@@ -24,9 +24,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def file_size_limit() -> Iterator[None]:
-    """Files of this process cannot grow over 256 KiB: as on a full disk, write() itself fails."""
+    """Files of this process cannot grow over 512 KiB: as on a full disk, write() itself fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512 * 1024, hard))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

@@ -11,6 +11,8 @@
   const finished = new Set(["optimal", "feasible", "infeasible", "cancelled", "failed"]);
   const numbers = new Intl.NumberFormat("en");
   const POLL_MS = 2000;
+  const WORKERS_MS = 10000;
+  const noWorker = document.getElementById("progress-no-worker");
   let polling = null;
 
   const words = {
@@ -19,10 +21,18 @@
     count: (value) => numbers.format(value),
   };
 
+  // While it waits: whether anybody is there who would take it.
+  const asking = window.setInterval(async () => {
+    const answer = await fetch(address, { headers: { Accept: "application/json" } }).catch(() => null);
+    if (answer && answer.ok) noWorker.hidden = !(await answer.json()).no_live_worker;
+  }, WORKERS_MS);
+
   const running = () => {
     title.textContent = message.dataset.running;
     badge.textContent = message.dataset.status;
     badge.className = "status status-running";
+    noWorker.hidden = true;
+    window.clearInterval(asking);
   };
 
   const show = (progress) => {

@@ -1,0 +1,137 @@
+"""Says in the database that this process is there: when it last looked into the queue, what it is busy with.
+
+It writes all the time, so that a database that refuses writes is noticed without a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from autodeploy.jobs.process_memory import resident_bytes
+from autodeploy.store.clock import utc_now
+from autodeploy.store.database import DATABASE_ERRORS
+from autodeploy.store.workers import Workers, WorkerView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.jobs.owner import Owner
+    from autodeploy.settings import Settings
+    from autodeploy.store.database import Database
+
+LONGEST_BEAT_S = 5.0
+BEATS_OF_A_LIFE = 6
+FORGOTTEN_AFTER = timedelta(days=1)
+
+log = logging.getLogger(__name__)
+
+
+class Presence:
+    """A thread that tells of one process.
+
+    Parameters
+    ----------
+    slots : searches that the process runs at once; 0 for a server whose searches run elsewhere.
+    busy : how many it runs now.
+    looked_s : `time.monotonic()` of its last look into the queue that was answered; None before the first.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        owner: Owner,
+        *,
+        slots: int = 0,
+        busy: Callable[[], int] = lambda: 0,
+        looked_s: Callable[[], float | None] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._alive_s = settings.worker_alive_s
+        self._owner = owner
+        self._slots = slots
+        self._busy = busy
+        self._looked_s = looked_s
+        self._started_at = utc_now()
+        self._seen_s: float | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._tell, name="presence", daemon=True)
+
+    def start(self) -> None:
+        """Begins to tell; the database was asked for something just before, so that the process is seen at once."""
+        self._seen_s = time.monotonic()
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes the process off the list."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join()
+        try:
+            with self._database.write() as session:
+                Workers(session).remove(str(self._owner))
+        except DATABASE_ERRORS as error:
+            log.warning("the list of workers was not told of the end: %s", error)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last look into the queue that the database also knows of."""
+        return time.monotonic() - (self._seen_s if self._seen_s is not None else float("-inf"))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the last look is young enough."""
+        return self.silent_s <= self._alive_s
+
+    @property
+    def slots(self) -> int:
+        """Searches that the process runs at once."""
+        return self._slots
+
+    @property
+    def busy(self) -> int:
+        """Searches that it runs now."""
+        return self._busy()
+
+    def _tell(self) -> None:
+        while not self._stopping.wait(min(LONGEST_BEAT_S, self._alive_s / BEATS_OF_A_LIFE)):
+            self._beat()
+
+    def _beat(self) -> None:
+        """Tells once. A process whose slots are all busy has no reason to look: it counts as seen."""
+        now, now_s, busy = utc_now(), time.monotonic(), self._busy()
+        seen_s = max(self._seen_s or now_s, self._looked_s() or 0.0)
+        if self._slots and busy >= self._slots:
+            seen_s = now_s
+        row = WorkerView(
+            id=str(self._owner),
+            started_at=self._started_at,
+            seen_at=now - timedelta(seconds=max(0.0, now_s - seen_s)),
+            slots=self._slots,
+            busy=busy,
+            rss_bytes=resident_bytes(),
+            engine_version=version("autodeploy"),
+        )
+        try:
+            with self._database.write() as session:
+                workers = Workers(session)
+                workers.beat(row)
+                workers.prune(now - FORGOTTEN_AFTER, self._is_gone)
+        except DATABASE_ERRORS as error:
+            log.debug("the list of workers was not told: %s", error)
+            return
+        except Exception:  # a thread that ends would make the process look dead
+            log.exception("the list of workers was not told")
+            return
+        self._seen_s = seen_s
+
+    def _is_gone(self, worker_id: str) -> bool:
+        """Of a process with this number nothing is said: a program may have several runners."""
+        return f":{self._owner.pid}:" not in worker_id and self._owner.is_dead(worker_id)
