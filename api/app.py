@@ -16,6 +16,7 @@ from api.access import RecognisedRequests
 from api.following import Following
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
+from api.prefix import PrefixedRequests, refuse_own_paths
 from api.routes import ablations, batches, catalogue, checks, events, health, plans, runs, searches, webhooks, what_if
 from api.threads import prepare_threads
 from api.ui import login
@@ -88,4 +89,7 @@ def create_app(
         app.include_router(pages.router, include_in_schema=False)
     problems.install(app)
     openapi.install(app, with_keys=settings.auth == "keys")
+    if settings.path_prefix:
+        refuse_own_paths(app, settings.path_prefix)
+        app.add_middleware(PrefixedRequests, prefix=settings.path_prefix)
     return app

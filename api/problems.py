@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from api.prefix import own_address
 from api.ui.languages import language_of
 from autodeploy.errors import (
     AccessError,
@@ -112,7 +113,7 @@ def problem_response(
         status=status,
         detail=translated(detail, lang),
         hint=translated(hint, lang),
-        instance=request.url.path,
+        instance=own_address(request, request.url.path),
         request_id=getattr(request.state, "request_id", ""),
         errors=[
             FieldProblem(pointer=e.pointer, detail=translated(e.detail, lang), hint=translated(e.hint, lang))

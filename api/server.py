@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from api.app import create_app
+from api.connections import connection_class, make_room
 from api.ui.warm_up import warm_up
 from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
@@ -54,6 +55,22 @@ def _refuse_taken_address(settings: Settings) -> None:
         ) from error
 
 
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves the app."""
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=connection_class(settings),
+        ws="none",
+        forwarded_allow_ips=settings.trusted_proxies,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
+    )
+
+
 def serve(settings: Settings, *, planner: str = PLANNER) -> None:
     """Serves until the process is told to stop; then requests drain and running searches go back to the queue.
 
@@ -70,21 +87,13 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
     database = ready_database(settings.database_url)
     try:
         configure_logging(settings)
+        make_room(settings)
         app = create_app(settings, planner=planner, database=database)
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
-        )
         warming = threading.Timer(WARM_UP_AFTER_S, warm_up, args=(planner,))
         warming.daemon = True
         warming.start()
         # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        _Server(config, app).run()
+        _Server(server_config(app, settings), app).run()
     finally:
         database.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from itsdangerous import BadSignature, TimestampSigner
 
+from api.prefix import own_address
 from autodeploy.services.access import KEY
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ def begin_session(request: Request, response: Response, key: str, max_age_s: flo
         COOKIE,
         _signer(key).sign(key).decode(),
         max_age=round(max_age_s),
-        path="/",
+        path=own_address(request, "") or "/",
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
     )
 
 
-def end_session(response: Response) -> None:
+def end_session(request: Request, response: Response) -> None:
     """Logs the browser out."""
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(COOKIE, path=own_address(request, "") or "/", httponly=True, samesite="strict")

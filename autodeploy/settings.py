@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from autodeploy.errors import FieldError, SpecError
 
 PREFIX = "AUTODEPLOY_"
+_PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]*[A-Za-z0-9_~-])+")  # never `.` or `..` alone
 
 
 def data_directory() -> Path:
@@ -36,6 +38,25 @@ class Settings(BaseSettings):
     )
     host: Annotated[str, Field(description="address the server listens on")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    path_prefix: Annotated[
+        str, Field(description="path of the service on its site, as of a proxy that serves others too: /autodeploy")
+    ] = ""
+    trusted_proxies: Annotated[
+        str | None,
+        Field(
+            description="addresses or networks of proxies, with commas between, whose X-Forwarded-For and "
+            "X-Forwarded-Proto are believed; * for all; absent: this machine's own"
+        ),
+    ] = None
+    max_connections: Annotated[
+        int, Field(ge=8, le=1_000_000, description="connections at the same time; more are answered with 503")
+    ] = 1000
+    header_timeout_s: Annotated[
+        float, Field(gt=0, le=600, description="time that a client gets for the line and the headers of a request")
+    ] = 10.0
+    body_timeout_s: Annotated[
+        float, Field(gt=0, le=3600, description="time that it gets for the body, and to take a part of the answer")
+    ] = 30.0
     auth: Annotated[
         Literal["none", "keys"] | None,
         Field(
@@ -103,6 +124,24 @@ class Settings(BaseSettings):
     ] = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
+
+    @field_validator("path_prefix")
+    @classmethod
+    def _clean_prefix(cls, value: str) -> str:
+        value = value.rstrip("/")
+        if value and not _PATH_PREFIX.fullmatch(value):
+            raise ValueError("no path of letters, digits and -._~ that begins with / | /autodeploy")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _known_addresses(cls, value: str | None) -> str | None:
+        for item in [] if value in {None, "", "*"} else [part.strip() for part in str(value).split(",")]:
+            try:
+                ipaddress.ip_network(item)
+            except ValueError:
+                raise ValueError(f"{item} is no address and no network | 10.0.0.7,10.1.0.0/24") from None
+        return value
 
     @field_validator("database_url")
     @classmethod

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies import read_measurement
 from api.dependencies import PlanId, RunId, ServicesDep
+from api.prefix import own_address
 from api.problems import responses
 from api.run_documents import ClusterDocument, ClusterList, RunDocument, RunList, RunOutcomeDocument
 from api.threads import run_slowly
@@ -145,5 +146,5 @@ def _listed(request: Request, page: RunPage) -> RunList:
     next_url = None
     if page.next_after is not None:
         kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
-        next_url = f"{request.url.path}?{urlencode([*kept, ('after', page.next_after)])}"
+        next_url = f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', page.next_after)])}"
     return RunList.of(page, next_url)

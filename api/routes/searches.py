@@ -13,6 +13,7 @@ from api.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep, Webhoo
 from api.documents import Annotations, PlanList, SearchDocument, SearchList
 from api.following import following_of
 from api.openapi import spec_request_body
+from api.prefix import own_address
 from api.problems import responses
 from api.threads import run_submission
 from autodeploy.errors import SpecError
@@ -126,7 +127,7 @@ def list_searches(
     next_url = None
     if page.next_after is not None:
         kept = [(key, value) for key, value in request.query_params.multi_items() if key != "after"]
-        next_url = f"{request.url.path}?{urlencode([*kept, ('after', page.next_after)])}"
+        next_url = f"{own_address(request, request.url.path)}?{urlencode([*kept, ('after', page.next_after)])}"
     return Response(SearchList.json_of(page, next_url), media_type="application/json")
 
 

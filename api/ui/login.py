@@ -60,7 +60,7 @@ async def log_out(request: Request) -> Response:
     """Ends the session."""
     response = RedirectResponse("/", status_code=303)
     if not is_foreign(request):
-        end_session(response)
+        end_session(request, response)
     return response
 
 

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from api.prefix import own_address
 from api.ui.assets import asset_url
 from api.ui.formats import FILTERS
 from api.ui.languages import language_of, requested_language, texts
@@ -55,7 +56,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(FILTERS, json_island=json_island, translated=translated)
-    environment.globals.update(asset_url=asset_url, plotly_style_ids=plotly_style_ids, version=version("autodeploy"))
+    environment.globals.update(plotly_style_ids=plotly_style_ids, version=version("autodeploy"))
     return environment
 
 
@@ -63,7 +64,7 @@ ENVIRONMENT = _environment()
 
 
 def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
-    """The page; addresses made with `link` keep the language that the reader asked for."""
+    """The page; addresses made with `link` keep the language that the reader asked for, those with `at` do not."""
     lang = language_of(request)
     kept = requested_language(request)
     known = texts(lang)
@@ -71,18 +72,21 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
     def t(key: str, **values: Any) -> str:
         return known[key].format(**values) if values else known[key]
 
+    def at(path: str) -> str:
+        return own_address(request, path)
+
     def link(path: str, query: Mapping[str, Any] | None = None) -> str:
         pairs = [(k, v) for k, v in (query or {}).items() if v not in (None, "")]
         if kept is not None and "lang" not in dict(pairs):
             pairs.append(("lang", kept))
-        return path + ("?" + urlencode(pairs) if pairs else "")
+        return at(path) + ("?" + urlencode(pairs) if pairs else "")
 
     def in_language(other: str) -> str:
         query = dict(request.query_params) | {"lang": other}
         path = request.url.path
         if request.method == "POST" and path.count("/") > 2:  # the answer of a box: its page, which can be asked again
             path = path.rpartition("/")[0]
-        return path + "?" + urlencode(query)
+        return at(path) + "?" + urlencode(query)
 
     html = ENVIRONMENT.get_template(template).render(
         context
@@ -90,6 +94,8 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
             "t": t,
             "tr": partial(translated, lang=lang),
             "lang": lang,
+            "at": at,
+            "asset_url": lambda name: at(asset_url(name)),
             "link": link,
             "in_language": in_language,
             "path": request.url.path,

@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from api.app import create_app
+from api.server import server_config
 from autodeploy.settings import Settings
 from tests import factories
 
@@ -45,7 +46,9 @@ def serving(app: FastAPI) -> Iterator[str]:
     """Serves the app on a free port of the loopback until the end of the block; gives its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1))
+        config = server_config(app, app.state.settings)
+        config.timeout_graceful_shutdown = 1
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         began = time.monotonic()

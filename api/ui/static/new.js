@@ -73,7 +73,7 @@
   };
 
   const send = async (button) => {
-    const answer = await fetch("/v1/searches", {
+    const answer = await fetch(`${document.body.dataset.root}/v1/searches`, {
       method: "POST",
       headers: {
         "Content-Type": "application/json",
@@ -85,7 +85,7 @@
     const body = await answer.json();
     if (answer.ok) {
       const id = encodeURIComponent(body.search.id);
-      window.location.assign(`/searches/${id}${window.location.search}`);
+      window.location.assign(`${document.body.dataset.root}/searches/${id}${window.location.search}`);
       return;
     }
     const errors = (body.errors ?? []).map((e) => ({ pointer: e.pointer, message: e.detail ?? e.message, hint: e.hint }));

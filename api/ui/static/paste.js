@@ -36,7 +36,7 @@
       status.replaceChildren();
       return;
     }
-    const answer = await fetch("/new/read", {
+    const answer = await fetch(`${document.body.dataset.root}/new/read`, {
       method: "POST",
       headers: { "Accept-Language": document.documentElement.lang },
       body: new URLSearchParams(new FormData(form)),

@@ -4,7 +4,7 @@
 (() => {
   const section = document.getElementById("progress");
   if (!section) return;
-  const address = `/v1/searches/${encodeURIComponent(section.dataset.search)}`;
+  const address = `${document.body.dataset.root}/v1/searches/${encodeURIComponent(section.dataset.search)}`;
   const message = document.getElementById("progress-message");
   const title = document.getElementById("progress-title");
   const badge = document.querySelector("h1 .status");

@@ -57,7 +57,7 @@
 
   const ask = async () => {
     const number = ++asked;
-    const response = await fetch("/v1/estimates", {
+    const response = await fetch(`${document.body.dataset.root}/v1/estimates`, {
       method: "POST",
       headers: {
         "Content-Type": "application/json",

@@ -1,0 +1,225 @@
+"""Clients that send half a request, or do not take the answer: they go, and others are answered meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests import factories
+from tests.integration.conftest import eventually
+from tests.support.postgresql import free_port
+from tests.support.programs import Program, wait_until_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+HEADER_S = 4.0
+HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
+HALF_BODY = (
+    b'POST /v1/searches HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"model":'
+)
+WHOLE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Running:
+    """A server as a process."""
+
+    def __init__(self, port: int, program: Program) -> None:
+        self.port = port
+        self.program = program
+        self.url = f"http://127.0.0.1:{port}"
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        """A client that has sent that much."""
+        client = socket.create_connection(("127.0.0.1", self.port), 10)
+        client.sendall(data)
+        return client
+
+    def open_files(self) -> int:
+        """How many the process has."""
+        return len(os.listdir(f"/proc/{self.program.pid}/fd"))
+
+
+@contextmanager
+def running(directory: Path, **settings: object) -> Iterator[Running]:
+    port = free_port()
+    environment = {
+        "AUTODEPLOY_DATABASE_URL": f"sqlite:///{directory / 'autodeploy.db'}",
+        "AUTODEPLOY_SHUTDOWN_GRACE_S": "1",
+        **{f"AUTODEPLOY_{name.upper()}": str(value) for name, value in settings.items()},
+    }
+    program = Program(["serve", "--port", str(port)], environment, directory / "server.log")
+    program.start()
+    try:
+        wait_until_ready(f"http://127.0.0.1:{port}", program)
+        yield Running(port, program)
+    finally:
+        program.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = tmp_path_factory.mktemp("slow")
+    with running(directory, header_timeout_s=HEADER_S, body_timeout_s=HEADER_S, max_connections=700) as server:
+        yield server
+
+
+def read_all(client: socket.socket) -> bytes:
+    """What the server says until it closes."""
+    client.settimeout(10)
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := client.recv(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def closed(clients: list[socket.socket]) -> int:
+    """How many the server has closed."""
+    count = 0
+    for client in clients:
+        client.setblocking(False)
+        try:
+            while client.recv(65_536):
+                pass
+            count += 1
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            count += 1
+    return count
+
+
+def test_six_hundred_half_open_connections_are_shed(server):
+    before = server.open_files()
+    with ExitStack() as stack:
+        began_s = time.monotonic()
+        clients = [
+            stack.enter_context(server.connect(data)) for data in (b"", HALF_HEAD, HALF_BODY) for _ in range(200)
+        ]
+        took_s, most = [], 0
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            while time.monotonic() < began_s + HEADER_S or not took_s:
+                asked_s = time.monotonic()
+                assert client.get("/livez").status_code == 200
+                took_s.append(time.monotonic() - asked_s)
+                most = max(most, server.open_files())
+                time.sleep(0.02)
+        assert most >= before + 550, "they were open at the same time"
+        assert sorted(took_s)[len(took_s) // 2] < 0.5
+        eventually(lambda: closed(clients) == 600, within_s=5 * HEADER_S)
+        eventually(lambda: server.open_files() <= before + 2, within_s=10)
+
+
+@pytest.mark.parametrize("data", [HALF_HEAD, HALF_BODY], ids=["headers", "body"])
+def test_who_is_late_is_told(server, data):
+    with server.connect(data) as client:
+        began_s = time.monotonic()
+        answer = read_all(client)
+        assert time.monotonic() - began_s > HEADER_S - 0.2
+    assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert b"application/problem+json" in answer
+
+
+def test_a_drop_at_a_time_is_late_too(server):
+    """The time is for all of it: bytes that still come do not lengthen it."""
+    with server.connect(HALF_HEAD) as client:
+        began_s = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() < began_s + 5 * HEADER_S:
+                client.sendall(b"x")
+                time.sleep(0.1)
+        assert time.monotonic() - began_s < 3 * HEADER_S
+
+
+def test_who_sent_nothing_hears_nothing(server):
+    """A browser opens connections ahead; an answer to none of its requests would be shown for the next one."""
+    with server.connect() as client:
+        assert read_all(client) == b""
+
+
+def test_a_connection_may_be_used_again_and_its_next_request_is_awaited_as_long(server):
+    with server.connect() as client:
+        for _ in range(3):
+            client.sendall(WHOLE)
+            answer = b""
+            while not answer.endswith(b"}}"):
+                answer += client.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+            time.sleep(HEADER_S / 2)
+        client.sendall(HALF_HEAD)
+        began_s = time.monotonic()
+        assert read_all(client).startswith(b"HTTP/1.1 408")
+        assert HEADER_S - 0.2 < time.monotonic() - began_s < 3 * HEADER_S
+
+
+def test_pipelined_requests_are_all_answered(server):
+    with server.connect(3 * WHOLE + HALF_HEAD) as client:
+        answer = read_all(client)
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    assert answer.count(b"HTTP/1.1 408") == 1
+
+
+def test_a_long_wait_and_a_stream_are_no_slow_clients(server):
+    """The client has sent everything: the server may take its time."""
+    spec = factories.spec_document(num_npus=384) | {"search": {"effort": "deep"}}
+    made = httpx.post(f"{server.url}/v1/searches", json=spec, timeout=30).json()
+    search = f"{server.url}/v1/searches/{made['search']['id']}"
+    began_s = time.monotonic()
+    waited = httpx.get(search, params={"wait": 2 * HEADER_S}, timeout=60)
+    assert waited.status_code == 200
+    assert time.monotonic() - began_s > 2 * HEADER_S or waited.json()["status"] in {"optimal", "feasible"}
+    with httpx.stream("GET", f"{search}/events", timeout=60) as stream:
+        began_s = time.monotonic()
+        for _ in stream.iter_lines():
+            if time.monotonic() - began_s > 2 * HEADER_S:
+                break
+    httpx.post(f"{search}/cancel", timeout=30)
+
+
+def test_who_does_not_take_the_answer_is_dropped(server):
+    """Five requests for a large file, and not one byte read."""
+    before = server.open_files()
+    request = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(5 * request)
+        eventually(lambda: server.open_files() > before, within_s=5)
+        eventually(lambda: server.open_files() <= before, within_s=5 * HEADER_S)
+
+
+@pytest.fixture
+def small_server(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path, max_connections=20, header_timeout_s=60, body_timeout_s=60) as server:
+        yield server
+
+
+def test_no_more_connections_than_allowed(small_server):
+    """A newcomer takes the place of whoever has waited longest without a request; of those that have one, none goes."""
+    server = small_server
+    with ExitStack() as stack:
+        idle = [stack.enter_context(server.connect(HALF_HEAD)) for _ in range(20)]
+        for _ in range(3):
+            assert httpx.get(f"{server.url}/livez", timeout=10).status_code == 200
+        eventually(lambda: closed(idle) >= 1, within_s=5)
+        assert closed(idle[10:]) == 0, "those that have waited longest go first"
+        busy = [stack.enter_context(server.connect(HALF_BODY)) for _ in range(20)]
+        eventually(lambda: closed(idle) == 20, within_s=5)
+        with server.connect(WHOLE) as client:
+            answer = read_all(client)
+        assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"Retry-After: 2\r\n" in answer
+        assert closed(busy) == 0
+        busy[0].close()
+        eventually(lambda: httpx.get(f"{server.url}/livez", timeout=10).status_code == 200, within_s=5)
