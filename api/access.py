@@ -8,6 +8,7 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from api.problems import on_autodeploy_error, on_database_error
+from api.request_rate import RequestRate
 from api.session import key_of_session
 from api.ui.login import login_page
 from api.ui.origin import is_of_own_page
@@ -47,6 +48,7 @@ class RecognisedRequests:
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self.app = app
         self._settings = settings
+        self._rate = RequestRate(settings.key_requests_per_s)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._settings.auth != "keys" or _is_open(scope["path"]):
@@ -55,6 +57,7 @@ class RecognisedRequests:
         request = Request(scope)
         try:
             principal = await self._principal(request)
+            self._rate.take(principal.key_id)
             principal.require(scope_for(scope["method"]))
         except AutoDeployError as error:
             await _refusal(request, error)(scope, receive, send)

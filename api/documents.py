@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +33,16 @@ def _absent(value: Any) -> bool:
     return not value
 
 
+class QueueDocument(BaseModel):
+    """Where a search waits; times in seconds of this machine, null where nothing is known or nobody runs searches."""
+
+    position: Annotated[int, Field(ge=1, description="1 is the next: keys take turns, short searches go first")]
+    waiting: Annotated[int, Field(ge=1, description="searches that wait, of all keys")]
+    slots: Annotated[int, Field(ge=0, description="searches that run at the same time, over all live workers")]
+    expected_s: Annotated[float | None, Field(ge=0, description="how long the search itself will take")]
+    expected_wait_s: Annotated[float | None, Field(ge=0, description="until it starts, if nobody asks for more")]
+
+
 class SearchDocument(PlanSet):
     """A search: exactly its PlanSet, and keys that are only there when they say something."""
 
@@ -52,6 +63,9 @@ class SearchDocument(PlanSet):
     no_live_worker: Annotated[
         bool, Field(exclude_if=_absent, description="the search waits, and no worker is there that would take it")
     ] = False
+    queue: Annotated[
+        QueueDocument | None, Field(exclude_if=_absent, description="of a search that waits, where it was looked up")
+    ] = None
 
     @staticmethod
     def json_of(view: SearchView) -> bytes:
@@ -67,6 +81,7 @@ class SearchDocument(PlanSet):
             "team": "" if view.team == DEFAULT_TEAM and not view.author else view.team,
             "stale": view.stale,
             "no_live_worker": view.no_live_worker,
+            "queue": None if view.queue is None else asdict(view.queue),
         }
         return _joined(view.stored.json(), {name: value for name, value in said.items() if value})
 

@@ -14,8 +14,8 @@ _REF = "#/components/schemas/{model}"
 SPEC_SCHEMA = "SpecDocument"
 # Too long a body, and a bug.
 EVERYWHERE = (413, 500)
-# No key, too small a scope, and a database that cannot say whose the key is.
-WHERE_KEYS_ARE_ASKED_FOR = (401, 403, 503)
+# No key, too small a scope, too many requests of it, and a database that cannot say whose the key is.
+WHERE_KEYS_ARE_ASKED_FOR = (401, 403, 429, 503)
 
 EXAMPLE_SPEC: dict[str, Any] = {
     "model": "deepseek-v3",

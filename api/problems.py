@@ -68,7 +68,7 @@ _TITLES = {
 _SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden", 413: "content-too-large"}
 
 # What these answers have to say besides (RFC 9110, section 11.6.1; RFC 6585, section 4).
-_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "10"}, 503: {"Retry-After": "2"}}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 log = logging.getLogger(__name__)
 
@@ -149,9 +149,10 @@ def on_autodeploy_error(request: Request, error: Exception) -> JSONResponse:
     fields = []
     if isinstance(error, SpecError):
         fields = [FieldProblem(pointer=e.path, detail=e.message, hint=e.hint) for e in error.errors]
-    return problem_response(
-        request, status, slug, str(error), hint=error.hint, errors=fields, headers=_HEADERS.get(status)
-    )
+    headers = _HEADERS.get(status)
+    if isinstance(error, LimitError):
+        headers = {"Retry-After": str(error.retry_after_s)}
+    return problem_response(request, status, slug, str(error), hint=error.hint, errors=fields, headers=headers)
 
 
 def _on_validation_error(request: Request, error: Exception) -> JSONResponse:

@@ -8,7 +8,7 @@ AutoDeployError
 ├── ConflictError        the request contradicts the state of what it addresses
 ├── AccessError          the caller may not do this
 │   └── UnknownCallerError   the caller has no key, or one that is not valid
-├── LimitError           the caller does as much at once as its key allows
+├── LimitError           the caller does as much at once, or asks as often, as its key allows
 ├── OverloadError        the service has no time for this now
 ├── StorageFullError     the database has no room for a write; reads go on
 └── SearchCancelled      the user stopped the search (its incumbent is kept)
@@ -74,6 +74,10 @@ class UnknownCallerError(AccessError):
 
 class LimitError(AutoDeployError):
     """As much is under way as the key allows."""
+
+    def __init__(self, message: str = "", *, hint: str = "", retry_after_s: int = 10) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class OverloadError(AutoDeployError):

@@ -44,6 +44,7 @@ from autodeploy.solver.effort import cores
 from autodeploy.solver.least_memory import least_memory
 from autodeploy.solver.levels import budget
 from autodeploy.solver.placements import with_placements
+from autodeploy.solver.search_size import search_size as size_of_search
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import Spec, spec_hash
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.advice import Advice
     from autodeploy.solver.frontier import Budget, Frontier
+    from autodeploy.solver.search_size import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
@@ -89,6 +91,7 @@ __all__ = [
     "predict",
     "profile_hash",
     "reestimate",
+    "search_size",
     "step_time_of",
     "timeline",
     "unmeasured_of",
@@ -137,6 +140,12 @@ def check_space(spec: Spec) -> None:
     """
     prepared = prepare(spec)
     refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+
+
+def search_size(spec: Spec) -> SearchSize:
+    """What the time of the spec's search depends on, counted without searching; errors as `prepare`."""
+    prepared = prepare(spec)
+    return size_of_search(prepared.spec, prepared.profile, prepared.choice, prepared.context)
 
 
 def describe_hashes(spec: Spec) -> tuple[str, str, str]:

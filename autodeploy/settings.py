@@ -67,6 +67,14 @@ class Settings(BaseSettings):
     key_searches: Annotated[
         int, Field(ge=1, le=10_000, description="searches of one API key that wait or run, where the key says nothing")
     ] = 8
+    key_running: Annotated[
+        int | None,
+        Field(ge=1, le=10_000, description="searches of one API key that run, where the key says nothing; absent: any"),
+    ] = None
+    key_requests_per_s: Annotated[
+        float,
+        Field(gt=0, le=100_000, description="requests of one API key to one server; ten seconds' worth at once"),
+    ] = 50.0
     session_s: Annotated[float, Field(gt=0, le=2_592_000, description="how long a browser stays logged in")] = 43_200.0
     jobs: Annotated[
         Literal["embedded", "procrastinate"],

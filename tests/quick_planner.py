@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
+from autodeploy.solver.search_size import SearchSize
 from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from autodeploy.specs.what_if import WhyNot
@@ -158,6 +159,11 @@ def prepare(spec: Spec) -> object:
 
 def check_space(spec: Spec) -> None:
     """It looks at no space, so none is too large."""
+
+
+def search_size(spec: Spec) -> SearchSize:
+    """Of no search, or of a slow one."""
+    return SearchSize(candidates=100_000 if spec.model.name == SLOW else 0, layers=61, effort=10.0)
 
 
 def describe_hashes(spec: Spec) -> tuple[str, str, str]:

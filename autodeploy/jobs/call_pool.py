@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import queue
 import signal
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from autodeploy.errors import OverloadError
 from autodeploy.jobs import pool_process
+from autodeploy.jobs.call_turns import CallTurns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,38 +35,36 @@ class CallPool:
 
     def __init__(self, settings: Settings, planner: str) -> None:
         self._limit_s = settings.call_limit_s
-        self._places = threading.BoundedSemaphore(settings.call_processes * (1 + WAITING))
         self._processes = [_CallProcess(planner) for _ in range(settings.call_processes)]
-        self._idle: queue.SimpleQueue[_CallProcess] = queue.SimpleQueue()
-        for process in self._processes:
-            self._idle.put(process)
+        places = settings.call_processes * (1 + WAITING)
+        self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
 
     def call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """`call_of` nobody in particular."""
+        return self.call_of("", function, *args, **kwargs)
+
+    def call_of(self, key: str, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """What the function gives, or raises, in another process; it and its arguments can be pickled.
+
+        Parameters
+        ----------
+        key : whose call it is: keys take turns.
 
         Raises
         ------
+        LimitError
+            when half of all places are this key's.
         OverloadError
             when too many calls wait, the time is over, or the process died.
         """
         end_s = time.monotonic() + self._limit_s
-        if not self._places.acquire(blocking=False):
-            raise OverloadError("too many predictions are asked for at once", hint="try again")
         try:
-            try:
-                process = self._idle.get(timeout=self._limit_s)
-            except queue.Empty as error:
-                raise self._too_long() from error
-            try:
+            with self._turns.turn(key, self._limit_s) as process:
                 return process.run(end_s - time.monotonic(), function, *args, **kwargs)
-            except TimeoutError as error:
-                raise self._too_long() from error
-            except BrokenProcessPool as error:
-                raise OverloadError("the process of this prediction died", hint="too little memory?") from error
-            finally:
-                self._idle.put(process)
-        finally:
-            self._places.release()
+        except TimeoutError as error:
+            raise self._too_long() from error
+        except BrokenProcessPool as error:
+            raise OverloadError("the process of this prediction died", hint="too little memory?") from error
 
     def _too_long(self) -> OverloadError:
         return OverloadError(

@@ -19,6 +19,7 @@ from autodeploy.jobs.planning import PLANNER
 from autodeploy.jobs.presence import Presence
 from autodeploy.jobs.procrastinate_queue import JobReceiver, JobSender
 from autodeploy.jobs.search_process import SearchProcess
+from autodeploy.jobs.slots import slot_rules
 from autodeploy.jobs.takeover import hand_back, recover, recovery_pause_s, retry_or_fail
 from autodeploy.store.clock import utc_now
 from autodeploy.store.queue import Queue
@@ -77,6 +78,7 @@ class WorkerRunner(JobSendingRunner):
         self._database = database
         self._settings = settings
         self._owner = Owner()
+        self._rules = slot_rules(settings)
         self._processes = [SearchProcess(settings, planner) for _ in range(settings.workers)]
         self._idle: queue.SimpleQueue[SearchProcess] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -124,18 +126,22 @@ class WorkerRunner(JobSendingRunner):
             process.close()
 
     def run(self, search_id: str) -> None:
-        """Runs a search if it still waits. An error means that its job must wait."""
-        if self._stopping.is_set():
-            raise RuntimeError("this worker stops")
+        """Runs the searches whose turn it is until none may run here: the one that sent the job is seldom the first.
+
+        An error means that the job must wait.
+        """
         process = self._idle.get()
         try:
-            process.start()
-            with self._database.write() as session:
-                claim = Queue(session).claim(search_id, str(self._owner), now=utc_now())
-            if claim is not None:
+            while not self._stopping.is_set():
+                process.start()
+                with self._database.write() as session:
+                    claim = Queue(session).claim_next(str(self._owner), now=utc_now(), rules=self._rules)
+                if claim is None:
+                    return
                 self._run_claimed(process, claim)
         finally:
             self._idle.put(process)
+        raise RuntimeError("this worker stops")
 
     def _run_claimed(self, process: SearchProcess, claim: Claim) -> None:
         try:
@@ -186,7 +192,8 @@ class WorkerRunner(JobSendingRunner):
         recover(self._database, self._settings, self._owner, self.enqueue)
         with self._database.read() as session:
             waiting = Queue(session).queued_ids()
-        without_job = [search_id for search_id in waiting if search_id not in with_job]
+        # A job runs whatever is next until nothing is: more of them than there are slots would find nothing.
+        without_job = [search_id for search_id in waiting if search_id not in with_job][: self._settings.workers]
         if without_job:
             with self._database.write() as session:
                 for search_id in without_job:

@@ -15,6 +15,7 @@ from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.jobs.presence import Presence
 from autodeploy.jobs.search_process import SearchProcess
+from autodeploy.jobs.slots import slot_rules
 from autodeploy.jobs.takeover import hand_back, recover, recovery_pause_s, retry_or_fail
 from autodeploy.store.clock import utc_now
 from autodeploy.store.database import DATABASE_ERRORS, Database
@@ -34,6 +35,7 @@ class EmbeddedRunner:
         self._database = database
         self._settings = settings
         self._owner = Owner()
+        self._rules = slot_rules(settings)
         self._stopping = threading.Event()
         self._work = threading.Condition()
         self._next_recovery_s = 0.0
@@ -92,13 +94,13 @@ class EmbeddedRunner:
         recover(self._database, self._settings, self._owner, self.enqueue)
 
     def next_claim(self) -> Claim | None:
-        """The oldest queued search; without one, None after a wake-up or the poll interval."""
+        """The search whose turn it is; without one, None after a wake-up or the poll interval."""
         with self._database.read() as session:
             waiting = Queue(session).has_queued()
         self._looked_s = time.monotonic()
         if waiting:
             with self._database.write() as session:
-                claim = Queue(session).claim_next(str(self._owner), now=utc_now())
+                claim = Queue(session).claim_next(str(self._owner), now=utc_now(), rules=self._rules)
             if claim is not None:
                 return claim
         self.pause()

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.planner import LaunchRules, Progress
+    from autodeploy.solver.search_size import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -57,6 +58,9 @@ class Planner(Protocol):
 
     def check_space(self, spec: Spec) -> None:
         """Raises SpecError where a search would have too many candidates."""
+
+    def search_size(self, spec: Spec) -> SearchSize:
+        """What the time of a search depends on."""
 
     def describe_hashes(self, spec: Spec) -> tuple[str, str, str]: ...
 

@@ -1,8 +1,8 @@
 """The only module that knows procrastinate: jobs in the same PostgreSQL database as the searches.
 
-A job says "look at that search" and nothing more. Whoever takes it must still claim the search row, so a job that is
-delivered twice does nothing the second time. A job is inserted in the transaction that makes its search wait, so none
-is missing either; `queueing_lock` keeps the waiting jobs of one search to one.
+A job says "look at the queue" and nothing more. Whoever takes it claims the row of the search whose turn it is, so a
+job that is delivered twice does nothing the second time. A job is inserted in the transaction that makes its search
+wait, so none is missing either; `queueing_lock` keeps the waiting jobs of one search to one.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class BatchService:
         """
         principal = self._principal
         asked = read_request(BatchRequest, document)
-        admitted = self._admitted(asked)
+        admitted = self._admitted(asked, reuse)
         said = {"spec": asked.spec, "sweep": asked.sweep.model_dump(mode="json", exclude_none=True)}
         body_hash = hashlib.sha256(canonical_json(["batch", said, webhook]).encode()).hexdigest()
         try:
@@ -199,13 +199,13 @@ class BatchService:
         before = None if key is None else search_of_key(session, principal, key, body_hash)
         return None if before is None else Batches(session).batch_of(before)
 
-    def _admitted(self, asked: BatchRequest) -> list[Admitted]:
+    def _admitted(self, asked: BatchRequest, reuse: bool) -> list[Admitted]:
         """What each combination is planned as; the mistakes of all of them at once."""
         admitted: list[Admitted] = []
         errors: dict[tuple[str, str], FieldError] = {}
         for choice in _choices(asked.sweep):
             try:
-                admitted.append(self._searches.admitted(read_spec(_with(asked.spec, choice))))
+                admitted.append(self._searches.admitted(read_spec(_with(asked.spec, choice)), reuse=reuse))
             except SpecError as error:
                 for each in error.errors:
                     placed = FieldError(_place(each.path, choice), each.message, each.hint)

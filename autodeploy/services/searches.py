@@ -12,9 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from autodeploy.errors import ConflictError, FieldError, LimitError, NotFoundError, SpecError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
+from autodeploy.jobs.slots import slot_rules
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.cluster_overlays import Freshness, Resting, with_overlay
+from autodeploy.services.expectation import expected_s
 from autodeploy.services.intake import placed_in_spec, refuse_files
+from autodeploy.services.queue_outlook import QueueOutlook
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
 from autodeploy.specs.planset import FINISHED, Plan
 from autodeploy.specs.spec import canonical_json
@@ -71,10 +74,11 @@ class _Content:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A spec that may be searched for, with what is known of its cluster, and its identity."""
+    """A spec that may be searched for, with what is known of its cluster, its identity and how long it will take."""
 
     spec: Spec
     content: _Content
+    expected_s: float | None
 
 
 class SearchService:
@@ -91,6 +95,8 @@ class SearchService:
         self._settings = settings
         self._freshness = Freshness(planner)
         self._principal = ANYONE
+        runs_here = settings.jobs == "embedded" and runner is not None
+        self._outlook = QueueOutlook(slot_rules(settings, runs_here=runs_here))
 
     def for_caller(self, principal: Principal) -> SearchService:
         """The same service as that caller may use it."""
@@ -125,7 +131,7 @@ class SearchService:
             when as many searches of this caller wait or run as its key allows; an answer that is there counts nothing.
         """
         principal = self._principal
-        admitted = self.admitted(spec)
+        admitted = self.admitted(spec, reuse=reuse)
         tags = check_annotations(tags, note)
         body_hash = _body_hash(admitted.content, tags, note, webhook)
         try:
@@ -151,8 +157,8 @@ class SearchService:
                 view = replace(view, no_live_worker=not self._has_live_worker(session))
         return Submission(view, created=True)
 
-    def admitted(self, spec: Spec) -> Admitted:
-        """What a spec from the network is planned as, where it can be planned.
+    def admitted(self, spec: Spec, *, reuse: bool = True) -> Admitted:
+        """What a spec from the network is planned as, where it can be planned; `reuse` as in `submit`.
 
         Raises
         ------
@@ -168,7 +174,11 @@ class SearchService:
         if not is_known:  # what was planned before can be planned
             with placed_in_spec():
                 self._planner.check_space(spec)
-        return Admitted(spec, content)
+        answered = is_known and reuse
+        return Admitted(spec, content, None if answered else self._expected_s(spec))
+
+    def _expected_s(self, spec: Spec) -> float:
+        return expected_s(self._planner.search_size(spec), spec.search)
 
     def wake(self, searches: int = 1) -> None:
         """Says that a transaction is committed that queued so many searches."""
@@ -199,8 +209,9 @@ class SearchService:
             spec = with_overlay(session, spec, self._principal.team)
         content = _Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
+        admitted = Admitted(spec, content, self._expected_s(spec))
         with self._database.write() as session:
-            view = self.insert(session, Admitted(spec, content), tags, note, reuse=reuse, enqueue=False)
+            view = self.insert(session, admitted, tags, note, reuse=reuse, enqueue=False)
             claim = Queue(session).claim(view.id, str(Owner()), now=utc_now())
         if claim is None:  # an equal search had the answer
             return view.plan_set
@@ -254,7 +265,8 @@ class SearchService:
     ) -> SearchView:
         now, content = utc_now(), admitted.content
         row = _new_row(admitted.spec, content, note, now, self._principal)
-        row.batch_id = batch_id
+        row.batch_id, row.expected_s = batch_id, admitted.expected_s
+        row.origin = "server" if enqueue else "cli"
         equal = Searches(session).reusable(*astuple(content)) if reuse else None
         if equal is not None:
             Searches(session).add_copy(row, equal, tags)
@@ -308,6 +320,7 @@ class SearchService:
                 author=row.author,
                 team=row.team,
                 no_live_worker=queued and not self._has_live_worker(session),
+                queue=self._outlook.place(session, search_id, row.expected_s) if queued else None,
                 stale=bool(row.num_plans) and self._freshness.is_stale(session, _resting(row)),
             )
 

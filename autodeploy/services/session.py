@@ -113,7 +113,9 @@ class Services:
 
     def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """In a server another process computes, with a time limit; elsewhere this one."""
-        return function(*args, **kwargs) if self.call_pool is None else self.call_pool.call(function, *args, **kwargs)
+        if self.call_pool is None:
+            return function(*args, **kwargs)
+        return self.call_pool.call_of(self.principal.key_id, function, *args, **kwargs)
 
     def check(self, launch: Launch, limits: CheckLimits, baseline: Baseline | None = None) -> CheckReport:
         """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.

@@ -12,6 +12,7 @@ from autodeploy.store.key_tables import DEFAULT_TEAM
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from autodeploy.services.queue_outlook import QueuePlace
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.store.planset_rows import StoredSearch
 
@@ -24,6 +25,7 @@ class SearchView:
     asked for it and wrote its note; empty without a key.
 
     `no_live_worker`: it waits, and nobody is there who would take it.
+    `queue`: where it waits, of a queued one that was looked up.
 
     `progress` is the latest report of a running search, in the fields of `autodeploy.planner.Progress`.
     """
@@ -39,6 +41,7 @@ class SearchView:
     author: str = ""
     team: str = DEFAULT_TEAM
     no_live_worker: bool = False
+    queue: QueuePlace | None = None
 
     @cached_property
     def plan_set(self) -> PlanSet:

@@ -153,7 +153,7 @@ def legal_tree(
 
 def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Grid:
     """Every candidate of one context before rules."""
-    space = _space_of(search, context, profile, choice)
+    space = space_of(search, context, profile, choice)
     grid = grid_of(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
     keep = np.ones(len(grid.cut_of), dtype=bool)
     for axis in ("dp", "etp"):
@@ -167,7 +167,8 @@ def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choic
     return grid if keep.all() else grid.only(keep)
 
 
-def _space_of(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Space:
+def space_of(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Space:
+    """Values of the axes of one context, before any rule."""
     space = default_space(
         context.model,
         context.world,
@@ -189,7 +190,7 @@ def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal
     """
     total = 0
     for context in of_sizes(spec, profile, choice, nominal):
-        space = _space_of(spec.search, context, profile, choice)
+        space = space_of(spec.search, context, profile, choice)
         cells, most = grid_cells(space), most_candidates(space, context.world)
         total += most
         if cells > MOST_CELLS or most > MOST_CANDIDATES or total > MOST_CANDIDATES_IN_ALL:

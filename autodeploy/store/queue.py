@@ -6,13 +6,16 @@ dead cannot finish what another one has taken over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import CursorResult, select, update
 
+from autodeploy.store import queue_state
 from autodeploy.store.deliveries import Deliveries
 from autodeploy.store.events import STATUS, Events
+from autodeploy.store.fair_order import eligible, first, tied
+from autodeploy.store.queue_state import SlotRules
 from autodeploy.store.searches import Searches
 from autodeploy.store.tables import SearchRow
 
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from autodeploy.specs.planset import PlanSet
+
+
+CLAIM_ATTEMPTS = 5
+ONE_SLOT = SlotRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +59,28 @@ class Queue:
             self.session.scalars(select(SearchRow.id).where(SearchRow.status == "queued").order_by(SearchRow.id))
         )
 
-    def claim_next(self, owner: str, *, now: datetime) -> Claim | None:
-        """Takes the oldest queued search; None when there is none."""
-        oldest = (
-            select(SearchRow.id)
-            .where(SearchRow.status == "queued")
-            .order_by(SearchRow.id)
-            .limit(1)
-            .with_for_update(skip_locked=True)
-        )
-        return self._claim(SearchRow.id == oldest.scalar_subquery(), owner, now)
+    def claim_next(self, owner: str, *, now: datetime, rules: SlotRules = ONE_SLOT) -> Claim | None:
+        """Takes the search whose turn it is (`fair_order`); None when there is none that may run now."""
+        queue_state.take_turn(self.session)
+        for _ in range(CLAIM_ATTEMPTS):
+            search_id = self._next(rules, now)
+            if search_id is None:
+                return None
+            claim = self.claim(search_id, owner, now=now)
+            if claim is not None:
+                return claim
+            # Somebody cancelled or claimed it by its id meanwhile: another look.
+        return None
+
+    def _next(self, rules: SlotRules, now: datetime) -> str | None:
+        waiting = queue_state.heads(self.session)
+        if not waiting:
+            return None
+        slots = queue_state.slots(self.session, rules, (each.key for each in waiting), now=now)
+        candidates = tied(eligible(waiting, slots, now.timestamp()), slots)
+        used_s = queue_state.used_s(self.session, candidates, now=now)
+        chosen = first(candidates, replace(slots, used_s=used_s))
+        return None if chosen is None else chosen.id
 
     def claim(self, search_id: str, owner: str, *, now: datetime) -> Claim | None:
         """Takes that search, if it is queued."""

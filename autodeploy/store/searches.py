@@ -67,6 +67,7 @@ STORED_COLUMNS: tuple[Any, ...] = (
     SearchRow.num_plans,
     SearchRow.cached_from,
     SearchRow.cancel_requested,
+    SearchRow.expected_s,
     SearchRow.note,
     SearchRow.note_by,
     SearchRow.author,

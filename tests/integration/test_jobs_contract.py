@@ -94,6 +94,23 @@ def test_searches_run_in_order_of_arrival(runners):
         assert started == sorted(started)
 
 
+def test_a_slot_is_kept_for_short_searches(runners):
+    """Of two slots a second long search gets none until the first is over; a short one runs meanwhile."""
+    with runners.running(workers=2) as services:
+        first, second = (
+            services.searches.submit(named(SLOW, global_batch_size=batch)).search.id for batch in (3840, 7680)
+        )
+        eventually(status_is(services, first, "running"))
+        short = services.searches.submit(named("short")).search.id
+        eventually(status_is(services, short, "optimal"))
+        assert services.searches.status(second) == "queued"
+        assert services.searches.get(second).queue.position == 1
+        services.searches.cancel(first)
+        eventually(status_is(services, second, "running"))
+        services.searches.cancel(second)
+        eventually(lambda: services.searches.status(second) not in {"queued", "running"})
+
+
 def test_every_end_is_stored(runners):
     with runners.running() as services:
         expected = {INFEASIBLE: "infeasible", FAILS: "failed", CRASHES: "failed"}
