@@ -1,0 +1,158 @@
+"""Fitting the numbers of generation to measured serving: few, with physical meaning and priors; never one of a row.
+
+Free are five numbers of a system (weights, cache, all-reduce, prefill, issue) and the constant of a layer by mode and
+tensor-parallel degree, shared by all engines, from which an engine's own may stray a little. What records say nothing
+of stays at its prior.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.calibration.fit import FitParameter, fit
+from autodeploy.calibration.generation_predict import batches_of, service_of
+from autodeploy.calibration.spreads import Z80
+from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
+from hardware_profiles.loader import load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.calibration.fit import Fit, Floats
+    from autodeploy.calibration.generation_predict import Batch
+    from autodeploy.specs.generation import GenerationRecord
+    from hardware_profiles.generation import Number
+
+FREE = ("weights", "cache", "all_reduce", "prefill", "issue_us")
+NOISE = 0.06  # log standard deviation of a measured time: what repeats and unknown settings of engines leave
+ENGINE_SIGMA = 0.2  # of an engine's constant around that of all engines
+
+Degree = tuple[str, int]  # mode, tensor-parallel degree
+Own = tuple[str, str, int]  # engine, mode, tensor-parallel degree
+
+
+@dataclass(frozen=True)
+class GenerationFit:
+    """Numbers as fitted, by name; constants of a layer [us], of all engines and of each."""
+
+    numbers: dict[str, float]
+    layers: dict[Degree, float]
+    engines: dict[Own, float]
+    deviations: dict[str, float]  # log standard deviations, by name of a number, or of a constant as text
+
+    def constant(self, engine: str, mode: str, tp: int) -> float | None:
+        """Constant of a layer: the engine's own, else that of all engines at the degree; None where neither is."""
+        return self.engines.get((engine, mode, tp), self.layers.get((mode, tp)))
+
+
+def seconds_measured(record: GenerationRecord) -> float:
+    """What the fit compares: the time per output token [s], else that of a token per die."""
+    measured = record.measured
+    if measured.tpot_ms is not None:
+        return measured.tpot_ms / 1e3
+    return 1.0 / (measured.decode_tokens_per_s_per_die or math.nan)
+
+
+def seconds_predicted(batch: Batch, values: Mapping[str, float] | None = None) -> Floats:
+    """The same as predicted [s]."""
+    service, tp = service_of(batch, values), batch.records[0].generation.tp
+    told = np.array([record.measured.tpot_ms is not None for record in batch.records])
+    return np.where(told, service.tpot_s, tp / service.tokens_per_s)
+
+
+def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: float = NOISE) -> GenerationFit:
+    """The maximum a posteriori numbers of a system.
+
+    Parameters
+    ----------
+    records : of this system alone. noise : log standard deviation of a record.
+    """
+    prior = generation_numbers(load_profile(profile), calibrated=False)
+    batches = batches_of(records, prior)
+    own = sorted({batch.name for batch in batches})
+    degrees = sorted({(mode, tp) for _, mode, tp in own})
+    of_system = {name: prior.document.numbers[name] for name in FREE}
+    of_layer = {(mode, tp): prior.layer("", mode, tp) for mode, tp in degrees}  # type: ignore[arg-type]
+    parameters = [
+        *(
+            FitParameter(name, (name,), sigma_of(each), GENERATION_TERMS[name].meaning)
+            for name, each in of_system.items()
+        ),
+        *(FitParameter(text(key), (text(key),), sigma_of(each), "layer") for key, each in of_layer.items()),
+        *(FitParameter(text(key), (text(key),), ENGINE_SIGMA, "engine") for key in own),
+    ]
+    upper = np.full(len(parameters), np.inf)
+    upper[: len(FREE)] = [math.log(GENERATION_TERMS[name].upper / of_system[name].value) for name in FREE]
+    measured = np.array([seconds_measured(record) for record in records])
+
+    def values(log_factors: Floats) -> GenerationFit:
+        factor = dict(zip((p.name for p in parameters), np.exp(log_factors), strict=True))
+        layers = {key: float(each.value * factor[text(key)]) for key, each in of_layer.items()}
+        return GenerationFit(
+            numbers={name: float(each.value * factor[name]) for name, each in of_system.items()},
+            layers=layers,
+            engines={key: layers[key[1:]] * float(factor[text(key)]) for key in own},
+            deviations={},
+        )
+
+    def residuals(log_factors: Floats) -> Floats:
+        return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors)) / measured))
+
+    found = fit(parameters, residuals, np.full(len(records), noise), upper=upper, iterations=20)
+    best = values(found.log_factors)
+    return GenerationFit(best.numbers, best.layers, best.engines, _deviations(found))
+
+
+def _deviations(found: Fit) -> dict[str, float]:
+    spread = np.sqrt(np.diag(found.covariance))
+    return {parameter.name: float(each) for parameter, each in zip(found.parameters, spread, strict=True)}
+
+
+def predicted_seconds(batches: Sequence[Batch], count: int, numbers: GenerationFit) -> Floats:
+    """Seconds per token of all records under fitted numbers [count]."""
+    found = np.empty(count)
+    for batch in batches:
+        layer = numbers.constant(*batch.name)
+        constant = {} if layer is None else {"layer_us": layer}
+        found[batch.index] = seconds_predicted(batch, {**numbers.numbers, **constant})
+    return found
+
+
+def refit_constants(
+    records: Sequence[GenerationRecord], profile: str, numbers: GenerationFit, *, noise: float = NOISE
+) -> GenerationFit:
+    """The fit with constants of a layer that are these records': one an engine, mode and degree, nothing else.
+
+    The prior of each is the constant that the fit has for other engines, as wide as that of any constant.
+    """
+    prior = generation_numbers(load_profile(profile), calibrated=False)
+    batches = batches_of(records, prior)
+    own = sorted({batch.name for batch in batches})
+    start = {key: numbers.constant(*key) or prior.layer(*key).value for key in own}  # type: ignore[arg-type]
+    wide = {key: sigma_of(prior.layer(*key)) for key in own}  # type: ignore[arg-type]
+    parameters = [FitParameter(text(key), (text(key),), wide[key], "layer") for key in own]
+    measured = np.array([seconds_measured(record) for record in records])
+
+    def values(log_factors: Floats) -> GenerationFit:
+        found = {key: start[key] * float(np.exp(log_factors[place])) for place, key in enumerate(own)}
+        return GenerationFit(numbers.numbers, numbers.layers, {**numbers.engines, **found}, numbers.deviations)
+
+    def residuals(log_factors: Floats) -> Floats:
+        return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors)) / measured))
+
+    return values(fit(parameters, residuals, np.full(len(records), noise), iterations=20).log_factors)
+
+
+def sigma_of(number: Number) -> float:
+    """Log standard deviation of a number whose 80 % interval is given."""
+    low, high = number.interval
+    return math.log(high / low) / (2.0 * Z80)
+
+
+def text(key: tuple[object, ...]) -> str:
+    """A key as one word: mode and degree, with the engine before them."""
+    return "/".join(str(part) for part in key)

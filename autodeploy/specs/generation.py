@@ -1,0 +1,142 @@
+"""How answers are generated: the layout of the replicas, the engine and its mode; and a measurement of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from autodeploy.specs.base import Document
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.record_hardware import profile_named
+from autodeploy.specs.record_reading import Diagnosis
+from autodeploy.specs.record_words import key
+
+EngineName = Literal["vllm", "sglang", "trtllm", "vllm-ascend"]
+EngineMode = Literal["eager", "graph"]
+GenerationPrecision = Literal["bf16", "fp8", "int8", "w8a8"]
+Degree = Annotated[int, Field(ge=1, le=4096)]
+Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
+Requests = Annotated[int, Field(ge=1, le=1_048_576)]
+
+
+class GenerationLayout(Document):
+    """The replicas that generate and their engine. Without experts each data-parallel rank is a replica of its own."""
+
+    tp: Annotated[Degree, Field(description="ranks that cut every layer")] = 1
+    dp: Annotated[Degree, Field(description="data-parallel ranks, each with its own sequences")] = 1
+    ep: Annotated[Degree, Field(description="ranks over which experts lie: tp x dp, or 1: experts are cut by tp")] = 1
+    precision: Annotated[
+        GenerationPrecision, Field(description="of linear layers; keys and values stay in 16 bits")
+    ] = "bf16"
+    engine: EngineName = "vllm"
+    mode: Annotated[
+        EngineMode | None, Field(description="eager: the host issues each operator; absent: not published")
+    ] = None
+    memory_fraction: Annotated[
+        float | None, Field(gt=0, le=1, description="of a device's memory; absent: the engine's default")
+    ] = None
+    max_num_seqs: Annotated[Requests | None, Field(description="sequences at once on a data-parallel rank")] = None
+
+    @model_validator(mode="after")
+    def _experts_lie_over_all_or_none(self) -> Self:
+        if self.ep not in (1, self.tp * self.dp):
+            whole = self.tp * self.dp
+            raise ValueError(
+                f"ep {self.ep} is neither 1 nor tp x dp = {whole} | give ep {whole}, or 1 to cut experts by tp"
+            )
+        return self
+
+
+class ServedLayout(GenerationLayout):
+    """A layout and the load under which it was measured."""
+
+    input_length: Annotated[Tokens, Field(description="mean tokens of a prompt")]
+    output_length: Annotated[Tokens, Field(description="mean tokens of an answer")]
+    concurrency: Annotated[float, Field(gt=0, le=1e7, description="requests in flight, on all replicas")]
+
+
+class GenerationCluster(Document):
+    """Where it was measured. Serving counts dies."""
+
+    profile: Annotated[str, Field(min_length=1, max_length=4096)]
+    device: Annotated[str, Field(max_length=64)] | None = None
+    num_dies: Annotated[int, Field(ge=1, le=400_000)]
+
+
+class ServedMeasured(Document):
+    """What clients measured."""
+
+    tpot_ms: Annotated[float, Field(gt=0)] | None = None
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    decode_tokens_per_s_per_die: Annotated[float, Field(gt=0)] | None = None
+
+
+# Formats that are not modelled, and the nearest that is: fewer bits than 8 are read as 8.
+_NEAREST_PRECISIONS = {"w4a": "w8a8", "int4": "int8", "nvfp4": "fp8", "mxfp4": "fp8", "fp4": "fp8", "awq": "int8"}
+_PRECISIONS = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "w8a8": "w8a8", "fp8": "fp8", "int8": "int8"}
+
+
+class GenerationRecord(Document):
+    """One serving measurement that somebody published."""
+
+    id: str
+    source: str
+    kind: Literal["generation"]
+    date: str | None = None
+    confidence: str = "unknown"
+    model: ModelSpec
+    cluster: GenerationCluster
+    generation: ServedLayout
+    measured: ServedMeasured
+    notes: str = ""
+    diagnoses: Annotated[
+        tuple[Diagnosis, ...], Field(description="what was read otherwise than it was written; found when it is read")
+    ] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_our_words(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        found: list[Diagnosis] = []
+        read = dict(value)
+        if isinstance(layout := read.get("generation"), Mapping):
+            read["generation"] = {**layout, "precision": _precision(layout.get("precision", "bf16"), found)}
+        if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
+            read["cluster"] = {**cluster, "profile": _profile(name, found)}
+        return {**read, "diagnoses": (*read.get("diagnoses", ()), *found)} if found else read
+
+    @model_validator(mode="after")
+    def _dies_are_used(self) -> Self:
+        if self.cluster.num_dies % (self.generation.tp * self.generation.dp):
+            raise ValueError(
+                f"{self.cluster.num_dies} dies are no whole number of replicas of tp {self.generation.tp} x dp "
+                f"{self.generation.dp} | num_dies is a multiple of tp x dp"
+            )
+        return self
+
+
+def _precision(given: Any, found: list[Diagnosis]) -> Any:
+    """The vocabulary's word for a format; what has none stays as it is and is refused."""
+    if not isinstance(given, str):
+        return given
+    name = key(given)
+    for start, word in _PRECISIONS.items():
+        if name.startswith(start):
+            return word
+    for start, word in _NEAREST_PRECISIONS.items():
+        if name.startswith(start):
+            text = f"{given!r} is not modelled; read as the nearest, {word}"
+            found.append(Diagnosis(path="/generation/precision", text=text))
+            return word
+    return given
+
+
+def _profile(given: str, found: list[Diagnosis]) -> str:
+    """The profile of a name, the nearest where none is of this system."""
+    named, same = profile_named(given)
+    if named is not None and not same:
+        found.append(Diagnosis(path="/cluster/profile", text=f"no profile of {given!r}; read as the nearest, {named}"))
+    return named or given

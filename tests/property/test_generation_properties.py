@@ -1,0 +1,81 @@
+"""Decoding and the operator tables of training count the same operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autodeploy.evaluation.generation import generator_of
+from autodeploy.specs.generation import GenerationLayout
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.presets import load_preset, preset_names
+from autodeploy.workload.generation import FUSED, sharding
+from autodeploy.workload.layers import head_table, layer_kinds, layer_table
+from autodeploy.workload.operators import MATRIX_KINDS
+from hardware_profiles.loader import load_profile
+
+H100 = load_profile("nvidia-h100")
+
+
+def table_flops(model: ModelSpec, tokens: float, seq_length: float, tp: int) -> tuple[float, float]:
+    """FLOPs of a forward pass on a rank over tokens in sequences of a length: of products, of attention."""
+    shard = sharding(tp, 1, tokens, seq_length)
+    tables = [(layer_table(model, shard, FUSED, kind), count) for kind, count in layer_kinds(model)]
+    linear = attention = 0.0
+    for table, count in [*tables, (head_table(model, shard, FUSED), 1)]:
+        for op in table.operators:
+            if op.kind in MATRIX_KINDS:
+                linear += count * float(np.max(2.0 * op.rows * op.columns * op.depth * op.groups))
+            elif op.kind == "attention":
+                attention += count * float(np.max(op.flops))
+    return linear, attention
+
+
+@pytest.mark.parametrize("name", preset_names())
+@settings(max_examples=4, deadline=None)
+@given(batch=st.integers(1, 512), context=st.integers(1, 65_536), log_tp=st.integers(0, 3))
+def test_a_token_over_a_context_has_the_forward_pass_s_operations(
+    name: str, batch: int, context: int, log_tp: int
+) -> None:
+    """Sequences of 2 c tokens see c keys in the mean: as many rows, each over the context that decoding reads."""
+    model = load_preset(name)
+    tp = min(2**log_tp, model.num_attention_heads)
+    if model.sliding_window is not None:  # a mean over a sequence is not what its last token sees
+        model = ModelSpec.model_validate({**model.model_dump(exclude={"sliding_window", "layer_types"})})
+    layout = GenerationLayout(tp=tp)
+    generation = generator_of(model, H100, H100.device(), layout).model
+    linear, attention = table_flops(model, float(batch), 2.0 * context, tp)
+    if model.is_mla:
+        # Decoding works on the latent: as many products with weights, wider ones with keys and values.
+        latent, rope = float(model.kv_lora_rank or 0), float(model.qk_rope_head_dim or 0)
+        attention *= (2.0 * latent + rope) / (2.0 * model.qk_head_dim)  # the table pads values to keys
+    assert float(generation.decode_flops(batch, context)) == pytest.approx(linear + attention, rel=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(["qwen3-32b", "qwen3-30b-a3b", "deepseek-v3", "llama3-70b"]),
+    batch=st.floats(1.0, 2000.0),
+    context=st.floats(1.0, 100_000.0),
+    more=st.floats(1.01, 4.0),
+)
+def test_more_sequences_or_longer_ones_never_take_less(name: str, batch: float, context: float, more: float) -> None:
+    model = generator_of(load_preset(name), H100, H100.device(), GenerationLayout(tp=8)).model
+    base = float(model.tpot_s(batch, context)[0])
+    assert float(model.tpot_s(batch * more, context)[0]) >= base
+    assert float(model.tpot_s(batch, context * more)[0]) >= base
+    assert float(model.tpot_s(batch * more, context)[0]) <= more * base * (1 + 1e-9)
+    assert float(model.requests_that_fit(context * more)) <= float(model.requests_that_fit(context))
+
+
+@settings(max_examples=30, deadline=None)
+@given(batch=st.floats(1.0, 500.0), log_ranks=st.integers(0, 3))
+def test_twice_the_devices_never_make_a_token_more_than_twice_as_fast(batch: float, log_ranks: int) -> None:
+    model = load_preset("qwen3-235b-a22b")
+    few, many = (
+        generator_of(model, H100, H100.device(), GenerationLayout(dp=dp, ep=dp)).model.tpot_s(rank_batch, 2000.0)
+        for dp, rank_batch in ((2**log_ranks, batch), (2 ** (log_ranks + 1), batch / 2))
+    )
+    assert float(many[0]) >= 0.5 * float(few[0])
