@@ -30,6 +30,8 @@ POLL_S: Final = 0.04
 AGAIN_S: Final = 0.5
 """An interruption that was lost, in a destructor, is repeated."""
 
+_INTERRUPTED: Final = threading.Event()
+
 
 class Overdue(BaseException):
     """What computes has had its time. No Exception: nobody else is to catch it."""
@@ -109,8 +111,14 @@ class Deadline:
             if found:
                 return found[0]
         self.interrupted = True
+        _INTERRUPTED.set()
         self.out_of_time |= self._cancelled_at is None
         return None
+
+
+def interrupted_here() -> bool:
+    """Whether anything was cut off in this process, ever."""
+    return _INTERRUPTED.is_set()
 
 
 def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> list[T]:

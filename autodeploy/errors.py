@@ -11,6 +11,7 @@ AutoDeployError
 ├── LimitError           the caller does as much at once, or asks as often, as its key allows
 ├── OverloadError        the service has no time for this now
 ├── StorageFullError     the database has no room for a write; reads go on
+├── MemoryLimitError     a search needs more memory than it may take
 └── SearchCancelled      the user stopped the search (its incumbent is kept)
 
 An infeasible spec is a result with its binding rules, never an exception.
@@ -70,6 +71,10 @@ class AccessError(AutoDeployError):
 
 class UnknownCallerError(AccessError):
     """An API key is needed."""
+
+
+class MemoryLimitError(AutoDeployError):
+    """The search needs more memory than it may take."""
 
 
 class LimitError(AutoDeployError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.deadline import Deadline
 from autodeploy.engine import ENGINE_VERSION
-from autodeploy.errors import SearchCancelled, SpecError
+from autodeploy.errors import FieldError, SearchCancelled, SpecError
 from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
 from autodeploy.evaluation.strategy_layout import facts_of_placement
@@ -140,6 +140,22 @@ def check_space(spec: Spec) -> None:
     """
     prepared = prepare(spec)
     refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    _check_phases(prepared.spec)
+
+
+def _check_phases(spec: Spec) -> None:
+    """The same of every phase that is searched for a layout of its own."""
+    if spec.run is None or spec.run.layout_changes != "allowed":
+        return
+    own = spec.training.seq_length, spec.training.global_batch_size.value
+    sizes = [(phase.seq_length, phase.stretches[-1].global_batch) for phase in phases_of(spec)]
+    for size in dict.fromkeys(each for each in sizes if each != own):
+        at = prepare(_at(spec, *size))
+        try:
+            refuse_enormous(at.spec, at.profile, at.choice, at.context)
+        except SpecError as error:
+            place = f"/run/phases/{sizes.index(size)}"
+            raise SpecError(errors=tuple(FieldError(place, e.message, e.hint) for e in error.errors)) from error
 
 
 def search_size(spec: Spec) -> SearchSize:
@@ -181,6 +197,7 @@ def plan(
     """
     started = time.monotonic()
     stop = Deadline(should_cancel, started, spec.search.time_limit_s)
+    _check_phases(spec)
     prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
     with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
         if not alone:

@@ -15,6 +15,7 @@ from autodeploy.errors import FieldError, SpecError
 
 PREFIX = "AUTODEPLOY_"
 _PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]*[A-Za-z0-9_~-])+")  # never `.` or `..` alone
+GIB = 1 << 30
 
 
 def data_directory() -> Path:
@@ -93,6 +94,23 @@ class Settings(BaseSettings):
     call_limit_s: Annotated[
         float, Field(gt=0, le=600, description="time of one of these, waiting for a process included")
     ] = 60.0
+    search_memory_bytes: Annotated[
+        int,
+        Field(
+            ge=GIB,
+            le=1 << 50,
+            description="address space of each process of a search; one that needs more fails and is not tried again",
+        ),
+    ] = 2 * GIB
+    max_time_limit_s: Annotated[
+        float, Field(gt=0, le=86_400, description="most that `search.time_limit_s` may ask of the server")
+    ] = 3600.0
+    max_effort: Annotated[float, Field(ge=1, le=10_000, description="most that `search.effort` may be as a number")] = (
+        1000.0
+    )
+    max_cards: Annotated[int, Field(ge=1, le=200_000, description="most cards that a spec may be planned for")] = (
+        200_000
+    )
     max_attempts: Annotated[int, Field(ge=1, le=10, description="of a search whose process dies")] = 2
     heartbeat_s: Annotated[float, Field(gt=0, le=60, description="a running search reports this often")] = 1.0
     stalled_after_s: Annotated[float, Field(gt=0, le=3600, description="a search silent for longer is retried")] = 30.0

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SLOW = "slow"  # runs until it is cancelled, at most SLOW_S
 CRASHES = "crashes"  # kills its own process
 FAILS = "fails"  # raises
+HUNGRY = "hungry"  # takes memory until there is none
+ABORTS = "aborts"  # ends itself, as native code without memory does
 INFEASIBLE = "infeasible"
 SLOW_S = 60.0
 
@@ -68,6 +70,11 @@ def plan(
     behaviour = spec.model.name
     if behaviour == CRASHES:
         os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == HUNGRY:
+        held = [bytearray(1 << 26) for _ in range(1 << 10)]
+        raise AssertionError(f"{len(held)} blocks of memory")
+    if behaviour == ABORTS:
+        os.abort()
     if behaviour == FAILS:
         raise RuntimeError("the planner found a bug in itself")
     if behaviour == SLOW:

@@ -14,7 +14,7 @@ from api.ui.origin import is_foreign
 from api.ui.rendering import render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
-from api.ui.views import Views
+from api.ui.views import DoubtfulSpec, Views
 from autodeploy.calibration.accuracy_points import shipped_points
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.services.searches import NEWEST
@@ -142,16 +142,17 @@ def start_search(request: Request, values: FormValues, views: ViewsOfApp) -> Res
     """Starts the search that a form or a pasted document asks for, or says what is wrong with it."""
     if is_foreign(request):
         return refused(request)
-    pasted = values.get("spec", "")
+    pasted, sure = values.get("spec", ""), values.get("sure") == "yes"
     try:
         if values.get("form") == "paste":
-            search_id = views.submit_text(pasted, values)
+            search_id = views.submit_text(pasted, values, sure=sure)
         else:
-            search_id = views.submit(new_search_form.spec_document(_sections(views), values))
+            search_id = views.submit(new_search_form.spec_document(_sections(views), values), sure=sure)
     except SpecError as error:
         given = None if values.get("form") == "paste" else values
         beside = values if given is None else None
-        return _form(request, views, values=given, pasted=pasted, values_of_paste=beside, errors=error.errors)
+        ask = values.get("form") if isinstance(error, DoubtfulSpec) else None
+        return _form(request, views, values=given, pasted=pasted, values_of_paste=beside, errors=error.errors, ask=ask)
     return see(request, f"/searches/{search_id}")
 
 
@@ -211,7 +212,9 @@ def _form(
     pasted: str = "",
     values_of_paste: dict[str, str] | None = None,
     errors: tuple[FieldError, ...] = (),
+    ask: str | None = None,
 ) -> HTMLResponse:
+    """The form as it was filled in; ask: which of the two asks whether the user is sure of it."""
     sections = _sections(views)
     # A fault of pasted text is not a fault of the fields beside it.
     at_fields = () if values is None else errors
@@ -224,6 +227,7 @@ def _form(
         values=new_search_form.start_values(sections, values),
         field_errors=placed,
         errors=errors,
+        ask=ask,
         pasted=pasted,
         given=values_of_paste or {},
         profile_names=[profile.name for profile in views.profiles()],

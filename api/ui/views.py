@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
 
 from api.ui.profile_page import ProfilePage, profile_page
-from autodeploy.errors import NotFoundError, SpecError
+from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
 from autodeploy.importers.import_document import import_document
+from autodeploy.importers.slips import slips
 from autodeploy.jobs.planning import load_planner
 from autodeploy.reports.wording import system_title
 from autodeploy.services.access import ANYONE
@@ -87,6 +88,10 @@ class ProfileRow:
     devices: tuple[str, ...]
 
 
+class DoubtfulSpec(SpecError):
+    """The spec looks like a slip; the user may be sure of it."""
+
+
 class Views:
     """The services as the pages need them."""
 
@@ -134,21 +139,30 @@ class Views:
         """Stops a search; a finished one is refused with ConflictError."""
         self._services.searches.cancel(search_id)
 
-    def submit(self, document: Any) -> str:
+    def submit(self, document: Any, *, sure: bool = True) -> str:
         """Starts a search and returns its id.
+
+        Parameters
+        ----------
+        sure : whether also what looks like a slip is searched.
 
         Raises
         ------
+        DoubtfulSpec
+            with what looks like a slip, where the user is not sure.
         SpecError
             with every bad field.
         """
         _refuse_unstorable(document)
         spec = read_network_spec(document, self._services.planner)
+        doubtful = () if sure else slips(spec)
+        if doubtful:
+            raise DoubtfulSpec(errors=tuple(FieldError(each.path, each.message) for each in doubtful))
         return self._services.searches.submit(spec).search.id
 
-    def submit_text(self, text: str, beside: Mapping[str, str] | None = None) -> str:
+    def submit_text(self, text: str, beside: Mapping[str, str] | None = None, *, sure: bool = True) -> str:
         """Starts the search that a pasted file asks for; `beside` as in `pasted_document`; errors as `submit`."""
-        return self.submit(pasted_document(text, beside or {})[0])
+        return self.submit(pasted_document(text, beside or {})[0], sure=sure)
 
     def read_text(self, text: str, beside: Mapping[str, str]) -> Imported:
         """What a pasted file says, if a search could be made of it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.documents import read_document
 from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.importers.slips import refuse_impossible, slips
 from autodeploy.specs.doubts import MAX_DOUBTS, one_line
 from autodeploy.specs.expert_loads import content_hash
 from autodeploy.specs.spec import Spec, parse_spec
@@ -64,10 +65,12 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     except SpecError as error:
         known = {e.path for e in error.errors}
         raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in known))) from error
+    errors += refuse_impossible(spec) if not errors else []
     if errors:
         raise SpecError(errors=tuple(errors))
+    doubts += [slip.message for slip in slips(spec)]
     if doubt is not None:
-        for said in (*spec.doubts, *doubts):
+        for said in dict.fromkeys((*spec.doubts, *doubts)):
             doubt(said)
     further = [said for said in map(one_line, doubts) if said not in spec.doubts]
     return spec.model_copy(update={"doubts": (*spec.doubts, *further)[:MAX_DOUBTS]}) if further else spec

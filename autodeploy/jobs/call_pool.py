@@ -35,7 +35,7 @@ class CallPool:
 
     def __init__(self, settings: Settings, planner: str) -> None:
         self._limit_s = settings.call_limit_s
-        self._processes = [_CallProcess(planner) for _ in range(settings.call_processes)]
+        self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
         places = settings.call_processes * (1 + WAITING)
         self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
 
@@ -63,7 +63,7 @@ class CallPool:
                 return process.run(end_s - time.monotonic(), function, *args, **kwargs)
         except TimeoutError as error:
             raise self._too_long() from error
-        except BrokenProcessPool as error:
+        except (BrokenProcessPool, MemoryError) as error:
             raise OverloadError("the process of this prediction died", hint="too little memory?") from error
 
     def _too_long(self) -> OverloadError:
@@ -81,8 +81,8 @@ class CallPool:
 class _CallProcess:
     """One process, used by one thread at a time."""
 
-    def __init__(self, planner: str) -> None:
-        self._planner = planner
+    def __init__(self, planner: str, memory_bytes: int) -> None:
+        self._planner, self._memory_bytes = planner, memory_bytes
         self._pool: ProcessPoolExecutor | None = None
         self._pid: int | None = None
         self._ended = False
@@ -92,7 +92,7 @@ class _CallProcess:
         try:
             pool = self._started(limit_s)
             return pool.submit(function, *args, **kwargs).result(max(0.0, end_s - time.monotonic()))
-        except (TimeoutError, BrokenProcessPool):
+        except (TimeoutError, BrokenProcessPool, MemoryError):
             self._kill()
             raise
 
@@ -110,7 +110,7 @@ class _CallProcess:
                 max_workers=1,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=pool_process.prepare,
-                initargs=(self._planner,),
+                initargs=(self._planner, self._memory_bytes),
             )
             self._pid = self._pool.submit(pool_process.process_id).result(limit_s)
         return self._pool

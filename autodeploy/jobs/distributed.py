@@ -146,12 +146,13 @@ class WorkerRunner(JobSendingRunner):
     def _run_claimed(self, process: SearchProcess, claim: Claim) -> None:
         try:
             process.run(claim)
-        except BrokenProcessPool:
+        except BrokenProcessPool as how:
             if self._stopping.is_set():
                 hand_back(self._database, claim, self.enqueue)
             else:
                 log.warning("search %s: its process died", claim.search_id)
-                retry_or_fail(self._database, claim, self.enqueue, max_attempts=self._settings.max_attempts)
+                most = self._settings.max_attempts
+                retry_or_fail(self._database, claim, self.enqueue, max_attempts=most, how=how)
 
     def _work(self) -> None:
         """Begins anew when the database was lost, and when nobody looked into the queue for too long."""

@@ -112,12 +112,12 @@ class EmbeddedRunner:
             if not self.stopping:
                 self._work.wait(self._settings.poll_s)
 
-    def give_up(self, claim: Claim) -> None:
+    def give_up(self, claim: Claim, how: BrokenProcessPool) -> None:
         """The process of that search is gone: handed back when we stopped it, else tried again or failed."""
         if self.stopping:
             hand_back(self._database, claim, self.enqueue)
         else:
-            retry_or_fail(self._database, claim, self.enqueue, max_attempts=self._settings.max_attempts)
+            retry_or_fail(self._database, claim, self.enqueue, max_attempts=self._settings.max_attempts, how=how)
 
 
 class _Slot(threading.Thread):
@@ -159,8 +159,8 @@ class _Slot(threading.Thread):
         self.busy = True
         try:
             self.process.run(claim)
-        except BrokenProcessPool:
-            self._runner.give_up(claim)
+        except BrokenProcessPool as how:
+            self._runner.give_up(claim, how)
             raise
         finally:
             self.busy = False

@@ -6,7 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from autodeploy.errors import AutoDeployError, SearchCancelled
+from autodeploy.errors import AutoDeployError, MemoryLimitError, SearchCancelled
+from autodeploy.jobs.memory_limit import is_out_of_memory, out_of_memory
 from autodeploy.jobs.reporter import Reporter
 from autodeploy.specs.fresh_overlay import fresh_overlay_warning
 from autodeploy.specs.spec import Spec
@@ -52,6 +53,8 @@ def execute(
     ------
     SearchCancelled
         when it was stopped before there was a plan; stored as cancelled.
+    MemoryLimitError
+        when it needed more memory than it may take; stored as failed.
     Exception
         whatever the planner raised; stored as failed.
     """
@@ -79,9 +82,12 @@ def execute(
         _persist(database, claim, lambda queue: queue.end(claim, "cancelled", None, now=utc_now()), reporter)
         raise
     except Exception as error:
-        message = _failure(error)
+        told = out_of_memory(error) if is_out_of_memory(error) else error
+        message = _failure(told)
         _persist(database, claim, lambda queue: queue.end(claim, "failed", message, now=utc_now()), reporter)
-        raise
+        if told is error:
+            raise
+        raise told from None
     warning = fresh_overlay_warning(spec, utc_now())
     if warning is not None:
         plan_set = plan_set.model_copy(update={"warnings": (*plan_set.warnings, warning)})
@@ -92,6 +98,8 @@ def execute(
 
 def _failure(error: Exception) -> str:
     """What the user reads: the program's own errors in their words, others by their kind."""
+    if isinstance(error, MemoryLimitError):
+        return f"{error}: {error.hint}"
     return str(error) if isinstance(error, AutoDeployError) else f"{type(error).__name__}: {error}"
 
 

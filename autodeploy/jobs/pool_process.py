@@ -10,8 +10,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.errors import SearchCancelled
+from autodeploy.deadline import interrupted_here
+from autodeploy.errors import MemoryLimitError, SearchCancelled
 from autodeploy.jobs.execution import execute
+from autodeploy.jobs.memory_limit import is_worn, limit_memory
 from autodeploy.jobs.planning import load_planner
 from autodeploy.store.database import Database
 
@@ -31,7 +33,7 @@ SINGLE_THREADED = {
         "BLIS_NUM_THREADS",
         "NUMEXPR_NUM_THREADS",
     )
-}
+} | {"MALLOC_ARENA_MAX": "2"}  # an arena for each thread would count against the memory limit, used or not
 # A search takes every core it gets; whoever answers requests on this machine comes first.
 NICENESS = 10
 
@@ -46,11 +48,12 @@ class Job:
     heartbeat_s: float
 
 
-def prepare(planner: str) -> None:
+def prepare(planner: str, memory_bytes: int) -> None:
     """Runs once in each new process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then stops this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.nice(NICENESS)
+    limit_memory(memory_bytes)
     threading.Thread(target=_die_with_parent, name="die-with-parent", daemon=True).start()
     load_planner(planner)
 
@@ -68,14 +71,23 @@ def process_id() -> int:
     return os.getpid()
 
 
-def run(job: Job) -> None:
-    """Runs one search. Whatever happens is in the database afterwards, so nothing is raised for it."""
+def run(job: Job) -> bool:
+    """Runs one search; whether the process may run another one.
+
+    Whatever happens is in the database afterwards, so nothing is raised for it.
+    """
+    fresh = True
     database = Database(job.database_url, pool_size=2)
     try:
         execute(database, job.claim, load_planner(job.planner), heartbeat_s=job.heartbeat_s)
     except SearchCancelled:
         pass
+    except MemoryLimitError as error:
+        log.warning("search %s failed: %s", job.claim.search_id, error)
+        fresh = False
     except Exception:
         log.exception("search %s failed", job.claim.search_id)
     finally:
         database.close()
+    # What was cut off in the middle may have left traces.
+    return fresh and not is_worn() and not interrupted_here()

@@ -84,6 +84,8 @@ class Reporter:
                         self._stop_wanted.set()
             except DATABASE_ERRORS as error:
                 log.warning("search %s: the database does not answer: %s", self._claim.search_id, error)
+            except MemoryError:  # the search has taken all it may, for now or until it fails
+                log.warning("search %s: no memory to report", self._claim.search_id)
 
     def _beat(self) -> None:
         with self._database.write() as session:

@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
 from autodeploy.jobs import pool_process
+from autodeploy.jobs.memory_limit import aborted
 
 if TYPE_CHECKING:
     from autodeploy.settings import Settings
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 # A process that does not come up so often in a row will not: the server is not ready then.
 HOPELESS_STARTS = 3
+
+
+class AbortedProcess(BrokenProcessPool):
+    """The process of a search ended itself."""
 
 
 class SearchProcess:
@@ -64,7 +69,7 @@ class SearchProcess:
             max_workers=1,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=pool_process.prepare,
-            initargs=(self._planner,),
+            initargs=(self._planner, self._settings.search_memory_bytes),
         )
         try:
             self._pid_is(self._pool.submit(pool_process.process_id).result())
@@ -80,14 +85,21 @@ class SearchProcess:
         ------
         BrokenProcessPool
             when the process died, so that the search has no end yet.
+        AbortedProcess
+            when it ended itself, as it does where native code gets no memory: another time it would do the same.
         """
         assert self._pool is not None, "started before a search is claimed"
+        process = (getattr(self._pool, "_processes", None) or {}).get(self._pid)
         job = pool_process.Job(claim, self._settings.database_url, self._planner, self._settings.heartbeat_s)
         try:
-            self._pool.submit(pool_process.run, job).result()
-        except BrokenProcessPool:
+            is_fresh = self._pool.submit(pool_process.run, job).result()
+        except BrokenProcessPool as error:
             self.close()
+            if aborted(process):
+                raise AbortedProcess(str(error)) from error
             raise
+        if not is_fresh:
+            self.close()
 
     def interrupt(self) -> None:
         """Ends the process for good, and with it what it runs."""

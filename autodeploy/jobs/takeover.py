@@ -9,12 +9,15 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from autodeploy.jobs.memory_limit import HINT
+from autodeploy.jobs.search_process import AbortedProcess
 from autodeploy.store.clock import utc_now
 from autodeploy.store.idempotency import IdempotencyKeys
 from autodeploy.store.queue import Claim, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures.process import BrokenProcessPool
 
     from autodeploy.jobs.owner import Owner
     from autodeploy.settings import Settings
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 IDEMPOTENCY_LIFE = timedelta(days=7)
 LONGEST_RECOVERY_PAUSE_S = 10.0
 DIED = "the process that ran this search died"
+ABORTED = f"memory limit, most likely: the process that ran this search ended itself: {HINT}"
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +39,18 @@ def hand_back(database: Database, claim: Claim, enqueue: Callable[[Session, str]
 
 
 def retry_or_fail(
-    database: Database, claim: Claim, enqueue: Callable[[Session, str], None], *, max_attempts: int
+    database: Database,
+    claim: Claim,
+    enqueue: Callable[[Session, str], None],
+    *,
+    max_attempts: int,
+    how: BrokenProcessPool | None = None,
 ) -> None:
-    """The process of the search died: it waits again, or has failed after the last attempt."""
+    """The process of the search died: it waits again, or has failed after the last attempt; `how` it died."""
     with database.write() as session:
+        if isinstance(how, AbortedProcess):
+            Queue(session).lose(claim, max_attempts=1, error=ABORTED, now=utc_now())
+            return
         if Queue(session).lose(claim, max_attempts=max_attempts, error=DIED, now=utc_now()) == "queued":
             enqueue(session, claim.search_id)
 

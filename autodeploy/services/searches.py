@@ -14,6 +14,7 @@ from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.slots import slot_rules
 from autodeploy.services.access import ANYONE, Principal
+from autodeploy.services.caps import within_caps
 from autodeploy.services.cluster_overlays import Freshness, Resting, with_overlay
 from autodeploy.services.expectation import expected_s
 from autodeploy.services.intake import placed_in_spec, refuse_files
@@ -126,7 +127,8 @@ class SearchService:
         Raises
         ------
         SpecError
-            when the profile is unknown or a file, the space is enormous, or the key was used for another spec.
+            when the profile is unknown or a file, the space is enormous, it asks for more than the operator or the
+            key allows, or the idempotency key was used for another spec.
         LimitError
             when as many searches of this caller wait or run as its key allows; an answer that is there counts nothing.
         """
@@ -166,6 +168,7 @@ class SearchService:
             when the profile is unknown or a file, or the space is enormous.
         """
         refuse_files(spec)
+        spec = within_caps(spec, self._settings, self._principal)
         with self._database.read() as session:
             spec = with_overlay(session, spec, self._principal.team)
             with placed_in_spec():

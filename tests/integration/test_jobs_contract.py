@@ -17,7 +17,7 @@ import pytest
 from autodeploy.services import open_services
 from autodeploy.store.database import DATABASE_ERRORS
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
-from tests.quick_planner import CRASHES, FAILS, INFEASIBLE, SLOW
+from tests.quick_planner import ABORTS, CRASHES, FAILS, HUNGRY, INFEASIBLE, SLOW
 from tests.support.postgresql import libpq_dsn
 from tests.support.programs import children_of
 
@@ -122,6 +122,20 @@ def test_every_end_is_stored(runners):
         assert (
             services.searches.get(ids[CRASHES]).plan_set.error == "the process that ran this search died (2 attempts)"
         )
+        after = services.searches.submit(named("after that")).search.id
+        eventually(status_is(services, after, "optimal"))
+
+
+def test_a_search_over_its_memory_fails_once_and_says_what_to_change(runners):
+    with runners.running(search_memory_bytes=1 << 30) as services:
+        ids = {name: services.searches.submit(named(name)).search.id for name in (HUNGRY, ABORTS)}
+        for search_id in ids.values():
+            eventually(status_is(services, search_id, "failed"))
+            assert attempts(services, search_id) == [1]
+            error = services.searches.get(search_id).plan_set.error or ""
+            assert error.startswith("memory limit")
+            assert "AUTODEPLOY_SEARCH_MEMORY_BYTES" in error
+        assert "more than 1.0 GiB" in (services.searches.get(ids[HUNGRY]).plan_set.error or "")
         after = services.searches.submit(named("after that")).search.id
         eventually(status_is(services, after, "optimal"))
 

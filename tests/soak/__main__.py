@@ -14,7 +14,7 @@ from autodeploy.settings import Settings
 from tests.faults import faults
 from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
-from tests.soak import load, stored_list
+from tests.soak import enormous, load, stored_list
 from tests.support import malformed_specs
 from tests.support.documented_answers import answering_app, checks_of_operations
 from tests.support.dominance import dominance, dominance_under_auto
@@ -118,6 +118,12 @@ def many_clients(directory: Path, seconds: float, seed: int) -> bool:
         return run(service, f"PostgreSQL, {seconds:g} s") and sqlite
 
 
+def enormous_specs(directory: Path, limit_s: float) -> bool:
+    """Specs that are built to be enormous: memory, time limit and cancel are kept."""
+    with running_service(f"sqlite:///{directory / 'enormous.db'}", directory) as service:
+        return enormous.measure(service, list(enormous.SPECS), limit_s)
+
+
 def malformed(directory: Path, specs: int) -> bool:
     """Specs with mistakes: always refused with the place."""
     with malformed_specs.posting_app(f"sqlite:///{directory / 'malformed.db'}") as post:
@@ -194,11 +200,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of load by many clients")
     parser.add_argument("--specs", type=int, default=10_000, help="malformed specs")
     parser.add_argument("--examples", type=int, default=200, help="generated requests of each operation")
+    parser.add_argument("--limit", type=float, default=enormous.LIMIT_S, help="time limit of enormous searches")
     parser.add_argument("--seed", type=int, default=20261120)
     parser.add_argument(
         "only",
         nargs="*",
-        help="sqlite postgresql one_key load malformed openapi hostile dominance list; default: all",
+        help="sqlite postgresql one_key load enormous malformed openapi hostile dominance list; default: all",
     )
     wanted = parser.parse_args()
     configure_logging(Settings(log_level="warning"))
@@ -207,6 +214,7 @@ def main() -> None:
         "postgresql": lambda directory: faults_on_postgresql(directory, wanted.rounds, wanted.seed),
         "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
         "load": lambda directory: many_clients(directory, wanted.seconds, wanted.seed),
+        "enormous": lambda directory: enormous_specs(directory, wanted.limit),
         "malformed": lambda directory: malformed(directory, wanted.specs),
         "openapi": lambda directory: openapi(directory, wanted.examples),
         "hostile": hostile,

@@ -1,0 +1,64 @@
+"""How much memory a process of a search may take, and what becomes of a search that needs more.
+
+The limit is of address space: the system refuses what goes beyond it, so that Python raises MemoryError long before the
+machine has nothing left and its kernel picks somebody to kill. A native library that can't go on ends its process by
+SIGABRT instead.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autodeploy.errors import MemoryLimitError
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+WORN: Final = 0.5
+"""Of the limit, what a process may still hold after a search and take another one."""
+HINT: Final = "fix or allow axes, take fewer layers or cards, or raise AUTODEPLOY_SEARCH_MEMORY_BYTES"
+NO_THREAD: Final = "can't start new thread"
+
+
+def limit_memory(most_bytes: int) -> None:
+    """Hold this process, and what it forks, to so many bytes of address space each; never above its hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = most_bytes if hard == resource.RLIM_INFINITY else min(most_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that no memory was left; a thread without room for its stack says it in other words."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_THREAD in str(error))
+
+
+def out_of_memory(error: BaseException) -> MemoryLimitError:
+    """The error of a search that needed more than it may take; what it held is free again."""
+    traceback.clear_frames(error.__traceback__)
+    return MemoryLimitError(f"memory limit: this search needs more than {_limit_in_words()}", hint=HINT)
+
+
+def aborted(process: BaseProcess | None) -> bool:
+    """Whether a process ended itself, as native code does that gets no memory."""
+    return process is not None and process.exitcode == -signal.SIGABRT
+
+
+def is_worn() -> bool:
+    """Whether this process holds so much that another search should have a new one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        return False
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:
+        return False
+    return pages * resource.getpagesize() > WORN * soft
+
+
+def _limit_in_words() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return "there is" if soft == resource.RLIM_INFINITY else f"{soft / (1 << 30):.1f} GiB"
