@@ -1,0 +1,149 @@
+"""Generation of a step's responses: continuous batching over the distribution of their lengths.
+
+Between two completions the batch is constant, so that a rank takes the sum over the stretches between lengths of steps
+times the time per output token at the batch of the stretch. Replicas of a dense model run on their own. With experts
+the ranks of an expert group step together, with dummy passes where a rank has nothing left: the fullest rank's batch
+counts, and the group ends with its last response. Nothing is drawn at random: see docs/explanation/rollout.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.response_lengths import likeness
+from cost_models.rollout_batch import Engines, Stretches, at_steps, folded, slowest
+
+if TYPE_CHECKING:
+    from cost_models.response_lengths import Lengths
+    from cost_models.rollout_batch import TokenTime
+
+Floats = npt.NDArray[np.float64]
+Number = Floats | float | int
+PrefillTime = Callable[[Floats], Floats]  # seconds of a rank's prefill by its tokens [n]
+
+TAIL = 0.1  # the last responses of a step, whose time is its tail. Source: Seer, arXiv:2511.14617
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Generation of a step, of the unit that ends last [n].
+
+    prefill_s, decode_s : their sum is `generation_s`. longest_s : from first to last token of the longest response, of
+    longest_tokens. tail_s : of decode_s, in which the last tenth of a step's responses runs alone. waves : responses a
+    slot, at least 1. start_batch : of the fullest rank as the step begins. kept_tokens : of a rank's unfinished
+    responses of earlier steps, which are prefilled again. steady_s : what the same tokens take in full batches that
+    never drain, prefill included. ends_s, batch, mean_batch : the series for a chart [n, S]: when a stretch of decode
+    ends, and the batch of the fullest rank and of a mean one; the tail is its last tail_s.
+    """
+
+    prefill_s: Floats
+    decode_s: Floats
+    longest_s: Floats
+    longest_tokens: Floats
+    tail_s: Floats
+    waves: Floats
+    start_batch: Floats
+    kept_tokens: Floats
+    steady_s: Floats
+    ends_s: Floats
+    batch: Floats
+    mean_batch: Floats
+
+    @property
+    def generation_s(self) -> Floats:
+        """Prefill and decode [n]."""
+        return self.prefill_s + self.decode_s
+
+    @property
+    def tail_share(self) -> Floats:
+        """The tail's share of decode [n]."""
+        return self.tail_s / np.maximum(self.decode_s, 1e-300)
+
+
+def rollout(
+    engines: Engines,
+    lengths: Lengths,
+    prompt_tokens: float,
+    tpot_s: TokenTime,
+    prefill_s: PrefillTime,
+    *,
+    correlation: float = 0.5,
+    together: int = 1,
+    shared_prefix: bool = True,
+    parts: int = 1,
+    prefill_kept: bool = True,
+) -> Rollout:
+    """What generation takes by layout.
+
+    Parameters
+    ----------
+    engines : layouts; slots of at least 1. prompt_tokens : mean length of a prompt.
+    tpot_s : seconds of one step of a unit, by batch of a rank and mean context. prefill_s : by a rank's tokens.
+    correlation : of the responses of one prompt; see `likeness`. together : of them on one rank: all where prompts are
+        dispatched whole, 1 where responses are.
+    shared_prefix : the prompt is prefilled once for those.
+    parts : steps over which a response may extend: 1 waits for all; with more, the unfinished ones go on in the next
+        step beside its new ones (partial rollout), or new ones start before all the old ones have ended (staleness).
+    prefill_kept : what unfinished responses have written is prefilled again in each step, as new weights need.
+
+    Notes
+    -----
+    With parts, more responses may run than there are slots. Then all of them take as much longer.
+
+    References
+    ----------
+    Orca (OSDI 2022): continuous batching. AReaL, arXiv:2505.24298: interruption, and prefill of what is kept.
+    """
+    like = likeness(lengths, correlation, together)
+    own = slowest(engines, lengths, like, together, prompt_tokens, tpot_s, parts)
+    new_tokens = engines.responses * prompt_tokens / (together if shared_prefix else 1)
+    if parts > 1:
+        own, kept = folded(own, parts)
+        kept = kept if prefill_kept else np.zeros_like(kept)
+        slots = engines.slots[:, None]
+        fitting = np.minimum(own.batch, slots)
+        ends = np.cumsum(np.maximum(1.0, own.mean_batch / slots) * own.steps * tpot_s(fitting, own.context), axis=1)
+        longest, tail = parts * ends[:, -1], np.zeros(len(ends))
+    else:
+        kept, fitting = np.zeros(len(own.steps)), own.batch
+        ends = np.cumsum(own.seconds(tpot_s), axis=1)
+        steps = np.cumsum(own.steps, axis=1)
+        before = at_steps(steps, ends, steps[:, -1:] - own.longest_tokens[:, None])
+        longest, tail = ends[:, -1] - before[:, 0], _tail_s(own, ends, engines)
+    return Rollout(
+        prefill_s=np.asarray(prefill_s(new_tokens + kept)),
+        decode_s=ends[:, -1],
+        longest_s=longest,
+        longest_tokens=own.longest_tokens,
+        tail_s=tail,
+        waves=np.maximum(1.0, engines.responses / engines.slots),
+        start_batch=fitting[:, 0],
+        kept_tokens=kept,
+        steady_s=_steady_s(engines, lengths, prompt_tokens, tpot_s, parts) + prefill_s(new_tokens),
+        ends_s=ends,
+        batch=fitting,
+        mean_batch=np.minimum(own.mean_batch, fitting),
+    )
+
+
+def _tail_s(own: Stretches, ends: Floats, engines: Engines) -> Floats:
+    """Seconds in which at most TAIL of the step's responses are not complete [n]."""
+    last = TAIL * engines.responses
+    seconds = np.diff(ends, axis=1, prepend=0.0)
+    drain = np.where(own.mean_batch[:, 1:] <= last[:, None], seconds[:, 1:], 0.0).sum(axis=1)
+    # While responses wait, what is not complete falls evenly from all to the slots.
+    waiting = np.maximum(engines.responses - engines.running, 1e-300)
+    return np.asarray(drain + seconds[:, 0] * np.clip((last - engines.running) / waiting, 0.0, 1.0))
+
+
+def _steady_s(engines: Engines, lengths: Lengths, prompt_tokens: float, tpot_s: TokenTime, parts: int) -> Floats:
+    """Seconds of a step's decode in batches as large as slots and responses in flight allow, never draining [n]."""
+    full = np.minimum(engines.slots, parts * engines.responses)[:, None]
+    # A response that is met at random has written E l^2 / (2 E l) tokens.
+    context = np.full_like(full, prompt_tokens + lengths.mean_square / (2.0 * lengths.mean))
+    return np.asarray((engines.responses[:, None] * lengths.mean / full * tpot_s(full, context))[:, 0])
