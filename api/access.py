@@ -57,6 +57,7 @@ class RecognisedRequests:
         request = Request(scope)
         try:
             principal = await self._principal(request)
+            scope.setdefault("state", {})["principal"] = principal
             self._rate.take(principal.key_id)
             principal.require(scope_for(scope["method"]))
         except AutoDeployError as error:
@@ -65,7 +66,6 @@ class RecognisedRequests:
         except DATABASE_ERRORS as error:
             await on_database_error(request, error)(scope, receive, send)
             return
-        scope.setdefault("state", {})["principal"] = principal
         await self.app(scope, receive, send)
 
     async def _principal(self, request: Request) -> Principal:

@@ -13,12 +13,27 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import openapi, problems
 from api.access import RecognisedRequests
+from api.audit import AuditedRequests
 from api.following import Following
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
 from api.prefix import PrefixedRequests, refuse_own_paths
-from api.routes import ablations, batches, catalogue, checks, events, health, plans, runs, searches, webhooks, what_if
+from api.routes import (
+    ablations,
+    audit,
+    batches,
+    catalogue,
+    checks,
+    events,
+    health,
+    plans,
+    runs,
+    searches,
+    webhooks,
+    what_if,
+)
 from api.threads import prepare_threads
+from api.throttle import LoginThrottle
 from api.ui import login
 from api.ui import routes as ui
 from autodeploy.jobs.planning import PLANNER
@@ -80,10 +95,25 @@ def create_app(
     )
     app.state.settings = settings
     app.state.stopping = threading.Event()
+    app.state.login_throttle = LoginThrottle(settings.login_attempts)
     app.add_middleware(GuardedRequests, body_limit_bytes=settings.body_limit_bytes)
     app.add_middleware(RecognisedRequests, settings=settings)
+    app.add_middleware(AuditedRequests)
     app.add_middleware(ObservedRequests)
-    for module in (searches, events, webhooks, batches, plans, runs, ablations, checks, what_if, catalogue, health):
+    for module in (
+        searches,
+        events,
+        webhooks,
+        batches,
+        plans,
+        runs,
+        ablations,
+        checks,
+        what_if,
+        catalogue,
+        audit,
+        health,
+    ):
         app.include_router(module.router)
     for pages in (ui, login):
         app.include_router(pages.router, include_in_schema=False)

@@ -80,6 +80,8 @@ class ObservedRequests:
                     "request",
                     method=scope["method"],
                     path=scope["path"],
+                    key_id=principal_of(Request(scope)).key_id,
+                    client=(scope.get("client") or ("",))[0],
                     status=status,
                     duration_ms=round(1000 * duration_s, 2),
                 )

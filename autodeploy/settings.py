@@ -76,6 +76,9 @@ class Settings(BaseSettings):
         float,
         Field(gt=0, le=100_000, description="requests of one API key to one server; ten seconds' worth at once"),
     ] = 50.0
+    login_attempts: Annotated[
+        int, Field(ge=1, le=1000, description="failed log-ins a minute from one address; then 429 until one is older")
+    ] = 10
     session_s: Annotated[float, Field(gt=0, le=2_592_000, description="how long a browser stays logged in")] = 43_200.0
     jobs: Annotated[
         Literal["embedded", "procrastinate"],

@@ -1,7 +1,9 @@
 """The form that a browser logs in with: an API key, kept in a cookie that no script can read."""
 
-from typing import Annotated
+import math
+from typing import TYPE_CHECKING, Annotated
 
+import structlog
 from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
@@ -13,6 +15,11 @@ from api.ui.rendering import render
 from autodeploy.errors import UnknownCallerError
 from autodeploy.services import Services
 
+if TYPE_CHECKING:
+    from api.throttle import LoginThrottle
+
+log = structlog.get_logger("api")
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -21,12 +28,17 @@ def _services(request: Request) -> Services:
     return services
 
 
-def login_page(request: Request, *, wanted: str | None = None, refused: bool = False) -> Response:
-    """The form, with status 401; afterwards the browser goes where it wanted to go."""
+def login_page(request: Request, *, wanted: str | None = None, refused: bool = False, wait_s: float = 0.0) -> Response:
+    """The form, with status 401, or 429 where the browser has to wait; afterwards it goes where it wanted to go."""
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     wanted = here if wanted is None else wanted
-    response = render(request, "login.html", status=401, wanted=_own_path(wanted), refused=refused)
-    response.headers["WWW-Authenticate"] = "Bearer"
+    seconds = math.ceil(wait_s)
+    status = 429 if seconds else 401
+    response = render(request, "login.html", status=status, wanted=_own_path(wanted), refused=refused, seconds=seconds)
+    if seconds:
+        response.headers["Retry-After"] = str(seconds)
+    else:
+        response.headers["WWW-Authenticate"] = "Bearer"
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -34,21 +46,29 @@ def login_page(request: Request, *, wanted: str | None = None, refused: bool = F
 @router.get("/login")
 def show(request: Request) -> Response:
     """The form, for whoever wants another key."""
-    response = render(request, "login.html", wanted="/", refused=False)
+    response = render(request, "login.html", wanted="/", refused=False, seconds=0)
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 @router.post("/login")
 async def log_in(request: Request, values: FormValues, services: Annotated[Services, Depends(_services)]) -> Response:
-    """Begins a session when the key is valid."""
+    """Begins a session when the key is valid; an address that tried many that are not has to wait."""
     wanted = _own_path(values.get("wanted", "/"))
     key = values.get("key", "").strip()
     if is_foreign(request):
         return login_page(request, wanted="/")
+    throttle: LoginThrottle = request.app.state.login_throttle
+    client = request.client.host if request.client else ""
+    wait_s = throttle.wait_s(client)
+    if wait_s > 0:
+        log.warning("login_throttled", client=client)
+        return login_page(request, wanted=wanted, wait_s=wait_s)
     try:
-        await run_in_threadpool(services.access.recognise, key)
+        request.state.principal = await run_in_threadpool(services.access.recognise, key)
     except UnknownCallerError:
+        throttle.failed(client)
+        log.warning("login_refused", client=client)
         return login_page(request, wanted=wanted, refused=True)
     response = RedirectResponse(wanted, status_code=303)
     begin_session(request, response, key, services.settings.session_s)

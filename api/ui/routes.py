@@ -24,7 +24,7 @@ from autodeploy.store.sorted_searches import SORTS
 router = APIRouter(include_in_schema=False)
 
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
-FILTERS = ("model", "profile", "status", "tag")
+FILTERS = ("model", "profile", "status", "tag", "author", "team")
 # The table of past searches: text of the title, what it sorts by, and whether it is a number.
 COLUMNS = (
     ("model", "model", False),
@@ -47,10 +47,15 @@ ViewsOfApp = Annotated[Views, Depends(Views.of)]
 @router.get("/")
 def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> HTMLResponse:
     """Past searches, newest first or sorted by a column of the whole history."""
-    query = {name: request.query_params.get(name, "").strip() or None for name in FILTERS}
+    given = {name: request.query_params.get(name, "").strip() for name in FILTERS}
+    query = {name: text if text and text.isprintable() else None for name, text in given.items()}
     if query["status"] not in STATUSES:
         query["status"] = None
-    where = SearchFilter(query["model"], query["profile"], query["status"], query["tag"])
+    if not views.sees_all_teams:
+        query["team"] = None
+    where = SearchFilter(
+        query["model"], query["profile"], query["status"], query["tag"], author=query["author"], team=query["team"]
+    )
     sort = request.query_params.get("sort", "")
     if sort.removeprefix("-") not in SORTS:
         sort = NEWEST
@@ -71,6 +76,7 @@ def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> H
         columns=COLUMNS,
         filtered=any(query.values()),
         statuses=STATUSES,
+        all_teams=views.sees_all_teams,
         model_names=[title for _, title in views.models()],
         profile_names=[profile.name for profile in views.profiles()],
         request_lang=requested_language(request),
@@ -109,6 +115,9 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         no_live_worker=view.no_live_worker,
         tags=view.tags,
         note=view.note,
+        note_by=view.note_by,
+        author=view.author,
+        team=view.team,
         stale=view.stale,
         reranked=views.reranked(search_id),
         export_formats=views.export_formats,

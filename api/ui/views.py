@@ -77,6 +77,8 @@ class SearchRow:
     best_plan_id: str | None
     tags: tuple[str, ...]
     note: str
+    author: str
+    team: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class Views:
         services = cast("Services", request.app.state.services)
         return cls(services.for_caller(getattr(request.state, "principal", ANYONE)))
 
+    @property
+    def sees_all_teams(self) -> bool:
+        """Whether searches of other teams than one's own are shown."""
+        return bool(self._services.principal.key_id) and self._services.principal.own_team is None
+
     def searches(self, where: SearchFilter, after: str | None, sort: str) -> tuple[list[SearchRow], str | None]:
         """A page of past searches and what continues it."""
         page = self._services.searches.list(where, limit=PAGE_LENGTH, after=after, sort=sort)
@@ -117,7 +124,7 @@ class Views:
         NotFoundError
             when there is none of that id.
         """
-        return self._services.searches.get(search_id)
+        return self._services.searches.get(_storable_id(search_id))
 
     def reranked(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
         """Plans of a search in the order that its cluster's runs give them."""
@@ -137,7 +144,7 @@ class Views:
 
     def cancel(self, search_id: str) -> None:
         """Stops a search; a finished one is refused with ConflictError."""
-        self._services.searches.cancel(search_id)
+        self._services.searches.cancel(_storable_id(search_id))
 
     def submit(self, document: Any, *, sure: bool = True) -> str:
         """Starts a search and returns its id.
@@ -179,7 +186,7 @@ class Views:
 
     def plan(self, plan_id: str) -> PlanView:
         """A plan with the newest search that found it; NotFoundError when there is none."""
-        return self._services.searches.plan(plan_id)
+        return self._services.searches.plan(_storable_id(plan_id))
 
     def timeline(self, view: PlanView) -> PipelineTimeline | None:
         """The simulated pipeline of a plan; None where its profile or schedule is no longer known."""
@@ -213,11 +220,11 @@ class Views:
 
     def compare(self, plan_ids: Sequence[str]) -> Comparison:
         """In what plans differ; NotFoundError when one of them is not there."""
-        return self._services.compare(plan_ids)
+        return self._services.compare([_storable_id(plan_id) for plan_id in plan_ids])
 
     def annotate(self, search_id: str, tags: Sequence[str], note: str) -> None:
         """Replaces tags and note; SpecError when they are too many or too long."""
-        self._services.searches.annotate(search_id, tags=tags, note=note)
+        self._services.searches.annotate(_storable_id(search_id), tags=tags, note=note)
 
     def models(self) -> list[tuple[str, str]]:
         """Names and titles of the model presets."""
@@ -252,6 +259,13 @@ class Views:
         """The launch file to offer first: of the framework that the search was for, else of one that can launch it."""
         offered = () if plan is None else self.export_formats(plan)
         return next((name for name in (target, *launchers()) if name in offered and name in launchers()), None)
+
+
+def _storable_id(text: str) -> str:
+    """The id in an address, which may hold anything; NotFoundError where no database could keep it."""
+    if not text.isprintable():
+        raise NotFoundError
+    return text
 
 
 def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], Imported]:
@@ -302,6 +316,8 @@ def _row(item: SearchSummary) -> SearchRow:
         best_plan_id=item.best_plan_id,
         tags=item.tags,
         note=item.note,
+        author=item.author,
+        team=item.team,
     )
 
 

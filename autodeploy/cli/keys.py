@@ -47,6 +47,7 @@ def create(
     lang: Lang = Tongue.EN,
 ) -> None:
     """Make an API key and print it: it is shown this once, only its hash is stored."""
+    from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import tell, write_report
     from autodeploy.services.access import AccessService
@@ -61,6 +62,7 @@ def create(
             max_running=max_running,
             max_time_limit_s=max_time_limit_s,
         )
+        note_here(database, "key.create", view.id, key=name, of_team=team, scope=scope.value)
     write_report(key, None)
     tell("keep_key", key_id=view.id)
 
@@ -98,10 +100,12 @@ def revoke(
     lang: Lang = Tongue.EN,
 ) -> None:
     """End a key at once and for good; its searches stay."""
+    from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import tell
     from autodeploy.services.access import AccessService
 
     with current_database() as database:
         AccessService(database).revoke(key_id)
+        note_here(database, "key.revoke", key_id)
     tell("key_revoked", key_id=key_id)

@@ -9,6 +9,7 @@ import typer
 
 from autodeploy.cli import (
     ablate,
+    audit,
     calibrate,
     check,
     compare,
@@ -46,6 +47,7 @@ app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show, 
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")
 app.add_typer(runs.app, name="runs", help="Measured runs of plans: add, ls, rm.")
 app.add_typer(keys.app, name="keys", help="API keys of the server: create, ls, revoke.")
+app.add_typer(audit.app, name="audit", help="Who changed what: ls, prune.")
 app.add_typer(database.app, name="db", help="The database: upgrade, prune, export, import.")
 
 

@@ -102,11 +102,13 @@ def remove(
     from autodeploy.cli.output import tell
 
     if server is None:
+        from autodeploy.cli.audit import note_here
         from autodeploy.services.session import open_services
         from autodeploy.settings import load_settings
 
         with open_services(load_settings()) as services:
             services.runs.delete(run_id)
+            note_here(services.database, "run.delete", run_id)
     else:
         from autodeploy.cli.remote import connect
 
@@ -116,6 +118,7 @@ def remove(
 
 
 def _add_here(plan_id: str, file: Path, note: str, op: str | None, ranks: int | None) -> RunOutcome:
+    from autodeploy.cli.audit import note_here
     from autodeploy.importers.measured_file import read_measured_file
     from autodeploy.services.measured_intake import only_run
     from autodeploy.services.session import open_services
@@ -123,7 +126,9 @@ def _add_here(plan_id: str, file: Path, note: str, op: str | None, ranks: int | 
 
     measured = only_run(read_measured_file(file, op=op, ranks=ranks)).model_copy(update={"note": note})
     with open_services(load_settings()) as services:
-        return services.runs.add(plan_id, measured)
+        outcome = services.runs.add(plan_id, measured)
+        note_here(services.database, "run.create", outcome.run.id, plan_id=plan_id)
+        return outcome
 
 
 def _document(outcome: RunOutcome) -> dict[str, Any]:

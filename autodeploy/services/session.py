@@ -16,6 +16,7 @@ from autodeploy.jobs.presence import Presence
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.services import calls
 from autodeploy.services.access import ANYONE, AccessService, Principal
+from autodeploy.services.audit import AuditLog
 from autodeploy.services.batches import BatchService
 from autodeploy.services.check_intake import baseline_in
 from autodeploy.services.cluster_overlays import with_overlay
@@ -80,6 +81,11 @@ class Services:
             batches=BatchService(self.database, searches, principal),
             principal=principal,
         )
+
+    @property
+    def audit(self) -> AuditLog:
+        """Who did what."""
+        return AuditLog(self.database)
 
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.

@@ -11,6 +11,7 @@ _RANDOM_DIGITS = 6
 SEARCH_ID_PATTERN = r"^srch_[0-9a-z]{1,40}$"
 RUN_ID_PATTERN = r"^run_[0-9a-z]{1,40}$"
 BATCH_ID_PATTERN = r"^bat_[0-9a-z]{1,40}$"
+AUDIT_ID_PATTERN = r"^aud_[0-9a-z]{1,40}$"
 PLAN_ID_PATTERN = r"^p_[0-9a-z]{1,40}$"
 
 
@@ -47,6 +48,11 @@ def new_delivery_id(moment: datetime) -> str:
 def new_key_id(moment: datetime) -> str:
     """`key_` and 16 base 32 digits, as a search's; names an API key without being one."""
     return "key_" + _milliseconds(moment) + _random()
+
+
+def new_audit_id(moment: datetime) -> str:
+    """`aud_` and 16 base 32 digits, as a search's."""
+    return "aud_" + _milliseconds(moment) + _random()
 
 
 def first_id_at(moment: datetime) -> str:

@@ -1,0 +1,86 @@
+"""`autodeploy audit`: who did what."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autodeploy.cli.database import read_age
+from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
+
+if TYPE_CHECKING:
+    from autodeploy.store.database import Database
+
+app = typer.Typer(no_args_is_help=True)
+
+
+def note_here(database: Database, action: str, object_id: str, **detail: Any) -> None:
+    """Notes a change that the command line makes in the database itself, with the account that makes it."""
+    from autodeploy.services.access import ANYONE
+    from autodeploy.services.audit import COMMAND_LINE, AuditLog
+
+    try:
+        account = getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as in containers
+        account = ""
+    AuditLog(database).note(
+        ANYONE, client=COMMAND_LINE, action=action, object_id=object_id, author=account, detail=detail or None
+    )
+
+
+@app.command("ls", epilog="Example: autodeploy audit ls --object srch_01m3xk7pq2w9a4fh")
+def list_all(
+    object_id: Annotated[str | None, typer.Option("--object", metavar="ID", help="of one search, run or key")] = None,
+    key_id: Annotated[str | None, typer.Option("--key", metavar="KEY_ID", help="by one key")] = None,
+    author: Annotated[str | None, typer.Option("--author", help="by keys of that name")] = None,
+    team: Annotated[str | None, typer.Option("--team", help="by keys of that team")] = None,
+    action: Annotated[str | None, typer.Option("--action", help="as search.cancel")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="newest entries to show")] = 50,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """List what callers changed, newest first: when, who, from where, what, and how it was answered."""
+    from dataclasses import asdict
+
+    from autodeploy.cli.database import current_database
+    from autodeploy.cli.output import json_text, table_text, write_report
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.services.audit import AuditLog
+    from autodeploy.store.audit import AuditFilter
+    from autodeploy.store.clock import iso
+
+    with current_database() as database:
+        found = AuditLog(database).list(AuditFilter(key_id, author, team, action, object_id), limit=limit).items
+    if output_format is ListFormat.JSON:
+        write_report(json_text([asdict(entry) | {"created_at": iso(entry.created_at)} for entry in found]), None)
+        return
+    rows = [
+        [
+            f"{entry.created_at:%Y-%m-%d %H:%M:%S}",
+            *(getattr(entry, name) or "-" for name in ("author", "team", "client", "action", "object_id")),
+            str(entry.status or "-"),
+        ]
+        for entry in found
+    ]
+    names = ("when", "author", "team", "client", "action", "object", "answered")
+    write_report(table_text([command_text(language(lang), name) for name in names], rows), None)
+
+
+@app.command(epilog="Example: autodeploy audit prune --older-than 52w")
+def prune(
+    older_than: Annotated[str, typer.Option(help="age of the entries that go: hours (12h), days (90d), weeks (52w)")],
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Delete entries of that age."""
+    from autodeploy.cli.database import current_database
+    from autodeploy.cli.output import tell
+    from autodeploy.services.audit import AuditLog
+    from autodeploy.store.clock import utc_now
+
+    age = read_age(older_than)
+    with current_database() as database:
+        pruned = AuditLog(database).prune(before=utc_now() - age)
+        note_here(database, "audit.prune", older_than, entries=pruned)
+    tell("entries_deleted", count=pruned)
