@@ -1,0 +1,299 @@
+"""Post-training by reinforcement learning: what a step generates and trains on, and where each of both runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from autodeploy.errors import SpecError
+from autodeploy.specs.base import Document
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.validation import complaint
+from cost_models.response_lengths import Lengths, equal_lengths, histogram_lengths, lognormal_lengths
+
+Algorithm = Literal["grpo", "dapo", "ppo"]
+GenerationPrecision = Literal["bf16", "int8", "fp8"]
+LayoutPrecision = Literal["bf16", "fp8", "int8", "w8a8"]
+TokenCount = Literal["mean", "max", "response"]
+Placement = Literal["colocated", "separate", "async"]
+Engine = Literal["vllm", "sglang", "trtllm", "vllm-ascend"]
+EngineMode = Literal["eager", "graph"]
+Offload = Literal["optimizer", "gradients", "parameters"]
+
+Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
+MeanTokens = Annotated[float, Field(ge=1.0, le=16_777_216.0)]
+Ranks = Annotated[int, Field(ge=1, le=131_072)]
+
+ASSUMED_CV = 0.8  # of response lengths where only a mean is known
+
+
+def _not_above_max(mean: float | None, greatest: int | None) -> None:
+    """Lengths whose mean and greatest contradict each other."""
+    if mean is not None and greatest is not None and mean > greatest:
+        raise ValueError(f"the longest has {greatest} tokens, the mean {mean:g} | max is at least mean")
+
+
+class PromptLength(Document):
+    """Tokens of a prompt: their mean, their greatest number, or both; one stands in for the other."""
+
+    mean: MeanTokens | None = None
+    max: Tokens | None = None
+
+    @field_validator("max")
+    @classmethod
+    def _max_is_the_larger(cls, value: int | None, info: ValidationInfo) -> int | None:
+        _not_above_max(info.data.get("mean"), value)
+        return value
+
+    @model_validator(mode="after")
+    def _something_is_known(self) -> Self:
+        if self.mean is None and self.max is None:
+            raise ValueError("prompts have a length | mean, max or both")
+        return self
+
+    @property
+    def mean_tokens(self) -> float:
+        """The mean; where it is not known, the greatest number."""
+        return float(self.max or 1) if self.mean is None else self.mean
+
+    @property
+    def max_tokens(self) -> int:
+        """The greatest number; where it is not known, the mean, rounded up."""
+        return -int(-(self.mean or 1.0) // 1) if self.max is None else self.max
+
+
+def _as_histogram(value: Any) -> Any:
+    """Lengths written as text become numbers; what is none is told where it stands."""
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[int, Any] = {}
+    for length, share in value.items():
+        text = str(length)
+        if isinstance(length, bool) or not (text.isascii() and text.isdecimal() and 0 < int(text) <= 16_777_216):
+            raise ValueError(f"{text[:40]!r} is not a number of tokens | a whole number of at least 1: its share")
+        if int(text) in found:
+            raise ValueError(f"the length {int(text)} is there twice | one share for each length")
+        found[int(text)] = share
+    return found
+
+
+class ResponseLength(Document):
+    """Tokens of a response: a lognormal by mean after the cut, cv before it, and cut; or a histogram."""
+
+    mean: Annotated[MeanTokens | None, Field(description="after the cut; absent: all are as long as max")] = None
+    max: Annotated[Tokens | None, Field(description="where the engine stops")] = None
+    cv: Annotated[
+        float | None, Field(ge=0.0, le=10.0, description=f"deviation over mean before the cut; absent: {ASSUMED_CV}")
+    ] = None
+    histogram: Annotated[
+        dict[int, Annotated[float, Field(ge=0.0, le=1e15)]] | None,
+        BeforeValidator(_as_histogram),
+        Field(description="length in tokens: share of responses; instead of mean, max and cv"),
+    ] = None
+
+    @field_validator("max")
+    @classmethod
+    def _max_is_the_larger(cls, value: int | None, info: ValidationInfo) -> int | None:
+        _not_above_max(info.data.get("mean"), value)
+        return value
+
+    @field_validator("cv")
+    @classmethod
+    def _spread_around_a_mean(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and "mean" in info.data and info.data["mean"] is None:
+            raise ValueError("a spread needs the mean that it is around | add mean, or leave cv out")
+        return value
+
+    @field_validator("histogram")
+    @classmethod
+    def _histogram_alone(cls, value: dict[int, float] | None, info: ValidationInfo) -> dict[int, float] | None:
+        if value is None:
+            return None
+        beside = [name for name in ("mean", "max", "cv") if info.data.get(name) is not None]
+        if beside:
+            raise ValueError(f"a histogram says {beside[0]} itself | leave {', '.join(beside)} out")
+        if not any(share > 0.0 for share in value.values()):
+            raise ValueError("no length has a share above 0")
+        return value
+
+    @model_validator(mode="after")
+    def _something_is_known(self) -> Self:
+        if self.histogram is None and self.max is None:
+            raise ValueError("responses have a greatest length | max, with mean and cv if known, or a histogram")
+        return self
+
+    @property
+    def mean_is_assumed(self) -> bool:
+        """Whether all responses count as the longest, for want of a mean."""
+        return self.histogram is None and self.mean is None
+
+    def distribution(self) -> Lengths:
+        """The lengths with their shares."""
+        if self.histogram is not None:
+            return histogram_lengths(self.histogram)
+        longest = float(self.max or 1)
+        if self.mean is None:
+            return equal_lengths(longest)
+        return lognormal_lengths(self.mean, ASSUMED_CV if self.cv is None else self.cv, longest)
+
+
+def _model_of(value: Mapping[Any, Any]) -> ModelSpec:
+    """An inline model, or {preset: name, ...changes}."""
+    changes = {key: each for key, each in value.items() if key != "preset"}
+    base = load_preset(str(value["preset"])).model_dump(exclude_unset=True) if "preset" in value else {}
+    try:
+        return ModelSpec.model_validate(base | changes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = complaint(first).removeprefix("Value error, ").partition(" | ")[0]
+        raise ValueError(f"{where}: {what} | a model, as under /model") from None
+
+
+def _word_or_model(word: str) -> BeforeValidator:
+    """Reads a fixed word, or a model by its preset's name or inline."""
+
+    def read(value: Any) -> Any:
+        try:
+            if isinstance(value, Mapping):
+                return _model_of(value)
+            return load_preset(value) if isinstance(value, str) and value != word else value
+        except SpecError as error:
+            first = error.errors[0]
+            raise ValueError(f"{first.message} | {word}, or a model; {first.hint}".rstrip("; ")) from None
+
+    return BeforeValidator(read)
+
+
+class RlTraining(Document):
+    """What one step generates, scores and trains on."""
+
+    algorithm: Annotated[Algorithm, Field(description="which models are held and which phases run")] = "grpo"
+    prompts_per_step: Annotated[int, Field(ge=1, le=10_000_000, examples=[512])]
+    responses_per_prompt: Annotated[int, Field(ge=1, le=65_536, examples=[16])]
+    prompt_length: PromptLength
+    response_length: ResponseLength
+    prompt_correlation: Annotated[
+        float, Field(ge=0.0, le=1.0, description="of the lengths of one prompt's responses; assumed")
+    ] = 0.5
+    updates_per_step: Annotated[int, Field(ge=1, le=65_536, description="mini batches")] = 1
+    reference_model: Annotated[bool, Field(description="for the KL term; false skips its phase")] = True
+    critic: Annotated[
+        Literal["same"] | ModelSpec | None,
+        _word_or_model("same"),
+        Field(description="of ppo: a model of the same shape, or another; absent: the same"),
+    ] = None
+    reward: Annotated[Literal["rule"] | ModelSpec, _word_or_model("rule")] = "rule"
+    generation_precision: GenerationPrecision = "bf16"
+    token_count: Annotated[
+        TokenCount, Field(description="tokens/s count prompts and responses at their mean, at their max, or responses")
+    ] = "mean"
+
+    @field_validator("updates_per_step")
+    @classmethod
+    def _mini_batches_are_whole(cls, value: int, info: ValidationInfo) -> int:
+        prompts = info.data.get("prompts_per_step")
+        if prompts is not None and prompts % value:
+            raise ValueError(f"{prompts} prompts don't make {value} equal mini batches | a divisor of prompts_per_step")
+        return value
+
+    @field_validator("critic")
+    @classmethod
+    def _critic_of_ppo(cls, value: Any, info: ValidationInfo) -> Any:
+        algorithm = info.data.get("algorithm")
+        if value is not None and algorithm is not None and algorithm != "ppo":
+            raise ValueError(f"{algorithm} has no critic | leave it out, or algorithm: ppo")
+        return value
+
+    @property
+    def samples(self) -> int:
+        """Responses of a step."""
+        return self.prompts_per_step * self.responses_per_prompt
+
+
+class GenerationLayout(Document):
+    """One engine: tp x dp dies, of which the cards that generate hold as many as fit."""
+
+    tp: Ranks = 1
+    dp: Annotated[
+        Ranks, Field(description="data-parallel ranks of one engine, which share experts where ep is not 1")
+    ] = 1
+    ep: Annotated[
+        Ranks, Field(description="tp x dp: experts whole on ranks of the engine; 1: each expert cut by tp")
+    ] = 1
+    precision: LayoutPrecision = "bf16"
+    engine: Engine = "vllm-ascend"
+    mode: Annotated[EngineMode | None, Field(description="null: not published")] = None
+    memory_fraction: Annotated[
+        float | None, Field(gt=0.0, le=1.0, description="of device memory, for weights and cache; null: not published")
+    ] = None
+    max_num_seqs: Annotated[
+        int | None, Field(ge=1, le=1_000_000, description="responses of a rank at once; null: not published")
+    ] = None
+
+    @field_validator("ep")
+    @classmethod
+    def _experts_over_the_whole_engine(cls, value: int, info: ValidationInfo) -> int:
+        if not {"tp", "dp"} <= info.data.keys():
+            return value
+        whole = info.data["tp"] * info.data["dp"]
+        if value not in {1, whole}:
+            raise ValueError(
+                f"ep {value} is neither 1 nor tp x dp = {whole} | an engine spreads experts over all its ranks"
+            )
+        return value
+
+    @property
+    def dies(self) -> int:
+        """Of one engine."""
+        return self.tp * self.dp
+
+
+class RlStrategy(Document):
+    """Where generation and training run, and how generation is laid out; `Strategy` has the update's own degrees."""
+
+    placement: Placement = "colocated"
+    generation_npus: Annotated[
+        int | None,
+        Field(ge=1, le=1_000_000, description="cards that generate, the rest trains; null: not published, the best"),
+    ] = None
+    generation: GenerationLayout
+    staleness: Annotated[
+        int, Field(ge=0, le=64, description="of async: updates that generation may be ahead; 0 equals synchronous")
+    ] = 0
+    partial_rollout: Annotated[bool, Field(description="unfinished responses go on in the next step")] = False
+    offload: Annotated[
+        tuple[Offload, ...], Field(description="of colocated: what leaves the device while it generates")
+    ] = ()
+    pack_tokens: Annotated[
+        Tokens | None, Field(description="of a micro batch of packed responses; null: micro_batch_size responses")
+    ] = None
+
+    @field_validator("generation_npus")
+    @classmethod
+    def _cards_of_their_own(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("placement") == "colocated":
+            raise ValueError("colocated, all cards generate | leave it out, or placement: separate or async")
+        return value
+
+    @field_validator("staleness")
+    @classmethod
+    def _stale_only_beside_training(cls, value: int, info: ValidationInfo) -> int:
+        placement = info.data.get("placement")
+        if value and placement is not None and placement != "async":
+            raise ValueError(f"{placement}, generation waits for the update: staleness is 0 | or placement: async")
+        return value
+
+    @field_validator("offload")
+    @classmethod
+    def _offload_where_memory_is_shared(cls, value: tuple[Offload, ...], info: ValidationInfo) -> tuple[Offload, ...]:
+        twice = [name for name in value if value.count(name) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} is there twice")
+        placement = info.data.get("placement")
+        if value and placement is not None and placement != "colocated":
+            raise ValueError(f"{placement}, trainers don't make room for generation | leave it out, or colocated")
+        return value
