@@ -157,12 +157,15 @@ class PlanDocument(Plan):
         return _joined(view.text, said)
 
 
+Tag = Annotated[str, Field(min_length=1, max_length=64)]
+
+
 class Annotations(BaseModel):
     """What people add to a search. A key that is absent stays as it is."""
 
     model_config = ConfigDict(extra="forbid")
 
-    tags: Annotated[list[str] | None, Field(max_length=20, examples=[["v3", "baseline"]])] = None
+    tags: Annotated[list[Tag] | None, Field(max_length=20, examples=[["v3", "baseline"]])] = None
     note: Annotated[str | None, Field(max_length=4000)] = None
 
 

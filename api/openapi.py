@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.services.schemas import schema_definitions
+from api.refusals import add_refusals
+from api.sent_documents import say_what_is_inside
+from autodeploy.services.measured_intake import MeasuredFile
+from autodeploy.services.schemas import input_definitions
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from pydantic import BaseModel
 
 _REF = "#/components/schemas/{model}"
+INPUT_REF = "#/components/schemas/Input{model}"
 SPEC_SCHEMA = "SpecDocument"
 # Too long a body, and a bug.
 EVERYWHERE = (413, 500)
@@ -35,11 +39,19 @@ def spec_request_body(*, with_strategy: bool = False) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content, "application/yaml": content}}}
 
 
+# Documents that routes take besides a spec.
+_SENT: dict[str, type[BaseModel]] = {}
+
+
+def input_ref(name: str) -> dict[str, str]:
+    """A document as it may be sent."""
+    return {"$ref": _REF.format(model=SPEC_SCHEMA) if name == "Spec" else INPUT_REF.format(model=name)}
+
+
 def document_request_body(model: type[BaseModel]) -> dict[str, Any]:
     """The request body of a route that takes another document."""
-    schema = model.model_json_schema(ref_template=_REF)
-    schema.pop("$defs", None)
-    content = {"schema": schema}
+    _SENT[model.__name__] = model
+    content = {"schema": input_ref(model.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": content, "application/yaml": content}}}
 
 
@@ -57,6 +69,7 @@ def install(app: FastAPI, *, with_keys: bool) -> None:
             document = generate()
             _complete(document)
             _add_access(document, with_keys=with_keys)
+            add_refusals(document)
             app.openapi_schema = document
         return app.openapi_schema
 
@@ -71,11 +84,24 @@ def _complete(document: dict[str, Any]) -> None:
     schemas |= problem.pop("$defs")
     schemas["Problem"] = problem
     # Inputs are wider than the outputs of the same name: a batch may be a number, a model a preset's name.
-    inputs = schema_definitions("spec", ref_template="#/components/schemas/Input{model}")
+    inputs = input_definitions([*_SENT.values(), MeasuredFile], ref_template=INPUT_REF)
+    say_what_is_inside(inputs, _SENT, input_ref)
     for name, schema in inputs.items():
         schemas[SPEC_SCHEMA if name == "Spec" else f"Input{name}"] = schema
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _never_null(parameter["schema"])
+
+
+def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter may be left out, but it is no `null`: there it would be a text of four letters."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**{key: value for key, value in schema.items() if key not in {"anyOf", "default"}}, **kinds[0]}
 
 
 def _add_access(document: dict[str, Any], *, with_keys: bool) -> None:

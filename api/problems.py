@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from api.prefix import own_address
 from api.ui.languages import language_of
@@ -171,7 +172,18 @@ def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
     slug = _SLUGS.get(status) or http.HTTPStatus(status).phrase.lower().replace(" ", "-")
-    return problem_response(request, status, slug, str(error.detail), headers=error.headers)
+    headers = {"Allow": ", ".join(_methods(request))} if status == 405 else error.headers
+    return problem_response(request, status, slug, str(error.detail), headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """Every method that this address answers: each route knows its own alone."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 def on_database_error(request: Request, error: Exception) -> JSONResponse:

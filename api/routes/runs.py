@@ -7,12 +7,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies import read_measurement
 from api.dependencies import PlanId, RunId, ServicesDep
+from api.openapi import input_ref
 from api.prefix import own_address
 from api.problems import responses
 from api.run_documents import ClusterDocument, ClusterList, RunDocument, RunList, RunOutcomeDocument
 from api.threads import run_slowly
 from autodeploy.errors import SpecError
 from autodeploy.services import RunPage
+from autodeploy.services.measured_intake import MeasuredFile
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.store.clock import PLAN_ID_PATTERN, RUN_ID_PATTERN
 
@@ -29,24 +31,14 @@ BODY: dict[str, Any] = {
             "application/json": {
                 "schema": {
                     "anyOf": [
-                        {"$ref": "#/components/schemas/MeasuredRun"},
-                        {
-                            "type": "object",
-                            "properties": {
-                                "file": {"type": "string", "description": "the text of a file of measurements"},
-                                "op": {"type": "string", "description": "of a collective benchmark that does not say"},
-                                "ranks": {"type": "integer", "minimum": 2},
-                                "note": {"type": "string"},
-                            },
-                            "required": ["file"],
-                            "additionalProperties": False,
-                        },
+                        input_ref(MeasuredRun.__name__),
+                        input_ref(MeasuredFile.__name__),
                     ]
                 },
                 "examples": {"stated": {"summary": "figures", "value": {"step_time_s": 12.8, "peak_memory_gib": 51.2}}},
             },
             "text/plain": {
-                "schema": {"type": "string"},
+                "schema": {"type": "string", "minLength": 1},
                 "examples": {"steps": {"summary": "a table of step times", "value": EXAMPLE_LOG}},
             },
         },

@@ -40,12 +40,25 @@ class Sentence:
 
 
 @cache
+def catalogue() -> dict[str, tuple[str, ...]]:
+    """The English sentences of every section."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in CATALOGUES:
+        for section, texts in _read(name).items():
+            found[section] = (*found.get(section, ()), *texts)
+    return found
+
+
+def _read(name: str) -> dict[str, dict[str, str]]:
+    text = files("autodeploy.reports").joinpath(name).read_text(encoding="utf-8")
+    sections: dict[str, dict[str, str]] = YAML(typ="safe").load(text)
+    return sections
+
+
+@cache
 def sentences() -> tuple[Sentence, ...]:
     """Every sentence, those with most literal text first."""
-    groups: list[dict[str, str]] = []
-    for name in CATALOGUES:
-        text = files("autodeploy.reports").joinpath(name).read_text(encoding="utf-8")
-        groups += YAML(typ="safe").load(text).values()
+    groups = [section for name in CATALOGUES for section in _read(name).values()]
     found = [_sentence(english, chinese) for group in groups for english, chinese in group.items()]
     return tuple(sorted(found, key=lambda s: (-s.literal_length, s.english)))
 

@@ -58,7 +58,7 @@ class Sweep(Document):
 class BatchRequest(Document):
     """One spec, and what it is searched over."""
 
-    spec: Annotated[dict[str, Any], Field(description="a spec; the swept fields in it do not matter")]
+    spec: Annotated[dict[str, Any], Field(description="a spec; cards that are swept over may be left out")]
     sweep: Sweep
 
 
@@ -203,7 +203,14 @@ class BatchService:
         """What each combination is planned as; the mistakes of all of them at once."""
         admitted: list[Admitted] = []
         errors: dict[tuple[str, str], FieldError] = {}
-        for choice in _choices(asked.sweep):
+        choices = _choices(asked.sweep)
+        try:
+            read_spec(_complete(asked))
+        except SpecError as error:
+            raise SpecError(
+                errors=tuple(FieldError("/spec" + e.path, e.message, e.hint) for e in error.errors)
+            ) from error
+        for choice in choices:
             try:
                 admitted.append(self._searches.admitted(read_spec(_with(asked.spec, choice)), reuse=reuse))
             except SpecError as error:
@@ -239,6 +246,14 @@ def _choices(sweep: Sweep) -> list[Choice]:
         {name: (given[name].index(value), value) for name, value in zip(axes, values, strict=True)}
         for values in product(*axes.values())
     ]
+
+
+def _complete(asked: BatchRequest) -> dict[str, Any]:
+    """The spec by itself; its cards may be left out where they are swept over."""
+    cluster = asked.spec.get("cluster")
+    if asked.sweep.num_npus is None or not isinstance(cluster, dict) or cluster.get("blocks") is not None:
+        return asked.spec
+    return {**asked.spec, "cluster": {**cluster, "num_npus": cluster.get("num_npus") or max(asked.sweep.num_npus)}}
 
 
 def _with(spec: dict[str, Any], choice: Choice) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.measured_file import read_measured_text
+from autodeploy.specs.base import Document
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.validation import field_errors
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 # Beyond this factor between measured and predicted step a unit was mistaken, or it is another plan's run.
 IMPLAUSIBLE = 20.0
+
+
+class MeasuredFile(Document):
+    """The text of a file of measurements; operation and ranks of a collective benchmark that does not say them."""
+
+    file: Annotated[str, Field(min_length=1, description="the text of a file of measurements")]
+    op: Annotated[str | None, Field(max_length=200)] = None
+    ranks: Annotated[int | None, Field(ge=2, le=200_000)] = None
+    note: Annotated[str, Field(max_length=4000)] = ""
 
 
 def measured_of_document(document: Any) -> MeasuredRun:
@@ -36,14 +46,12 @@ def measured_of_document(document: Any) -> MeasuredRun:
         except ValidationError as error:
             raise SpecError(errors=field_errors(error, model=MeasuredRun)) from error
         return run if run.original else run.model_copy(update={"original": dict(document)})
-    known = {"file": str, "op": str, "ranks": int, "note": str}
-    wrong = [key for key in document if key not in known or not isinstance(document[key], known[key])]
-    if wrong:
-        errors = tuple(FieldError(f"/{key}", "not known here", "file, op, ranks, note") for key in wrong)
-        raise SpecError(errors=errors)
-    run = only_run(read_measured_text(document["file"], op=document.get("op"), ranks=document.get("ranks")))
-    note = str(document.get("note", ""))[:4000]
-    return run.model_copy(update={"note": note}) if note else run
+    try:
+        asked = MeasuredFile.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=MeasuredFile)) from error
+    run = only_run(read_measured_text(asked.file, op=asked.op, ranks=asked.ranks))
+    return run.model_copy(update={"note": asked.note}) if asked.note else run
 
 
 def only_run(runs: tuple[MeasuredRun, ...]) -> MeasuredRun:

@@ -21,6 +21,8 @@ from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.validation import did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic import BaseModel
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -66,6 +68,17 @@ def schema_definitions(name: str, ref_template: str = "#/$defs/{model}") -> dict
     return definitions
 
 
+def input_definitions(models: Iterable[type[BaseModel]], ref_template: str) -> dict[str, Any]:
+    """The schema of a spec, of documents that may be sent, and of everything in them, by type name."""
+    asked: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (model, "validation") for model in dict.fromkeys([*_INPUTS.values(), *models])
+    ]
+    _, schema = models_json_schema(asked, ref_template=ref_template)
+    definitions: dict[str, Any] = schema["$defs"]
+    _widen(definitions, ref_template)
+    return definitions
+
+
 def _widen(definitions: dict[str, Any], ref_template: str) -> None:
     """Says in the schema what the validators accept besides the type."""
 
@@ -73,7 +86,9 @@ def _widen(definitions: dict[str, Any], ref_template: str) -> None:
         return {"$ref": ref_template.format(model=model)}
 
     if "Spec" in definitions:
-        definitions["Spec"]["properties"]["model"] = {"anyOf": _model_forms(ref("ModelSpec"))}
+        definitions["Spec"]["properties"]["model"] = {
+            "anyOf": _model_forms(ref("ModelSpec"), definitions["ModelSpec"]["properties"])
+        }
     if "TrainingSpec" in definitions:
         number = {"type": "integer", "minimum": 1, "maximum": 10_000_000, "examples": [15_360]}
         batch = {"description": "sequences in a global batch", "anyOf": [number, ref("BatchSize")]}
@@ -83,16 +98,16 @@ def _widen(definitions: dict[str, Any], ref_template: str) -> None:
         definitions["SearchSpec"]["properties"]["features"]["additionalProperties"] = switch
 
 
-def _model_forms(model: dict[str, str]) -> list[dict[str, Any]]:
+def _model_forms(model: dict[str, str], fields: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"type": "string", "enum": list(preset_names()), "description": "a preset's name", "examples": ["deepseek-v3"]},
         model,
         {
             "type": "object",
             "description": "a preset with changes, in the fields of a model",
-            "properties": {"preset": {"type": "string", "enum": list(preset_names())}},
+            "properties": {"preset": {"type": "string", "enum": list(preset_names())}, **fields},
             "required": ["preset"],
-            "additionalProperties": True,
+            "additionalProperties": False,
             "examples": [{"preset": "deepseek-v3", "num_hidden_layers": 30}],
         },
         {

@@ -31,7 +31,7 @@ def _as_batch(value: Any) -> Any:
     if isinstance(value, Mapping | BatchSize):
         return value
     try:
-        return {"value": _BATCH.validate_python(value)}
+        return {"value": _BATCH.validate_python(value, strict=not isinstance(value, float))}
     except ValidationError as error:
         raise ValueError(
             f"{complaint(error.errors()[0])} | a whole number of sequences, or {{value, tolerance_pct}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -67,14 +68,25 @@ def _limits(context: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?(e[-+]?[0-9]+)?")
+_QUOTED = {"int_type": _NUMBER, "float_type": _NUMBER, "bool_type": re.compile("true|false")}
 # What a value is, by the type of pydantic's complaint; the hint says what it should be.
 _FAULTS: dict[str, str] = {
     **dict.fromkeys(("greater_than", "greater_than_equal"), "is too small"),
     **dict.fromkeys(("less_than", "less_than_equal"), "is too big"),
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is no whole number"),
     **dict.fromkeys(("float_parsing", "float_type"), "is no number"),
+    "bool_type": "is neither true nor false",
     "literal_error": "is not known here",
 }
+
+
+def _unquoted(item: ErrorDetails) -> str:
+    """What to do about a number or a truth value in quotes."""
+    value = item["input"]
+    if item["type"] in _QUOTED and isinstance(value, str) and _QUOTED[item["type"]].fullmatch(value.strip().lower()):
+        return "without quotes"
+    return ""
 
 
 def _shown(value: object) -> str:
@@ -108,6 +120,6 @@ def field_errors(
         elif item["type"] == "value_error":
             message, _, hint = message.removeprefix("Value error, ").partition(" | ")
         else:
-            hint = _limits(item.get("ctx") or {})
+            hint = _limits(item.get("ctx") or {}) or _unquoted(item)
         found.setdefault((path, message), FieldError(path, message, hint))
     return tuple(found.values())

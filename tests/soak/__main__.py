@@ -16,7 +16,7 @@ from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
 from tests.soak import enormous, load, stored_list
 from tests.support import malformed_specs
-from tests.support.documented_answers import answering_app, checks_of_operations
+from tests.support.documented_answers import answering_app, run_phases
 from tests.support.dominance import dominance, dominance_under_auto
 from tests.support.figures import report
 from tests.support.hostile_files import HOSTILE, LIMIT_S, refusal_s
@@ -142,17 +142,12 @@ def openapi(directory: Path, examples: int) -> bool:
     """schemathesis over every operation, on both databases: how many answers were as documented, and how many not."""
 
     def run(database_url: str, case: str) -> bool:
-        sent = failed = 0
-        with answering_app(database_url) as app:
-            for name, check in checks_of_operations(app, examples):
-                try:
-                    sent += check()
-                except Exception as error:  # whatever a check raises; the other operations are still asked
-                    failed += 1
-                    sys.stderr.write(f"{name}: {error}\n")
-        report("openapi_answers_as_documented", sent, "count", case)
-        report("openapi_operations_failed", failed, "count", case)
-        return failed == 0
+        with answering_app(database_url, with_keys=True) as app:
+            found = run_phases(app, ("examples", "coverage", "fuzzing", "stateful"), examples)
+        sys.stderr.writelines(f"{failure}\n" for failure in found.failures)
+        report("openapi_requests", found.sent.total(), "count", case)
+        report("openapi_answers_not_as_documented", len(found.failures), "count", case)
+        return not found.failures
 
     sqlite = run(f"sqlite:///{directory / 'openapi.db'}", "SQLite")
     with own_server(binaries(), KEEPING_SETTINGS) as server:
