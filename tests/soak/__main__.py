@@ -14,7 +14,7 @@ from autodeploy.settings import Settings
 from tests.faults import faults
 from tests.faults.ledger import Ledger
 from tests.faults.service import running_service
-from tests.soak import enormous, load, stored_list
+from tests.soak import enormous, load, stored_list, tenants
 from tests.support import malformed_specs
 from tests.support.documented_answers import answering_app, run_phases
 from tests.support.dominance import dominance, dominance_under_auto
@@ -124,6 +124,15 @@ def enormous_specs(directory: Path, limit_s: float) -> bool:
         return enormous.measure(service, list(enormous.SPECS), limit_s)
 
 
+def fair_shares(directory: Path, seconds: float, seed: int, *, pretended: bool) -> bool:
+    """Nine tenants before and after a tenth asks for a hundred deep searches, on PostgreSQL with two workers."""
+    with (
+        own_server(binaries(), KEEPING_SETTINGS) as server,
+        tenants.tenants_of(server.dsn, directory, pretended=pretended) as callers,
+    ):
+        return tenants.measure(callers, seconds, seed=seed)
+
+
 def malformed(directory: Path, specs: int) -> bool:
     """Specs with mistakes: always refused with the place."""
     with malformed_specs.posting_app(f"sqlite:///{directory / 'malformed.db'}") as post:
@@ -193,6 +202,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="faults of each kind")
     parser.add_argument("--searches", type=int, default=100_000, help="stored searches of the large list")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load by many clients")
+    parser.add_argument("--tenants-seconds", type=float, default=600.0, help="of nine tenants, half of it with a tenth")
+    parser.add_argument("--pretended", action="store_true", help="tenants' searches sleep: for a busy machine")
     parser.add_argument("--specs", type=int, default=10_000, help="malformed specs")
     parser.add_argument("--examples", type=int, default=200, help="generated requests of each operation")
     parser.add_argument("--limit", type=float, default=enormous.LIMIT_S, help="time limit of enormous searches")
@@ -200,7 +211,7 @@ def main() -> None:
     parser.add_argument(
         "only",
         nargs="*",
-        help="sqlite postgresql one_key load enormous malformed openapi hostile dominance list; default: all",
+        help="sqlite postgresql one_key load enormous tenants malformed openapi hostile dominance list; default: all",
     )
     wanted = parser.parse_args()
     configure_logging(Settings(log_level="warning"))
@@ -210,6 +221,9 @@ def main() -> None:
         "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
         "load": lambda directory: many_clients(directory, wanted.seconds, wanted.seed),
         "enormous": lambda directory: enormous_specs(directory, wanted.limit),
+        "tenants": lambda directory: fair_shares(
+            directory, wanted.tenants_seconds, wanted.seed, pretended=wanted.pretended
+        ),
         "malformed": lambda directory: malformed(directory, wanted.specs),
         "openapi": lambda directory: openapi(directory, wanted.examples),
         "hostile": hostile,

@@ -86,6 +86,12 @@ class Server:
             raise RuntimeError(f"initdb ended with {made.returncode}: {made.stderr}")
 
     @property
+    def pid(self) -> int:
+        """The number of its first process, whose children serve connections."""
+        assert self._process is not None, "a server that was started"
+        return self._process.pid
+
+    @property
     def dsn(self) -> str:
         """DSN (`postgresql+psycopg://`) of its database `postgres`."""
         return f"postgresql+psycopg://{SYSTEM_USER}@127.0.0.1:{self._port}/postgres"

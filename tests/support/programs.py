@@ -18,8 +18,10 @@ STOP_LIMIT_S = 90.0
 class Program:
     """`autodeploy ...` with an environment; its words go to a log."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], log_path: Path) -> None:
-        self._command = [sys.executable, "-m", "autodeploy.cli.main", *arguments]
+    def __init__(
+        self, arguments: list[str], environment: dict[str, str], log_path: Path, *, module: str = "autodeploy.cli.main"
+    ) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTODEPLOY_")}
         self._environment = kept | {"PYTHONPATH": str(ROOT)} | environment
         self._process: subprocess.Popen[bytes] | None = None
