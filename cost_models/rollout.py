@@ -77,6 +77,7 @@ def rollout(
     shared_prefix: bool = True,
     parts: int = 1,
     prefill_kept: bool = True,
+    by_group: bool = False,
 ) -> Rollout:
     """What generation takes by layout.
 
@@ -89,6 +90,7 @@ def rollout(
     shared_prefix : the prompt is prefilled once for those.
     parts : steps over which a response may extend: 1 waits for all; with more, the unfinished ones go on in the next
         step beside its new ones (partial rollout), or new ones start before all the old ones have ended (staleness).
+    by_group : `tpot_s` takes, third, the batch of all ranks of a unit: what reaches their experts, few in the tail.
     prefill_kept : what unfinished responses have written is prefilled again in each step, as new weights need.
 
     Notes
@@ -100,18 +102,18 @@ def rollout(
     Orca (OSDI 2022): continuous batching. AReaL, arXiv:2505.24298: interruption, and prefill of what is kept.
     """
     like = likeness(lengths, correlation, together)
-    own = slowest(engines, lengths, like, together, prompt_tokens, tpot_s, parts)
+    ranks = engines.ranks if by_group else None
+    own = slowest(engines, lengths, like, together, prompt_tokens, tpot_s, parts, by_group)
     new_tokens = engines.responses * prompt_tokens / (together if shared_prefix else 1)
     if parts > 1:
         own, kept = folded(own, parts)
         kept = kept if prefill_kept else np.zeros_like(kept)
-        slots = engines.slots[:, None]
-        fitting = np.minimum(own.batch, slots)
-        ends = np.cumsum(np.maximum(1.0, own.mean_batch / slots) * own.steps * tpot_s(fitting, own.context), axis=1)
+        own = own.within(engines.slots)
+        ends = np.cumsum(own.seconds(tpot_s, ranks), axis=1)
         longest, tail = parts * ends[:, -1], np.zeros(len(ends))
     else:
-        kept, fitting = np.zeros(len(own.steps)), own.batch
-        ends = np.cumsum(own.seconds(tpot_s), axis=1)
+        kept = np.zeros(len(own.steps))
+        ends = np.cumsum(own.seconds(tpot_s, ranks), axis=1)
         steps = np.cumsum(own.steps, axis=1)
         before = at_steps(steps, ends, steps[:, -1:] - own.longest_tokens[:, None])
         longest, tail = ends[:, -1] - before[:, 0], _tail_s(own, ends, engines)
@@ -122,12 +124,12 @@ def rollout(
         longest_tokens=own.longest_tokens,
         tail_s=tail,
         waves=np.maximum(1.0, engines.responses / engines.slots),
-        start_batch=fitting[:, 0],
+        start_batch=own.batch[:, 0],
         kept_tokens=kept,
-        steady_s=_steady_s(engines, lengths, prompt_tokens, tpot_s, parts) + prefill_s(new_tokens),
+        steady_s=_steady_s(engines, lengths, prompt_tokens, tpot_s, parts, ranks) + prefill_s(new_tokens),
         ends_s=ends,
-        batch=fitting,
-        mean_batch=np.minimum(own.mean_batch, fitting),
+        batch=own.batch,
+        mean_batch=own.mean_batch,
     )
 
 
@@ -141,9 +143,12 @@ def _tail_s(own: Stretches, ends: Floats, engines: Engines) -> Floats:
     return np.asarray(drain + seconds[:, 0] * np.clip((last - engines.running) / waiting, 0.0, 1.0))
 
 
-def _steady_s(engines: Engines, lengths: Lengths, prompt_tokens: float, tpot_s: TokenTime, parts: int) -> Floats:
+def _steady_s(
+    engines: Engines, lengths: Lengths, prompt_tokens: float, tpot_s: TokenTime, parts: int, ranks: Floats | None
+) -> Floats:
     """Seconds of a step's decode in batches as large as slots and responses in flight allow, never draining [n]."""
     full = np.minimum(engines.slots, parts * engines.responses)[:, None]
     # A response that is met at random has written E l^2 / (2 E l) tokens.
     context = np.full_like(full, prompt_tokens + lengths.mean_square / (2.0 * lengths.mean))
-    return np.asarray((engines.responses[:, None] * lengths.mean / full * tpot_s(full, context))[:, 0])
+    steady = Stretches(engines.responses[:, None] * lengths.mean / full, full, full, context, full[:, 0])
+    return np.asarray(steady.seconds(tpot_s, ranks)[:, 0])

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Number = Floats | float | int
-TokenTime = Callable[[Floats, Floats], Floats]  # seconds of a step by the batch and the mean context [n, any]
+# Seconds of a step by a rank's batch, the mean context and, where asked for, the batch of all ranks of a unit [n, any].
+TokenTime = Callable[..., Floats]
 
 CELLS = 48  # of a step in which responses of several steps run: its batch is the mean of each
 LEAST = 1e-300
@@ -64,9 +65,22 @@ class Stretches:
     context: Floats
     longest_tokens: Floats
 
-    def seconds(self, tpot_s: TokenTime) -> Floats:
-        """Seconds of each stretch [n, S]."""
-        return np.asarray(self.steps * tpot_s(self.batch, self.context))
+    def seconds(self, tpot_s: TokenTime, ranks: Floats | None = None) -> Floats:
+        """Seconds of each stretch [n, S]. ranks : of a unit [n], where `tpot_s` takes the batch of all of them too."""
+        together = () if ranks is None else (np.maximum(1.0, self.mean_batch * ranks[:, None]),)
+        return np.asarray(self.steps * tpot_s(self.batch, self.context, *together))
+
+    def within(self, slots: Floats) -> Stretches:
+        """With at most so many at once [n]: where more would run all take as much longer."""
+        limit = slots[:, None]
+        longer = np.maximum(1.0, self.mean_batch / limit)
+        return Stretches(
+            steps=self.steps * longer,
+            batch=np.minimum(self.batch, limit),
+            mean_batch=np.minimum(self.mean_batch, limit),
+            context=self.context,
+            longest_tokens=self.longest_tokens,
+        )
 
 
 def stretches(
@@ -145,8 +159,11 @@ def slowest(
     prompt_tokens: Number,
     tpot_s: TokenTime,
     parts: int = 1,
+    by_group: bool = False,
 ) -> Stretches:
     """The batch of the unit that ends last, of all `units`.
+
+    by_group : `tpot_s` takes the batch of all ranks of a unit as well.
 
     parts : consecutive steps whose responses run at the same time. Their tokens average in the unit. Steps are trained
         on in their order: a late one holds up those after it, but these are in time for it to be made good. Between a
@@ -171,8 +188,10 @@ def slowest(
     def made(rivals: Number, surplus: Number) -> Stretches:
         return stretches(engines, lengths, like, together, prompt_tokens, rivals=rivals, surplus=surplus)
 
+    ranks = engines.ranks if by_group else None
+
     def total(rivals: Number, surplus: Number) -> Floats:
-        return np.asarray(made(rivals, surplus).seconds(tpot_s).sum(axis=1))
+        return np.asarray(made(rivals, surplus).seconds(tpot_s, ranks).sum(axis=1))
 
     most = largest_normal(engines.units)
     usual = total(1.0, 0.0)

@@ -9,23 +9,20 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
+from autodeploy.specs.generation import GenerationLayout
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.validation import complaint
 from cost_models.response_lengths import Lengths, equal_lengths, histogram_lengths, lognormal_lengths
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
-GenerationPrecision = Literal["bf16", "int8", "fp8"]
-LayoutPrecision = Literal["bf16", "fp8", "int8", "w8a8"]
+RolloutPrecision = Literal["bf16", "int8", "fp8"]
 TokenCount = Literal["mean", "max", "response"]
 Placement = Literal["colocated", "separate", "async"]
-Engine = Literal["vllm", "sglang", "trtllm", "vllm-ascend"]
-EngineMode = Literal["eager", "graph"]
 Offload = Literal["optimizer", "gradients", "parameters"]
 
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 MeanTokens = Annotated[float, Field(ge=1.0, le=16_777_216.0)]
-Ranks = Annotated[int, Field(ge=1, le=131_072)]
 
 ASSUMED_CV = 0.8  # of response lengths where only a mean is known
 
@@ -187,7 +184,7 @@ class RlTraining(Document):
         Field(description="of ppo: a model of the same shape, or another; absent: the same"),
     ] = None
     reward: Annotated[Literal["rule"] | ModelSpec, _word_or_model("rule")] = "rule"
-    generation_precision: GenerationPrecision = "bf16"
+    generation_precision: RolloutPrecision = "bf16"
     token_count: Annotated[
         TokenCount, Field(description="tokens/s count prompts and responses at their mean, at their max, or responses")
     ] = "mean"
@@ -212,44 +209,6 @@ class RlTraining(Document):
     def samples(self) -> int:
         """Responses of a step."""
         return self.prompts_per_step * self.responses_per_prompt
-
-
-class GenerationLayout(Document):
-    """One engine: tp x dp dies, of which the cards that generate hold as many as fit."""
-
-    tp: Ranks = 1
-    dp: Annotated[
-        Ranks, Field(description="data-parallel ranks of one engine, which share experts where ep is not 1")
-    ] = 1
-    ep: Annotated[
-        Ranks, Field(description="tp x dp: experts whole on ranks of the engine; 1: each expert cut by tp")
-    ] = 1
-    precision: LayoutPrecision = "bf16"
-    engine: Engine = "vllm-ascend"
-    mode: Annotated[EngineMode | None, Field(description="null: not published")] = None
-    memory_fraction: Annotated[
-        float | None, Field(gt=0.0, le=1.0, description="of device memory, for weights and cache; null: not published")
-    ] = None
-    max_num_seqs: Annotated[
-        int | None, Field(ge=1, le=1_000_000, description="responses of a rank at once; null: not published")
-    ] = None
-
-    @field_validator("ep")
-    @classmethod
-    def _experts_over_the_whole_engine(cls, value: int, info: ValidationInfo) -> int:
-        if not {"tp", "dp"} <= info.data.keys():
-            return value
-        whole = info.data["tp"] * info.data["dp"]
-        if value not in {1, whole}:
-            raise ValueError(
-                f"ep {value} is neither 1 nor tp x dp = {whole} | an engine spreads experts over all its ranks"
-            )
-        return value
-
-    @property
-    def dies(self) -> int:
-        """Of one engine."""
-        return self.tp * self.dp
 
 
 class RlStrategy(Document):

@@ -149,6 +149,24 @@ def test_a_group_waits_for_its_fullest_rank():
     assert one < replicas < group
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_few_responses_of_a_group_reach_few_experts(parts):
+    """The fullest rank has one response long before the group has only one: its experts' weights are read less."""
+
+    def experts(batch, context, group=None):
+        group = 64.0 * batch if group is None else group
+        assert np.all(group >= np.maximum(1.0, batch) * (1 - 1e-9))
+        assert np.all(group <= 64.0 * batch * (1 + 1e-9))
+        return 1.0 + 4.0 * (1.0 - (1.0 - 8 / 256) ** group)
+
+    engines = Engines.of(32, 32, 64, 2)
+    each = [
+        float(rollout(engines, LONG_TAIL, 100, experts, nothing, parts=parts, by_group=known).decode_s[0])
+        for known in (False, True)
+    ]
+    assert each[1] < (0.97 if parts == 1 else 1.0) * each[0]
+
+
 def test_likeness_makes_replicas_differ():
     alike = decode_s(CUT, (64, 64, 1, 32), together=16, correlation=0.8)
     unlike = decode_s(CUT, (64, 64, 1, 32), together=16, correlation=0.0)
