@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.response_lengths import likeness
-from cost_models.rollout_batch import Engines, Stretches, at_steps, folded, slowest
+from cost_models.rollout_batch import Engines, Stretches, slowest
+from cost_models.rollout_parts import at_steps, folded
 
 if TYPE_CHECKING:
     from cost_models.response_lengths import Lengths

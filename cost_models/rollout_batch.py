@@ -1,4 +1,4 @@
-"""The batch of a rank over the steps of generation: by stretches, of the slowest unit, of several steps at once."""
+"""The batch of a rank over the steps of generation: by stretches, of one unit and of the slowest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ Number = Floats | float | int
 # Seconds of a step by a rank's batch, the mean context and, where asked for, the batch of all ranks of a unit [n, any].
 TokenTime = Callable[..., Floats]
 
-CELLS = 48  # of a step in which responses of several steps run: its batch is the mean of each
 LEAST = 1e-300
 
 
@@ -190,12 +189,18 @@ def slowest(
 
     ranks = engines.ranks if by_group else None
 
-    def total(rivals: Number, surplus: Number) -> Floats:
-        return np.asarray(made(rivals, surplus).seconds(tpot_s, ranks).sum(axis=1))
-
     most = largest_normal(engines.units)
-    usual = total(1.0, 0.0)
-    by_longest, by_tokens = total(rivals, 0.0) - usual, total(1.0, most) - usual
+    tried = (made(1.0, 0.0), made(rivals, 0.0), made(1.0, most))
+    # One call for all three: a step's time is the dearest part.
+    joined = Stretches(
+        steps=np.concatenate([each.steps for each in tried], axis=1),
+        batch=np.concatenate([each.batch for each in tried], axis=1),
+        mean_batch=np.concatenate([each.mean_batch for each in tried], axis=1),
+        context=np.concatenate([each.context for each in tried], axis=1),
+        longest_tokens=tried[0].longest_tokens,
+    )
+    usual, longest, largest = np.moveaxis(joined.seconds(tpot_s, ranks).reshape(len(most), 3, -1).sum(axis=2), 1, 0)
+    by_longest, by_tokens = longest - usual, largest - usual
     both = 2.0 * _correlation(engines, lengths, like, together) * by_longest * by_tokens
     needed = np.sqrt(np.maximum(0.0, by_longest**2 + by_tokens**2 + both)) - by_longest
     share = np.clip(needed / np.maximum(by_tokens, LEAST), 0.0, 1.0)
@@ -214,43 +219,3 @@ def _correlation(engines: Engines, lengths: Lengths, like: Likeness, together: i
     variance = (1.0 - ended) @ squares - ((1.0 - ended) @ lengths.stretch) ** 2
     deviations = np.sqrt(np.maximum(variance, 0.0)) * like.deviation_of_sum(count[:, 0], together)
     return np.asarray(np.clip(together_vary / np.maximum(deviations, LEAST), 0.0, 1.0))
-
-
-def folded(of_a_step: Stretches, parts: int) -> tuple[Stretches, Floats]:
-    """Responses of `parts` consecutive steps that run at the same time, and the tokens of the unfinished ones [n].
-
-    A step lasts the same share of its responses' own time, 1 / parts of their steps: at any moment the responses of
-    this step and of parts - 1 earlier ones run. Batch and context are means of CELLS cells, so that no token is lost.
-    """
-    end = of_a_step.steps.sum(axis=1, keepdims=True)
-    at = np.linspace(0.0, 1.0, CELLS * parts + 1) * end
-    steps, cell = np.cumsum(of_a_step.steps, axis=1), end / (CELLS * parts)
-
-    def cells(rate: Floats) -> Floats:
-        """Means of what stretches have over cells [n, parts, CELLS]."""
-        total = np.diff(at_steps(steps, np.cumsum(of_a_step.steps * rate, axis=1), at), axis=1)
-        return np.asarray((total / cell).reshape(-1, parts, CELLS))
-
-    mean = cells(of_a_step.mean_batch)
-    held = cells(of_a_step.mean_batch * of_a_step.context)
-    # What one step's responses put on a rank beyond the mean is independent of what another's do.
-    excess = np.sqrt(((cells(of_a_step.batch) - mean) ** 2).sum(axis=1))
-    running = mean.sum(axis=1)
-    several = Stretches(
-        steps=np.broadcast_to(cell, running.shape),
-        batch=running + excess,
-        mean_batch=running,
-        context=held.sum(axis=1) / running,
-        longest_tokens=of_a_step.longest_tokens,
-    )
-    return several, held[:, 1:, 0].sum(axis=1)
-
-
-def at_steps(steps: Floats, values: Floats, at: Floats) -> Floats:
-    """Values [n, S], 0 at step 0 and linear between the ascending `steps` [n, S], read off `at` [n, any]."""
-    end = np.maximum(steps[:, -1:], LEAST)
-    row = 2.0 * np.arange(len(steps))[:, None]
-    known = np.concatenate([row, row + steps / end], axis=1)
-    from_zero = np.concatenate([np.zeros_like(end), values], axis=1)
-    asked = row + np.clip(at / end, 0.0, 1.0)
-    return np.asarray(np.interp(asked.ravel(), known.ravel(), from_zero.ravel()).reshape(asked.shape))

@@ -13,7 +13,8 @@ from cost_models.hand_over import WeightLayout, colocated_bytes
 from cost_models.placements import asynchronous, best_share, colocated, separate, split_s
 from cost_models.response_lengths import Lengths, histogram_lengths, likeness, lognormal_lengths
 from cost_models.rollout import Rollout, rollout
-from cost_models.rollout_batch import Engines, folded, stretches
+from cost_models.rollout_batch import Engines, stretches
+from cost_models.rollout_parts import folded
 
 MANY = settings(max_examples=25)
 

@@ -149,6 +149,25 @@ def test_a_group_waits_for_its_fullest_rank():
     assert one < replicas < group
 
 
+def test_generation_does_not_scale_with_cards():
+    """T = a + b / N of two sizes leaves more than half in a, the longest response one token at a time.
+
+    As two sizes of one run of NeMo RL do: responses of 3,200 tokens of at most 4,096, 2,048 of them.
+    """
+    lengths = lognormal_lengths(3203, 0.8, 4096)
+    small, large = (
+        float(
+            rollout(
+                Engines.of(2048 / units, 2048 / units, 1, units), lengths, 110, lambda b, c: 0.012 + 5e-5 * b, nothing
+            ).generation_s[0]
+        )
+        for units in (16, 32)
+    )
+    constant = 2 * large - small
+    assert 0.5 < constant / small < 1.0
+    assert large < small < 2 * large
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_few_responses_of_a_group_reach_few_experts(parts):
     """The fullest rank has one response long before the group has only one: its experts' weights are read less."""
