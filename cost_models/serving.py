@@ -35,17 +35,22 @@ class Service:
     decode_s: Floats
 
 
-def interrupted_share(running: Number, input_length: Number, prefill_batch_tokens: float | None) -> Floats:
+def interrupted_share(
+    running: Number, input_length: Number, prefill_batch_tokens: float | None, together: Number = 0.0
+) -> Floats:
     """Share of the prompts' passes that fall between the tokens of requests which already decode [n].
 
-    prefill_batch_tokens : absent, prompts are taken up one by one beside decoding, and a request waits for all but its
-    own: 1 - 1 / B. Given, an engine prefills all that wait before it decodes again, in passes of so many tokens:
-    requests that begin together end together, and those of the i-th of n passes wait for n - i later ones,
-    (n - 1) / 2 n in the mean.
+    Parameters
+    ----------
+    prefill_batch_tokens : absent, prompts are taken up beside decoding, and a request waits for its own and those that
+        begin with it: 1 - 1 / B - together. Given, an engine prefills all that wait before it decodes again, in passes
+        of so many tokens: requests that begin together end together, and those of the i-th of n passes wait for n - i
+        later ones, (n - 1) / 2 n in the mean.
+    together : share of the running requests whose prompts a request waits for with its own.
     """
     running = np.maximum(np.asarray(running, dtype=np.float64), 1.0)
     if prefill_batch_tokens is None:
-        return np.asarray(1.0 - 1.0 / running)
+        return np.asarray(np.maximum(1.0 - 1.0 / running - np.where(running > 1.0, together, 0.0), 0.0))
     passes = np.ceil(running * np.asarray(input_length) / prefill_batch_tokens)
     return np.asarray((passes - 1.0) / (2.0 * passes))
 
@@ -58,13 +63,14 @@ def served(
     *,
     most_running: Number = np.inf,
     prefill_batch_tokens: float | None = None,
+    together: Number = 0.0,
 ) -> Service:
     """What clients measure who keep `concurrency` requests in flight on one data-parallel rank [n].
 
     Parameters
     ----------
     input_length, output_length : tokens of a prompt and of an answer. most_running : limit of the engine.
-    prefill_batch_tokens : as of `interrupted_share`.
+    prefill_batch_tokens, together : as of `interrupted_share`.
 
     Notes
     -----
@@ -81,13 +87,14 @@ def served(
     decode = model.tpot_s(running, context)
     prompt = model.prefill_device_s(inputs)
     steps = np.maximum(outputs - 1.0, 1.0)
-    begun = interrupted_share(running, inputs, prefill_batch_tokens) * running / steps
+    begun = interrupted_share(running, inputs, prefill_batch_tokens, together) * running / steps
     mixed = np.minimum(begun, 1.0)
     with_prompt = np.maximum(decode + begun / np.maximum(mixed, 1e-9) * prompt, model.issue_floor_s)
     tpot = (1.0 - mixed) * decode + mixed * with_prompt
     # One lifetime: every running request's prompt once, and all steps; those beyond the room wait for their turn.
     lifetime = running * np.maximum(prompt, model.issue_floor_s / np.maximum(running, 1.0)) + steps * decode
     waiting = np.maximum(concurrency / running - 1.0, 0.0) * lifetime
-    first = np.maximum(lifetime - steps * tpot, model.prefill_s(inputs)) + waiting
+    # A request that comes waits for the step that runs.
+    first = np.maximum(lifetime - steps * tpot, model.prefill_s(inputs)) + decode + waiting
     rate = concurrency * outputs / (first + steps * tpot)
     return Service(np.asarray(tpot), np.asarray(first), running, np.asarray(rate), np.asarray(decode))

@@ -91,6 +91,7 @@ def service_of(batch: Batch, values: Mapping[str, float] | None = None) -> Servi
         np.array([float(layout.output_length) for layout in layouts]),
         most_running=float(first.max_num_seqs or np.inf),
         prefill_batch_tokens=ENGINES[first.engine].prefill_batch_tokens,
+        together=ENGINES[first.engine].together,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from autodeploy.calibration.coverage import memory_interval
+from autodeploy.calibration.generation_validate import ServedRow, classes_of_generation, validate_generation
 from autodeploy.calibration.measured import counts_for_time, is_update_phase, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.record_interval import record_memory_spread, record_spread
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from autodeploy.specs.generation import GenerationRecord
 
 LONG_SEQUENCE = 32_768
 
@@ -80,6 +82,9 @@ class Summary(Document):
 
     time: Statistics | None
     memory: Statistics | None
+    tpot: Annotated[
+        Statistics | None, Field(description="measurements of serving, on 1 / TPOT or tokens per second")
+    ] = None
     by_class: dict[str, Statistics]
     skipped: int
 
@@ -87,16 +92,32 @@ class Summary(Document):
 class ValidationReport(Document):
     """Everything that `autodeploy validate` prints."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Row | ServedRow, ...]
     summary: Summary
     unmeasured: UnmeasuredReport = UnmeasuredReport()
 
+    @property
+    def training_rows(self) -> tuple[Row, ...]:
+        """Rows of runs of training, and of lines that are nothing."""
+        return tuple(row for row in self.rows if isinstance(row, Row))
 
-def validate(records: Iterable[Record], overlay: Path | None = None, unread: Iterable[Unread] = ()) -> ValidationReport:
+    @property
+    def served_rows(self) -> tuple[ServedRow, ...]:
+        """Rows of measured serving."""
+        return tuple(row for row in self.rows if isinstance(row, ServedRow))
+
+
+def validate(
+    records: Iterable[Record],
+    overlay: Path | None = None,
+    unread: Iterable[Unread] = (),
+    served: Sequence[GenerationRecord] = (),
+) -> ValidationReport:
     """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
 
     Parameters
     ----------
+    served : measurements of serving; their rows follow those of runs.
     unread : lines that are no records; their rows come last.
     """
     found: list[tuple[Record, Row]] = []
@@ -118,14 +139,21 @@ def validate(records: Iterable[Record], overlay: Path | None = None, unread: Ite
     for record, row in timed:
         for name in classes_of(record):
             by_class.setdefault(name, []).append(float(row.error.time or 0.0))
+    generated = validate_generation(served)
+    speeds = [(r, row.speed_error) for r, row in zip(served, generated, strict=True) if row.speed_error is not None]
+    for each, far in speeds:
+        for name in classes_of_generation(each):
+            by_class.setdefault(name, []).append(far)
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
     summary = Summary(
         time=_statistics([float(row.error.time or 0.0) for _, row in training or timed]),
         memory=_statistics(memory),
+        tpot=_statistics([far for _, far in speeds]),
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
-        skipped=sum(row.skipped is not None for _, row in found) + len(lost),
+        skipped=sum(bool(row.skipped) for _, row in found) + sum(bool(row.skipped) for row in generated) + len(lost),
     )
-    return ValidationReport(rows=(*(row for _, row in found), *lost), summary=summary, unmeasured=unmeasured(used))
+    rows: tuple[Row | ServedRow, ...] = (*(row for _, row in found), *generated, *lost)
+    return ValidationReport(rows=rows, summary=summary, unmeasured=unmeasured(used))
 
 
 def classes_of(record: Record) -> tuple[str, ...]:

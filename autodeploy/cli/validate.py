@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autodeploy.reports.texts import Language
 
 app = typer.Typer()
+SERVED = "generation"  # kind of rows of measured serving
 
 
 class ValidationFormat(StrEnum):
@@ -40,18 +41,21 @@ def validate(
     """Predict every measured run and say how far off the prediction is."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
-    from autodeploy.specs.record import Unread, read_lines
+    from autodeploy.specs.generation import GenerationRecord
+    from autodeploy.specs.measurement import read_measurements
+    from autodeploy.specs.record import Record, Unread
 
     if not records.is_file():
         raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
     from autodeploy.calibration.validate import validate as compare
 
-    lines = list(read_lines(records))
-    measured = [line for line in lines if not isinstance(line, Unread)]
+    lines = list(read_measurements(records))
+    measured = [line for line in lines if isinstance(line, Record)]
+    served = [line for line in lines if isinstance(line, GenerationRecord)]
     unread = [line for line in lines if isinstance(line, Unread)]
-    if unread and not measured:
+    if unread and not measured and not served:
         raise unread[0].error
-    report = compare(measured, profile_overlay, unread)
+    report = compare(measured, profile_overlay, unread, served)
     if output_format is ValidationFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ValidationFormat.HTML:
@@ -65,7 +69,7 @@ def validate(
 
 
 def report_text(report: dict[str, Any], lang: Language = "en") -> str:
-    """One line a run, then the summary: all errors are predicted / measured - 1."""
+    """One line a run, then the summary: all errors are predicted / measured - 1 of speeds and of memory."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.command_texts import command_text
     from autodeploy.reports.translation import translated
@@ -73,10 +77,17 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     names = ("run", "tokens_column", "predicted", "error", "skipped")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
     columns = [run, tokens, predicted, error, "GiB", predicted, error, skipped]
-    rows = [_row(row, lang) for row in report["rows"]]
-    lines = [table_text(columns, rows, right=frozenset(range(1, 7)))]
+    trained = [row for row in report["rows"] if row.get("kind") != SERVED]
+    served = [row for row in report["rows"] if row.get("kind") == SERVED]
+    lines = []
+    if trained or not served:
+        lines.append(table_text(columns, [_row(row, lang) for row in trained], right=frozenset(range(1, 7))))
+    if served:
+        titles = [run, *(f"{name} ms" for name in ("TPOT", predicted)), error, command_text(lang, "tokens_per_die")]
+        titles += [predicted, error, skipped]
+        lines.append(table_text(titles, [_served_row(row, lang) for row in served], right=frozenset(range(1, 7))))
     summary = report["summary"]
-    for name in ("time", "memory"):
+    for name in ("time", "memory", *(("tpot",) if summary.get("tpot") else ())):
         told = command_text(
             lang, "class_count", name=command_text(lang, name), statistics=_statistics(summary[name], lang)
         )
@@ -126,6 +137,23 @@ def _row(row: dict[str, Any], lang: Language) -> list[str]:
         _number(measured.get("peak_memory_gib")),
         _number(predicted.get("peak_memory_gib")) if measured.get("peak_memory_gib") is not None else "",
         _share(error.get("memory")),
+        translated(str(row.get("skipped") or ""), lang),
+    ]
+
+
+def _served_row(row: dict[str, Any], lang: Language) -> list[str]:
+    from autodeploy.reports.translation import translated
+
+    measured, predicted, error = (row.get(name) or {} for name in ("measured", "predicted", "error"))
+    rate = "decode_tokens_per_s_per_die"
+    return [
+        str(row["id"]),
+        _number(measured.get("tpot_ms")),
+        _number(predicted.get("tpot_ms")),
+        _share(error.get("tpot")),
+        _number(measured.get(rate)),
+        _number(predicted.get(rate)),
+        _share(error.get("time")),
         translated(str(row.get("skipped") or ""), lang),
     ]
 

@@ -17,6 +17,7 @@ from autodeploy.reports.translation import translated
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from autodeploy.calibration.generation_validate import ServedRow
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.calibration.validate import Row, Statistics, ValidationReport
     from autodeploy.reports.texts import Language
@@ -40,7 +41,7 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
     """
     points = speed_points(report, records)
     title = command_text(lang, "predicted_against_measured")
-    summary = [(command_text(lang, name), getattr(report.summary, name)) for name in ("time", "memory")]
+    summary = [(command_text(lang, name), getattr(report.summary, name)) for name in ("time", "memory", "tpot")]
     parts = [
         f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -49,7 +50,8 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
         f'<div id="plot">{predicted_against_measured_svg(points, title)}</div>' if points else "",
         _statistics_table("summary", summary, lang),
         _statistics_table("time_by_class", report.summary.by_class.items(), lang),
-        _runs_table(report.rows, lang),
+        _runs_table(report.training_rows, lang) if report.training_rows or not report.served_rows else "",
+        _served_table(report.served_rows, lang) if report.served_rows else "",
         *_unmeasured_tables(report.unmeasured, lang),
         _scripts(points) if points else "",
         "</body>\n</html>\n",
@@ -60,7 +62,7 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
 def speed_points(report: ValidationReport, records: Sequence[Record]) -> list[Point]:
     """Measured and predicted tokens per second and card of every run that counts for time."""
     points = []
-    for row, record in zip(report.rows, records, strict=False):
+    for row, record in zip(report.training_rows, records, strict=False):
         if row.predicted is not None and row.error.time is not None and row.counts_for_time:
             predicted = row.predicted.tokens_per_s_per_npu
             group = f"{record.cluster.profile}, {'experts' if record.model.is_moe else 'dense'}"
@@ -107,6 +109,33 @@ def _statistics_table(caption: str, sets: Iterable[tuple[str, Statistics | None]
 def _runs_table(rows: Sequence[Row], lang: Language) -> str:
     titles = ["run", "model", "measured", "predicted", "error", "gib", "predicted", "error", "parts", "notes"]
     return _table(lang, "runs_caption", titles, [_run(row, lang) for row in rows], frozenset(range(2, 8)))
+
+
+def _served_table(rows: Sequence[ServedRow], lang: Language) -> str:
+    """Measured serving: time per output token [ms], tokens per second and die."""
+    titles = ["run", "model", "tpot", "predicted", "error", "tokens_per_die", "predicted", "error", "parts", "notes"]
+    return _table(lang, "runs_caption", titles, [_served(row, lang) for row in rows], frozenset(range(2, 8)))
+
+
+def _served(row: ServedRow, lang: Language) -> list[str]:
+    measured, predicted = row.measured, row.predicted
+    notes = [row.skipped or "", *row.diagnoses, *row.warnings]
+    return [
+        row.id,
+        row.model,
+        _rounded(measured.tpot_ms, " ms"),
+        _rounded(predicted.tpot_ms if predicted else None, " ms"),
+        _share(row.error.tpot, sign=True),
+        _rounded(measured.decode_tokens_per_s_per_die),
+        _rounded(predicted.decode_tokens_per_s_per_die if predicted else None),
+        _share(row.error.time, sign=True),
+        ", ".join(f"{name.removesuffix('_s')} {100 * s:.0f} %" for name, s in row.parts.items()),
+        "; ".join(translated(note, lang) for note in notes if note),
+    ]
+
+
+def _rounded(value: float | None, unit: str = "") -> str:
+    return "" if value is None else f"{value:,.4g}{unit}"
 
 
 def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str]:

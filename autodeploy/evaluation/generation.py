@@ -34,13 +34,14 @@ class Generator:
     """A model on its hardware, and what the prediction rests on.
 
     mode : in which the engine decodes, `mode_is_assumed` where nobody said it. own_numbers : of this system, else of
-    one like it. half_width : relative, of the 80 % interval of a time per output token.
+    one like it, `numbers_of`. half_width : relative, of the 80 % interval of a time per output token.
     """
 
     model: Generation
     mode: Mode
     mode_is_assumed: bool
     own_numbers: bool
+    numbers_of: str
     half_width: float
 
 
@@ -103,6 +104,7 @@ def generator_of(
         mode=mode,
         mode_is_assumed=layout.mode is None,
         own_numbers=numbers.own,
+        numbers_of=numbers.document.profile,
         half_width=wide,
     )
 

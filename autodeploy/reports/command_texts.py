@@ -121,6 +121,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "p90_ape": ("90th percentile {value} %", "第 90 百分位 {value} %"),
     "statistic_bias": ("bias {value} %", "偏差 {value} %"),
     "time": ("time", "时间"),
+    "tpot": ("time per output token", "每输出 token 时间"),
+    "tokens_per_die": ("tokens/s/die", "tokens/s/die"),
     "memory": ("memory", "内存"),
     "class_count": ("{name}: {statistics}", "{name}：{statistics}"),
     "read_otherwise": ("read otherwise than written:", "读取时与原文不同："),

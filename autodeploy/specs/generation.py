@@ -41,11 +41,10 @@ class GenerationLayout(Document):
 
     @model_validator(mode="after")
     def _experts_lie_over_all_or_none(self) -> Self:
-        if self.ep not in (1, self.tp * self.dp):
-            whole = self.tp * self.dp
-            raise ValueError(
-                f"ep {self.ep} is neither 1 nor tp x dp = {whole} | give ep {whole}, or 1 to cut experts by tp"
-            )
+        whole = self.tp * self.dp
+        if self.ep not in (1, whole):
+            hint = f"give ep {whole}, or 1 to cut experts by tp"
+            raise ValueError(f"ep {self.ep} is neither 1 nor tp x dp = {whole} | {hint}")
         return self
 
 
@@ -103,19 +102,31 @@ class GenerationRecord(Document):
         found: list[Diagnosis] = []
         read = dict(value)
         if isinstance(layout := read.get("generation"), Mapping):
-            read["generation"] = {**layout, "precision": _precision(layout.get("precision", "bf16"), found)}
+            precision = _precision(layout.get("precision", "bf16"), found)
+            read["generation"] = {**layout, "precision": precision, "ep": _expert_ranks(layout, found)}
         if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
             read["cluster"] = {**cluster, "profile": _profile(name, found)}
         return {**read, "diagnoses": (*read.get("diagnoses", ()), *found)} if found else read
 
     @model_validator(mode="after")
     def _dies_are_used(self) -> Self:
-        if self.cluster.num_dies % (self.generation.tp * self.generation.dp):
-            raise ValueError(
-                f"{self.cluster.num_dies} dies are no whole number of replicas of tp {self.generation.tp} x dp "
-                f"{self.generation.dp} | num_dies is a multiple of tp x dp"
-            )
+        dies, tp = self.cluster.num_dies, self.generation.tp
+        if dies % tp:
+            message = f"{dies} dies are no whole number of ranks of tp {tp}"
+            raise ValueError(f"{message} | give num_dies as a multiple of tp x dp")
         return self
+
+
+def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis]) -> Any:
+    """Ranks over which experts lie: all of a replica, where a run says some of them."""
+    given, degrees = layout.get("ep", 1), [layout.get(name, 1) for name in ("tp", "dp")]
+    if not all(isinstance(each, int) and each >= 1 for each in (given, *degrees)):
+        return given
+    whole = degrees[0] * degrees[1]
+    if given in (1, whole):
+        return given
+    found.append(Diagnosis(path="/generation/ep", text=f"ep {given} is not modelled; read as tp x dp, {whole}"))
+    return whole
 
 
 def _precision(given: Any, found: list[Diagnosis]) -> Any:

@@ -101,10 +101,11 @@ def read_lines(path: Path) -> Iterator[Record | Unread]:
     """Every line of a JSON Lines file that isn't blank: a record, or why it is none."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():
-            yield _record_of(number, line)
+            yield record_of(number, line)
 
 
-def _record_of(number: int, line: str) -> Record | Unread:
+def record_of(number: int, line: str) -> Record | Unread:
+    """The measured run of training that a line is, or why it is none."""
     name = f"line {number}"
     try:
         value = json.loads(line)

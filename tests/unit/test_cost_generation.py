@@ -180,6 +180,8 @@ def test_tokens_are_dispatched_where_ranks_have_batches_of_their_own() -> None:
 
 def test_share_of_prompts_between_tokens() -> None:
     assert interrupted_share(4.0, 1000.0, None) == 0.75
+    assert interrupted_share(20.0, 1000.0, None, 0.1) == pytest.approx(0.85)
+    assert interrupted_share(1.0, 1000.0, None, 0.1) == 0.0
     assert interrupted_share(16.0, 1000.0, 16_384.0) == 0.0  # one pass: all begin together
     assert interrupted_share(64.0, 1024.0, 16_384.0) == pytest.approx(3 / 8)
 

@@ -1,0 +1,58 @@
+"""Files of measurements: runs of training and of serving, one JSON object a line, in any order."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from autodeploy.errors import SpecError
+from autodeploy.specs.generation import GenerationRecord
+from autodeploy.specs.record import MAX_NAME, Record, Unread, record_of
+from autodeploy.specs.validation import field_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GENERATION = "generation"
+
+
+def read_measurements(path: Path) -> Iterator[Record | GenerationRecord | Unread]:
+    """Every line of a JSON Lines file that isn't blank: a measurement of its kind, or why it is none."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            yield _generation_of(number, line) or record_of(number, line)
+
+
+def generation_records(path: Path) -> list[GenerationRecord]:
+    """Measurements of serving in a file; other kinds are left out.
+
+    Raises
+    ------
+    SpecError
+        with the line number in the path of each bad field.
+    """
+    found = []
+    for each in read_measurements(path):
+        if isinstance(each, Unread):
+            raise each.error
+        if isinstance(each, GenerationRecord):
+            found.append(each)
+    return found
+
+
+def _generation_of(number: int, line: str) -> GenerationRecord | Unread | None:
+    """The measurement of serving that a line is, or why it is none; None for other kinds and for what is no JSON."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.get("kind") != GENERATION:
+        return None
+    try:
+        return GenerationRecord.model_validate(value)
+    except ValidationError as error:
+        name = str(value["id"])[:MAX_NAME] if value.get("id") else f"line {number}"
+        return Unread(name, SpecError(errors=field_errors(error, prefix=f"/{number}")))
