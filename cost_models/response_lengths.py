@@ -180,7 +180,7 @@ class Likeness:
         return np.sqrt(np.maximum(0.0, np.asarray(responses, dtype=np.float64) * each))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def likeness(lengths: Lengths, correlation: float, together: int) -> Likeness:
     """How alike the responses of a prompt are.
 

@@ -38,7 +38,7 @@ class Renewal:
     held: float
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # a MiB each
 def renewal(lengths: Lengths) -> Renewal:
     """The renewal process of these lengths.
 
