@@ -73,7 +73,7 @@ def create_app(
         services = await run_in_threadpool(opened.__enter__)
         app.state.services = services
         app.state.following = Following(services.searches, app.state.stopping)
-        app.state.metrics = Metrics(services.searches.count_by_status)
+        app.state.metrics = Metrics(services)
         # What is there now stays; collecting it again and again would hold everybody up for a tenth of a second.
         gc.collect()
         gc.freeze()

@@ -11,6 +11,7 @@ import structlog
 from fastapi import HTTPException, Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from api.access import principal_of
 from api.problems import on_unexpected, problem_response
@@ -133,8 +134,13 @@ def _too_large(limit_bytes: int) -> str:
 
 
 def _route_template(scope: Scope) -> str:
-    """The path of the route that answered, with its parameters unfilled."""
-    return getattr(scope.get("route"), "path", "") or "unmatched"
+    """The path of the route that answered, or that would have: its parameters are unfilled, so that labels stay few."""
+    found = getattr(scope.get("route"), "path", "")
+    if found:
+        return str(found)
+    # Refused before a route was looked for: without a key, too large, asked for by a foreign page.
+    fitting = ((route.matches(scope)[0], getattr(route, "path", "")) for route in scope["app"].router.routes)
+    return next((path for match, path in fitting if match is not Match.NONE and path), "") or "unmatched"
 
 
 def _known_method(method: str) -> str:

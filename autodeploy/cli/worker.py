@@ -21,6 +21,7 @@ def worker(
     import signal
     import threading
 
+    from api.worker_health import serving_health
     from autodeploy.errors import AutoDeployError
     from autodeploy.logs import configure_logging
     from autodeploy.services import open_services
@@ -31,7 +32,7 @@ def worker(
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    with open_services(settings, as_worker=True) as services:
+    with open_services(settings, as_worker=True) as services, serving_health(services):
         while not stopped.wait(LOOK_S):
             if services.runner is None or not services.runner.is_alive():
                 raise AutoDeployError("processes for searches do not start", hint="autodeploy doctor")

@@ -15,9 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from autodeploy.errors import OverloadError
+from autodeploy.errors import LimitError, OverloadError
 from autodeploy.jobs import pool_process
 from autodeploy.jobs.call_turns import CallTurns
+from autodeploy.jobs.tallies import CallTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +35,26 @@ class CallPool:
     """`settings.call_processes` processes, each made when it is first needed and again after it died."""
 
     def __init__(self, settings: Settings, planner: str) -> None:
+        self.tally = CallTally()
         self._limit_s = settings.call_limit_s
         self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
         places = settings.call_processes * (1 + WAITING)
         self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
+
+    @property
+    def num_processes(self) -> int:
+        """Calls that run at once."""
+        return len(self._processes)
+
+    @property
+    def in_use(self) -> int:
+        """Calls that run now."""
+        return self._turns.in_use
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a process."""
+        return self._turns.waiting
 
     def call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """`call_of` nobody in particular."""
@@ -57,13 +74,23 @@ class CallPool:
         OverloadError
             when too many calls wait, the time is over, or the process died.
         """
-        end_s = time.monotonic() + self._limit_s
+        asked_s = time.monotonic()
+        end_s = asked_s + self._limit_s
         try:
             with self._turns.turn(key, self._limit_s) as process:
+                self.tally.waited(time.monotonic() - asked_s)
                 return process.run(end_s - time.monotonic(), function, *args, **kwargs)
+        except LimitError:
+            self.tally.refused("key")
+            raise
+        except OverloadError:
+            self.tally.refused("full")
+            raise
         except TimeoutError as error:
+            self.tally.refused("slow")
             raise self._too_long() from error
         except (BrokenProcessPool, MemoryError) as error:
+            self.tally.refused("died")
             raise OverloadError("the process of this prediction died", hint="too little memory?") from error
 
     def _too_long(self) -> OverloadError:

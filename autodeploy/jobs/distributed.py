@@ -21,6 +21,7 @@ from autodeploy.jobs.procrastinate_queue import JobReceiver, JobSender
 from autodeploy.jobs.search_process import SearchProcess
 from autodeploy.jobs.slots import slot_rules
 from autodeploy.jobs.takeover import hand_back, recover, recovery_pause_s, retry_or_fail
+from autodeploy.jobs.tallies import SearchTally
 from autodeploy.store.clock import utc_now
 from autodeploy.store.queue import Queue
 
@@ -48,6 +49,7 @@ class JobSendingRunner:
     def __init__(self, presence: Presence | None = None) -> None:
         self._sender = JobSender()
         self.presence = presence
+        self.tally = SearchTally()
 
     def start(self) -> None:
         """Workers take back what dead workers left."""
@@ -79,7 +81,7 @@ class WorkerRunner(JobSendingRunner):
         self._settings = settings
         self._owner = Owner()
         self._rules = slot_rules(settings)
-        self._processes = [SearchProcess(settings, planner) for _ in range(settings.workers)]
+        self._processes = [SearchProcess(settings, planner, self.tally) for _ in range(settings.workers)]
         self._idle: queue.SimpleQueue[SearchProcess] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
@@ -190,7 +192,9 @@ class WorkerRunner(JobSendingRunner):
 
     def _look_after(self, with_job: set[str]) -> None:
         """Takes back searches of dead workers; gives a job to those that wait without one (queued while embedded)."""
-        recover(self._database, self._settings, self._owner, self.enqueue)
+        # While the database was away nobody could say that a search is alive: that is waited for first.
+        if time.monotonic() - self._begun_s >= self._settings.stalled_after_s:
+            recover(self._database, self._settings, self._owner, self.enqueue)
         with self._database.read() as session:
             waiting = Queue(session).queued_ids()
         # A job runs whatever is next until nothing is: more of them than there are slots would find nothing.

@@ -17,6 +17,7 @@ from autodeploy.jobs.presence import Presence
 from autodeploy.jobs.search_process import SearchProcess
 from autodeploy.jobs.slots import slot_rules
 from autodeploy.jobs.takeover import hand_back, recover, recovery_pause_s, retry_or_fail
+from autodeploy.jobs.tallies import SearchTally
 from autodeploy.store.clock import utc_now
 from autodeploy.store.database import DATABASE_ERRORS, Database
 from autodeploy.store.queue import Claim, Queue
@@ -40,8 +41,10 @@ class EmbeddedRunner:
         self._work = threading.Condition()
         self._next_recovery_s = 0.0
         self._looked_s: float | None = None
+        self.tally = SearchTally()
         self._slots = [
-            _Slot(self, SearchProcess(settings, planner), number=number) for number in range(settings.workers)
+            _Slot(self, SearchProcess(settings, planner, self.tally), number=number)
+            for number in range(settings.workers)
         ]
         self.presence = Presence(
             database,

@@ -71,17 +71,17 @@ def process_id() -> int:
     return os.getpid()
 
 
-def run(job: Job) -> bool:
-    """Runs one search; whether the process may run another one.
+def run(job: Job) -> tuple[str, bool]:
+    """Runs one search; how it ended, and whether the process may run another one.
 
     Whatever happens is in the database afterwards, so nothing is raised for it.
     """
-    fresh = True
+    fresh, status = True, "failed"
     database = Database(job.database_url, pool_size=2)
     try:
-        execute(database, job.claim, load_planner(job.planner), heartbeat_s=job.heartbeat_s)
+        status = execute(database, job.claim, load_planner(job.planner), heartbeat_s=job.heartbeat_s).status
     except SearchCancelled:
-        pass
+        status = "cancelled"
     except MemoryLimitError as error:
         log.warning("search %s failed: %s", job.claim.search_id, error)
         fresh = False
@@ -90,4 +90,4 @@ def run(job: Job) -> bool:
     finally:
         database.close()
     # What was cut off in the middle may have left traces.
-    return fresh and not is_worn() and not interrupted_here()
+    return status, fresh and not is_worn() and not interrupted_here()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from autodeploy.jobs.presence import Presence
+    from autodeploy.jobs.tallies import SearchTally
     from autodeploy.store.database import Session
 
 
@@ -23,6 +24,10 @@ class JobRunner(Protocol):
 
     def is_alive(self) -> bool:
         """Whether queued searches will be run."""
+
+    @property
+    def tally(self) -> SearchTally:
+        """What became of the searches that this process ran."""
 
     @property
     def presence(self) -> Presence | None:

@@ -10,12 +10,14 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
 from autodeploy.jobs import pool_process
 from autodeploy.jobs.memory_limit import aborted
+from autodeploy.jobs.tallies import SearchTally
 
 if TYPE_CHECKING:
     from autodeploy.settings import Settings
@@ -32,7 +34,8 @@ class AbortedProcess(BrokenProcessPool):
 class SearchProcess:
     """Runs claimed searches; one thread uses it, any thread may interrupt it."""
 
-    def __init__(self, settings: Settings, planner: str) -> None:
+    def __init__(self, settings: Settings, planner: str, tally: SearchTally | None = None) -> None:
+        self._tally = tally if tally is not None else SearchTally()
         self._settings = settings
         self._planner = planner
         self._lock = threading.Lock()
@@ -92,12 +95,16 @@ class SearchProcess:
         process = (getattr(self._pool, "_processes", None) or {}).get(self._pid)
         job = pool_process.Job(claim, self._settings.database_url, self._planner, self._settings.heartbeat_s)
         try:
-            is_fresh = self._pool.submit(pool_process.run, job).result()
+            started_s = time.monotonic()
+            status, is_fresh = self._pool.submit(pool_process.run, job).result()
         except BrokenProcessPool as error:
+            if not self._interrupted:
+                self._tally.died()
             self.close()
             if aborted(process):
                 raise AbortedProcess(str(error)) from error
             raise
+        self._tally.ended(status, time.monotonic() - started_s)
         if not is_fresh:
             self.close()
 

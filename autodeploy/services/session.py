@@ -27,6 +27,7 @@ from autodeploy.services.webhooks import WebhookService
 from autodeploy.specs.spec import Spec
 from autodeploy.store.clock import utc_now
 from autodeploy.store.migrate import is_current, ready_database
+from autodeploy.store.searches import Searches
 from autodeploy.store.workers import Workers
 
 if TYPE_CHECKING:
@@ -258,6 +259,12 @@ class Services:
             "workers": current and bool(self.live_workers()),
             "writes": current and not self.database.refuses_writes,
         }
+
+    def queue_age_s(self) -> float:
+        """Seconds since the search was asked for that has waited longest; 0 where none waits."""
+        with self.database.read() as session:
+            asked_at = Searches(session).oldest_queued_at()
+        return 0.0 if asked_at is None else max(0.0, (utc_now() - asked_at).total_seconds())
 
     def live_workers(self) -> list[WorkerView]:
         """Processes that take searches and looked for them lately."""

@@ -189,6 +189,10 @@ class Searches:
         query = select(SearchRow.status, func.count()).group_by(SearchRow.status)
         return {status: count for status, count in self.session.execute(query)}
 
+    def oldest_queued_at(self) -> datetime | None:
+        """When the search was asked for that has waited longest; None where none waits."""
+        return self.session.scalar(select(func.min(SearchRow.created_at)).where(SearchRow.status == "queued"))
+
     def clusters(self, search_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The cluster in the spec of each of these searches."""
         query = select(SearchRow.id, SearchRow.spec["cluster"]).where(SearchRow.id.in_(search_ids))

@@ -63,6 +63,7 @@ class Ledger:
         self._answers: dict[str, set[str]] = {}
         self._known: set[str] = set()
         self._refused: Counter[int] = Counter()
+        self._pending = 0
         self.audit = Audit()
 
     def submit(self, keys: list[str], *, copies: int = 1) -> None:
@@ -73,10 +74,10 @@ class Ledger:
                 self._answers.setdefault(key, set()).add(search_id)
 
     def settle(self) -> Audit:
-        """Waits until all searches are finished and judges them."""
+        """Waits until all searches are finished and judges them; gives up when for long none has finished."""
         with open_services(self._settings) as services:
-            audit = _patiently(lambda: self._audit_when_finished(services))
-        assert isinstance(audit, Audit), "the searches did not finish in time"
+            audit = _patiently(lambda: self._audit_when_finished(services), lambda: self._pending)
+        assert isinstance(audit, Audit), f"{self._pending} searches wait or run, and none finished in {PATIENCE_S} s"
         self.audit = audit
         return audit
 
@@ -101,6 +102,7 @@ class Ledger:
     def _audit_when_finished(self, services: Services) -> Audit | None:
         ids = {search_id for found in self._answers.values() for search_id in found}
         pending = [each for each in ids - self._known if services.searches.find_status(each) not in {*FINISHED, None}]
+        self._pending = len(pending)
         if pending:
             return None
         self._known = ids
@@ -133,13 +135,16 @@ def _all_ids(services: Services) -> set[str]:
             return ids
 
 
-def _patiently(look: Callable[[], Audit | None]) -> Audit | None:
-    end_s = time.monotonic() + PATIENCE_S
+def _patiently(look: Callable[[], Audit | None], pending: Callable[[], int]) -> Audit | None:
+    """What the look gives; None when the number of those that are pending did not fall for long."""
+    fewest, end_s = None, time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
         try:
             if audit := look():
                 return audit
         except DATABASE_ERRORS:
             pass  # it restarts
+        if fewest is None or pending() < fewest:
+            fewest, end_s = pending(), time.monotonic() + PATIENCE_S
         time.sleep(0.1)
     return None

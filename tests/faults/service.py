@@ -12,7 +12,7 @@ from tests.support.postgresql import free_port
 from tests.support.programs import Program, wait_until_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 # Times are short, so that a fault costs seconds; and a search may die often, because it is killed on purpose.
@@ -48,22 +48,34 @@ class Service:
 
 @contextmanager
 def running_service(
-    database_url: str, directory: Path, *, with_worker: bool = False, num_servers: int = 1
+    database_url: str,
+    directory: Path,
+    *,
+    with_worker: bool = False,
+    num_servers: int = 1,
+    num_workers: int = 1,
+    changes: Mapping[str, str] | None = None,
 ) -> Iterator[Service]:
-    """A migrated database with its servers and, `with_worker`, a worker to which they send searches."""
+    """A migrated database with its servers and, `with_worker`, workers to which they send searches.
+
+    `changes` are environment variables that differ from `QUICK_SETTINGS`.
+    """
     database = Database(database_url, pool_size=1)
     upgrade(database)
     database.close()
     environment = QUICK_SETTINGS | {
         "AUTODEPLOY_DATABASE_URL": database_url,
         "AUTODEPLOY_JOBS": "procrastinate" if with_worker else "embedded",
+        **(changes or {}),
     }
     service = Service(database_url)
     with ExitStack() as stack:
         if with_worker:
-            service.worker = Program(["worker"], environment, directory / "worker.log")
-            service.worker.start()
-            stack.callback(service.worker.stop)
+            for number in range(num_workers):
+                worker = Program(["worker"], environment, directory / f"worker{number}.log")
+                service.worker = service.worker or worker  # the first is the one that faults are for
+                worker.start()
+                stack.callback(worker.stop)
         for number in range(num_servers):
             port = free_port()
             server = Program(["serve", "--port", str(port)], environment, directory / f"server{number}.log")

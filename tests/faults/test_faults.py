@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import NO_POSTGRESQL
 from tests.faults import faults
 from tests.faults.ledger import Ledger
+from tests.faults.outages import survive_outages
 from tests.faults.service import running_service
 from tests.support.postgresql import server_binaries
 
@@ -59,3 +60,12 @@ def test_one_key_at_two_servers_makes_one_search(request, tmp_path, database):
         ledger = Ledger(service.database_url, service.urls)
         outcome = faults.one_key_at_two_servers(ledger, rounds=ROUNDS, seed=SEED)
         nothing_lost_nothing_twice(outcome, searches=ROUNDS)
+
+
+def test_workers_poll_again_after_crashes_of_the_database(tmp_path):
+    binaries = server_binaries()
+    if binaries is None:
+        pytest.skip(NO_POSTGRESQL)
+    found = survive_outages(binaries, tmp_path, outages=ROUNDS, seed=SEED, stalled_after_s=4.0)
+    assert (found.audit.lost, found.audit.doubled) == (0, 0)
+    assert found.holds, found.delays_s

@@ -13,6 +13,7 @@ from autodeploy.logs import configure_logging
 from autodeploy.settings import Settings
 from tests.faults import faults
 from tests.faults.ledger import Ledger
+from tests.faults.outages import survive_outages
 from tests.faults.service import running_service
 from tests.soak import enormous, load, stored_list, tenants
 from tests.support import malformed_specs
@@ -74,6 +75,24 @@ def faults_on_postgresql(directory: Path, rounds: int, seed: int) -> bool:
                 for number, (case, fault) in enumerate(kinds.items())
             ]
         )
+
+
+def outages(directory: Path, rounds: int, seed: int) -> bool:
+    """PostgreSQL crashes at random under two servers and two workers, with little patience and with the usual."""
+    held = []
+    for stalled_after_s in (4.0, 30.0):
+        case = f"2 servers, 2 workers, stalled after {stalled_after_s:g} s"
+        folder = directory / f"{stalled_after_s:g}"
+        folder.mkdir()
+        found = survive_outages(binaries(), folder, outages=rounds, seed=seed, stalled_after_s=stalled_after_s)
+        report("outages", found.outages, "count", case)
+        report("searches", found.audit.searches, "count", case)
+        report("searches_lost", found.audit.lost, "count", case)
+        report("searches_done_twice", found.audit.doubled, "count", case)
+        report("runs_begun_anew", found.audit.retried, "count", case)
+        report("worker_polls_again_slowest", max(found.delays_s), "s", f"{case}, {len(found.delays_s)} times")
+        held.append(found.holds)
+    return all(held)
 
 
 def one_key(directory: Path, rounds: int, seed: int) -> bool:
@@ -200,6 +219,7 @@ def main() -> None:
     """All figures, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="faults of each kind")
+    parser.add_argument("--outages", type=int, default=30, help="crashes of PostgreSQL under two workers")
     parser.add_argument("--searches", type=int, default=100_000, help="stored searches of the large list")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load by many clients")
     parser.add_argument("--tenants-seconds", type=float, default=600.0, help="of nine tenants, half of it with a tenth")
@@ -211,13 +231,15 @@ def main() -> None:
     parser.add_argument(
         "only",
         nargs="*",
-        help="sqlite postgresql one_key load enormous tenants malformed openapi hostile dominance list; default: all",
+        help="sqlite postgresql outages one_key load enormous tenants malformed openapi hostile dominance list; "
+        "default: all",
     )
     wanted = parser.parse_args()
     configure_logging(Settings(log_level="warning"))
     parts: dict[str, Callable[[Path], bool]] = {
         "sqlite": lambda directory: faults_on_sqlite(directory, wanted.rounds, wanted.seed),
         "postgresql": lambda directory: faults_on_postgresql(directory, wanted.rounds, wanted.seed),
+        "outages": lambda directory: outages(directory, wanted.outages, wanted.seed),
         "one_key": lambda directory: one_key(directory, wanted.rounds, wanted.seed),
         "load": lambda directory: many_clients(directory, wanted.seconds, wanted.seed),
         "enormous": lambda directory: enormous_specs(directory, wanted.limit),
