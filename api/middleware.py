@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import structlog
@@ -17,6 +17,8 @@ from api.access import principal_of
 from api.problems import on_unexpected, problem_response
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -139,8 +141,18 @@ def _route_template(scope: Scope) -> str:
     if found:
         return str(found)
     # Refused before a route was looked for: without a key, too large, asked for by a foreign page.
-    fitting = ((route.matches(scope)[0], getattr(route, "path", "")) for route in scope["app"].router.routes)
-    return next((path for match, path in fitting if match is not Match.NONE and path), "") or "unmatched"
+    fitting = (path for match, path in _matches(scope["app"].router.routes, scope) if match is not Match.NONE)
+    return next(fitting, "unmatched")
+
+
+def _matches(routes: Iterable[Any], scope: Scope) -> Iterator[tuple[Match, str]]:
+    """How each route fits, those of included routers one by one."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from _matches(inner.routes, scope)
+        elif getattr(route, "path", ""):
+            yield route.matches(scope)[0], route.path
 
 
 def _known_method(method: str) -> str:

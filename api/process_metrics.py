@@ -65,8 +65,10 @@ class _Runner(_Quiet):
         )
         presence = self._runner.presence
         if presence is not None and presence.slots:
-            text = "Seconds since this process looked into the queue"
-            yield GaugeMetricFamily("autodeploy_poll_age_seconds", text, value=presence.silent_s)
+            text = "Seconds since this process looked into the queue; grows while no slot is free to look"
+            yield GaugeMetricFamily("autodeploy_poll_age_seconds", text, value=presence.look_age_s)
+            text = "Whether this process looked lately, or has no slot free to look for"
+            yield GaugeMetricFamily("autodeploy_worker_live", text, value=float(presence.is_live))
             yield GaugeMetricFamily("autodeploy_slots", "Searches that this process runs at once", value=presence.slots)
             yield GaugeMetricFamily("autodeploy_slots_busy", "Searches that it runs now", value=presence.busy)
 

@@ -57,7 +57,7 @@ class Presence:
         self._slots = slots
         self._busy = busy
         self._looked_s = looked_s
-        self._started_at = utc_now()
+        self._started_at, self._started_s = utc_now(), time.monotonic()
         self._seen_s: float | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="presence", daemon=True)
@@ -84,6 +84,11 @@ class Presence:
     def silent_s(self) -> float:
         """Seconds since the last look into the queue that the database also knows of."""
         return time.monotonic() - (self._seen_s if self._seen_s is not None else float("-inf"))
+
+    @property
+    def look_age_s(self) -> float:
+        """Seconds since a look into the queue was answered, or since the start; also while no slot is free to look."""
+        return time.monotonic() - max(self._started_s, self._looked_s() or 0.0)
 
     @property
     def is_live(self) -> bool:

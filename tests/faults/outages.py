@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import re
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import psycopg
+import httpx
 
+from autodeploy.services import open_services
+from autodeploy.settings import Settings
 from tests.faults.ledger import Audit, Ledger
 from tests.faults.service import running_service
-from tests.support.postgresql import KEEPING_SETTINGS, Server, libpq_dsn, own_server
+from tests.support.postgresql import KEEPING_SETTINGS, own_server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WORKERS = 2
+SAMPLE = re.compile(r"^autodeploy_(poll_age_seconds|slots|slots_busy) ([0-9.e+-]+)$", re.MULTILINE)
 # So soon every worker looks into the queue again once the database answers.
 LIMIT_S = 10.0
 PATIENCE_S = 60.0
@@ -27,6 +32,8 @@ LONGEST_DOWN_S = 3.0
 # So often the next crash comes before the workers have recovered from the last.
 IN_A_ROW = 0.3
 PAUSE_S = 1.5
+# Seldom enough for most workers to have a slot free, so that they have something to look for.
+SUBMIT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,11 @@ class Recovery:
 def survive_outages(binaries: Path, directory: Path, *, outages: int, seed: int, stalled_after_s: float) -> Recovery:
     """Crashes the database so often while searches are submitted, and waits for what they became."""
     moments = random.Random(seed)
-    changes = {"AUTODEPLOY_STALLED_AFTER_S": f"{stalled_after_s:g}", "AUTODEPLOY_WORKER_ALIVE_S": "6"}
+    changes = {
+        "AUTODEPLOY_STALLED_AFTER_S": f"{stalled_after_s:g}",
+        "AUTODEPLOY_WORKER_ALIVE_S": "3",
+        "AUTODEPLOY_WORKERS": "2",
+    }
     delays_s: list[float] = []
     with (
         own_server(binaries, KEEPING_SETTINGS) as server,
@@ -54,7 +65,7 @@ def survive_outages(binaries: Path, directory: Path, *, outages: int, seed: int,
             server.dsn, directory, with_worker=True, num_servers=2, num_workers=WORKERS, changes=changes
         ) as service,
     ):
-        _delays_s(server, datetime.now(UTC))  # both are there before the first crash
+        _delays_s(service.worker_ports, time.monotonic())  # both are there before the first crash
         ledger = Ledger(service.database_url, service.urls)
         over = threading.Event()
         failures: list[BaseException] = []
@@ -62,7 +73,7 @@ def survive_outages(binaries: Path, directory: Path, *, outages: int, seed: int,
         def submit() -> None:
             number = 0
             try:
-                while not over.wait(PAUSE_S):
+                while not over.wait(SUBMIT_S):
                     ledger.submit([f"{seed}-{number}"])
                     number += 1
             except BaseException as error:  # told by the thread that waits for it
@@ -75,9 +86,9 @@ def survive_outages(binaries: Path, directory: Path, *, outages: int, seed: int,
                 server.stop(at_once=True)
                 time.sleep(moments.uniform(0, LONGEST_DOWN_S))
                 server.start()
-                back = datetime.now(UTC)
+                back_s = time.monotonic()
                 if number + 1 == outages or moments.random() >= IN_A_ROW:
-                    delays_s += _delays_s(server, back)
+                    delays_s += _delays_s(service.worker_ports, back_s)
                 time.sleep(moments.uniform(0, PAUSE_S))
         finally:
             over.set()
@@ -86,17 +97,42 @@ def survive_outages(binaries: Path, directory: Path, *, outages: int, seed: int,
             raise failures[0]
         # Before the searches are waited for, whose number has nothing to do with it.
         sys.stderr.write(f"seconds until a worker looked again: {sorted(round(each, 1) for each in delays_s)}\n")
-        return Recovery(outages, ledger.settle(), tuple(delays_s))
+        audit = ledger.settle()
+        for words, count in _ends(Settings(database_url=service.database_url)).items():
+            sys.stderr.write(f"{count} without plans, {words}\n")
+        return Recovery(outages, audit, tuple(delays_s))
 
 
-def _delays_s(server: Server, back: datetime) -> list[float]:
-    """Seconds from that moment to the first look of each worker after it; infinite for one that does not come back."""
-    found: dict[str, float] = {}
+def _delays_s(ports: list[int], back_s: float) -> list[float]:
+    """Seconds until each worker looked into the queue again, from when the database was back and it had a slot free.
+
+    Asked of the workers themselves: in the database one without a free slot counts as seen without having looked, and
+    here it is not waited for, as it has no reason to look. Infinite for one that does not come back.
+    """
+    found: dict[int, float] = {}
+    since_s = dict.fromkeys(ports, back_s)
     end_s = time.monotonic() + PATIENCE_S
-    with psycopg.connect(libpq_dsn(server.dsn), autocommit=True) as connection:
-        while len(found) < WORKERS and time.monotonic() < end_s:
-            query = "SELECT id, seen_at FROM workers WHERE slots > 0 AND seen_at > %s"
-            for name, seen_at in connection.execute(query, (back,)).fetchall():
-                found.setdefault(name, (seen_at - back).total_seconds())
-            time.sleep(0.1)
-    return [*found.values(), *[float("inf")] * (WORKERS - len(found))]
+    while len(found) < len(ports) and time.monotonic() < end_s:
+        for port in set(ports) - set(found):
+            with contextlib.suppress(httpx.TransportError):
+                asked_s = time.monotonic()
+                told = dict(SAMPLE.findall(httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text))
+                looked_s = asked_s - float(told["poll_age_seconds"])
+                if looked_s > back_s:
+                    found[port] = max(0.0, looked_s - since_s[port])
+                elif float(told["slots_busy"]) >= float(told["slots"]):
+                    since_s[port] = asked_s
+                    end_s = max(end_s, asked_s + PATIENCE_S)
+        time.sleep(0.1)
+    busy = sum(since_s[port] > back_s for port in ports)
+    if busy:
+        sys.stderr.write(f"{busy} of {len(ports)} workers had no slot free when the database was back\n")
+    return [found.get(port, float("inf")) for port in ports]
+
+
+def _ends(settings: Settings) -> Counter[str]:
+    """How searches ended that have no plans, in their own words."""
+    with open_services(settings) as services:
+        items = [item for item in services.searches.list(limit=1000).items if not item.num_plans]
+        views = [services.searches.get(item.id) for item in items]
+    return Counter(f"{view.status}: {view.plan_set.error}" for view in views)

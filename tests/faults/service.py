@@ -34,6 +34,7 @@ class Service:
     servers: list[Program] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
     worker: Program | None = None
+    worker_ports: list[int] = field(default_factory=list)
 
     @property
     def runner(self) -> Program:
@@ -72,7 +73,9 @@ def running_service(
     with ExitStack() as stack:
         if with_worker:
             for number in range(num_workers):
-                worker = Program(["worker"], environment, directory / f"worker{number}.log")
+                service.worker_ports.append(free_port())
+                own = environment | {"AUTODEPLOY_WORKER_PORT": str(service.worker_ports[-1])}
+                worker = Program(["worker"], own, directory / f"worker{number}.log")
                 service.worker = service.worker or worker  # the first is the one that faults are for
                 worker.start()
                 stack.callback(worker.stop)
