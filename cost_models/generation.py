@@ -176,7 +176,7 @@ class Generation:
 
     # -- one token -------------------------------------------------------------------------------------------
 
-    def tpot_s(self, batch: Number, context: Number, *, group_batch: Number | None = None) -> Floats:
+    def tpot_s(self, batch: Number, context: Number, group_batch: Number | None = None) -> Floats:
         """Seconds of a step that makes one token for each of `batch` sequences.
 
         Parameters
@@ -216,7 +216,7 @@ class Generation:
     def _dense_s(self, rows: Floats, last_rows: Number) -> Floats:
         """Seconds of all products but those of experts."""
         wide, narrow = self.rates.compute.wide(), self.rates.compute
-        total = np.zeros(1)
+        total = np.zeros(())
         for each in self.products:
             if not each.experts:
                 m = last_rows if each.last_only else rows
@@ -226,7 +226,7 @@ class Generation:
     def _experts_s(self, rows: Floats, group_rows: Number | None = None) -> Floats:
         """Seconds of the experts' products: weights of those that some token reaches are read."""
         rates = replace(self.rates.compute, operand_fraction=self.rates.expert_fraction)
-        total = np.zeros(1)
+        total = np.zeros(())
         for each in self.products:
             if each.experts:
                 reach = rows * each.group_ranks if group_rows is None else np.asarray(group_rows)
@@ -238,7 +238,7 @@ class Generation:
 
     def _attention_s(self, batch: Floats, context: Floats) -> Floats:
         """Seconds of attention: keys and values are read, or multiplied, whichever takes longer."""
-        rates, total = self.rates.compute, np.zeros(1)
+        rates, total = self.rates.compute, np.zeros(())
         for cache in self.caches:
             kept = cache.kept(context)
             read_s = batch * kept * cache.token_bytes / (rates.hbm_bytes_per_s * np.asarray(self.rates.cache_fraction))
@@ -251,7 +251,7 @@ class Generation:
     def _reduce_s(self, rows: Number, fraction: Number) -> Floats:
         """Seconds by which all-reduces grow with their rows: 2 (g - 1) / g of the bytes at a share of the rate."""
         if self.tensor_ranks <= 1.0:
-            return np.zeros(1)
+            return np.zeros(())
         per_byte = 2.0 * gather_rate(self.tensor_group, self.tiers).s_per_byte
         return np.asarray(np.asarray(rows) * self.reduced_bytes * per_byte / fraction)
 
@@ -261,11 +261,11 @@ class Generation:
         A token is at home on each rank of its tensor-parallel group, which share in sending it.
         """
         if not self.exchanges:
-            return np.zeros(1)
+            return np.zeros(())
         tiers = tuple(replace(tier, latency_s=0.0, half_size_bytes=0.0) for tier in self.tiers)
         tokens = np.asarray(rows) / self.tensor_ranks * self.hidden_size
         ways = ((self.dispatch_bytes, self.rates.dispatch_loss), (2.0, self.rates.combine_loss))
-        total = np.zeros(1)
+        total = np.zeros(())
         for element, loss in ways:
             exchange = flat_s(tokens * element, self.choices, self.expert_group, tiers, 0.0, loss=loss)
             total = total + self.expert_layers * (exchange + np.asarray(self.rates.exchange_s))
@@ -278,7 +278,8 @@ class Generation:
 
         Parameters
         ----------
-        length : mean tokens of a prompt; absent: it is one prompt. Attention grows with its square.
+        length : mean tokens of a prompt; absent: all are one prompt. Attention grows with its square, so give it where
+            tokens are those of many prompts.
         """
         return np.maximum(self.prefill_device_s(tokens, length=length), self.issue_floor_s)
 

@@ -94,7 +94,11 @@ def test_parts_add_up_and_grow_with_batch_and_context(model: str) -> None:
 def test_readers_of_arrays_and_of_numbers_agree() -> None:
     model = generator("deepseek-v3", "cloudmatrix-384", tp=1, dp=32, ep=32, engine="vllm-ascend").model
     many = model.tpot_s(BATCHES, np.full(6, 3000.0))
-    assert many == pytest.approx([float(model.tpot_s(batch, 3000.0)[0]) for batch in BATCHES], rel=1e-12)
+    contexts = np.array([[1000.0], [3000.0]])  # any shapes that broadcast together
+    assert model.tpot_s(BATCHES, contexts, BATCHES * 32).shape == (2, 6)
+    assert np.array_equal(model.tpot_s(BATCHES, contexts, BATCHES * 32)[1], model.tpot_s(BATCHES, 3000.0, BATCHES * 32))
+    assert model.prefill_s(contexts, length=512.0).shape == (2, 1)
+    assert many == pytest.approx([float(model.tpot_s(batch, 3000.0)) for batch in BATCHES], rel=1e-12)
 
 
 def test_a_fuller_rank_waits_for_the_group_of_its_experts_only_as_far_as_it_has_tokens() -> None:
