@@ -15,7 +15,7 @@ from tests.faults import faults
 from tests.faults.ledger import Ledger
 from tests.faults.outages import survive_outages
 from tests.faults.service import running_service
-from tests.soak import enormous, load, stored_list, tenants
+from tests.soak import enormous, load, stored_list, teams, tenants
 from tests.support import malformed_specs
 from tests.support.documented_answers import answering_app, run_phases
 from tests.support.dominance import dominance, dominance_under_auto
@@ -152,6 +152,18 @@ def fair_shares(directory: Path, seconds: float, seed: int, *, pretended: bool) 
         return tenants.measure(callers, seconds, seed=seed)
 
 
+def two_teams(directory: Path) -> bool:
+    """Teams on one service, on both databases: neither reaches what the other has."""
+    with_keys = {"AUTODEPLOY_AUTH": "keys"}
+    with running_service(f"sqlite:///{directory / 'teams.db'}", directory, changes=with_keys) as service:
+        sqlite = teams.measure(service, "SQLite")
+    with (
+        own_server(binaries(), KEEPING_SETTINGS) as server,
+        running_service(server.dsn, directory, with_worker=True, changes=with_keys) as service,
+    ):
+        return teams.measure(service, "PostgreSQL") and sqlite
+
+
 def malformed(directory: Path, specs: int) -> bool:
     """Specs with mistakes: always refused with the place."""
     with malformed_specs.posting_app(f"sqlite:///{directory / 'malformed.db'}") as post:
@@ -231,7 +243,7 @@ def main() -> None:
     parser.add_argument(
         "only",
         nargs="*",
-        help="sqlite postgresql outages one_key load enormous tenants malformed openapi hostile dominance list; "
+        help="sqlite postgresql outages one_key load enormous tenants teams malformed openapi hostile dominance list; "
         "default: all",
     )
     wanted = parser.parse_args()
@@ -246,6 +258,7 @@ def main() -> None:
         "tenants": lambda directory: fair_shares(
             directory, wanted.tenants_seconds, wanted.seed, pretended=wanted.pretended
         ),
+        "teams": two_teams,
         "malformed": lambda directory: malformed(directory, wanted.specs),
         "openapi": lambda directory: openapi(directory, wanted.examples),
         "hostile": hostile,
