@@ -77,6 +77,14 @@ _NEAREST_PRECISIONS = {"w4a": "w8a8", "int4": "int8", "nvfp4": "fp8", "mxfp4": "
 _PRECISIONS = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "w8a8": "w8a8", "fp8": "fp8", "int8": "int8"}
 
 
+_ENGINES: dict[str, EngineName] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    **dict.fromkeys(("trtllm", "trt_llm", "tensorrt_llm", "tensorrtllm"), "trtllm"),
+    **dict.fromkeys(("vllm_ascend", "vllmascend", "vllm_npu"), "vllm-ascend"),
+}
+
+
 class GenerationRecord(Document):
     """One serving measurement that somebody published."""
 
@@ -103,7 +111,13 @@ class GenerationRecord(Document):
         read = dict(value)
         if isinstance(layout := read.get("generation"), Mapping):
             precision = _precision(layout.get("precision", "bf16"), found)
-            read["generation"] = {**layout, "precision": precision, "ep": _expert_ranks(layout, found)}
+            engine = _engine(layout.get("engine", "vllm"), found)
+            read["generation"] = {
+                **layout,
+                "precision": precision,
+                "engine": engine,
+                "ep": _expert_ranks(layout, found),
+            }
         if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
             read["cluster"] = {**cluster, "profile": _profile(name, found)}
         return {**read, "diagnoses": (*read.get("diagnoses", ()), *found)} if found else read
@@ -115,6 +129,17 @@ class GenerationRecord(Document):
             message = f"{dies} dies are no whole number of ranks of tp {tp}"
             raise ValueError(f"{message} | give num_dies as a multiple of tp x dp")
         return self
+
+
+def _engine(given: Any, found: list[Diagnosis]) -> Any:
+    """The engine that a name means, the commonest where none is known."""
+    if not isinstance(given, str):
+        return given
+    word = _ENGINES.get(key(given))
+    if word is None:
+        text = f"{given!r} is not modelled; read as the nearest, vllm"
+        found.append(Diagnosis(path="/generation/engine", text=text))
+    return word or "vllm"
 
 
 def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis]) -> Any:

@@ -93,6 +93,9 @@ def test_words_of_sources_are_read_and_told() -> None:
     read = record(precision="W4A16", cluster={"profile": "ascend-800t-a2"})
     assert read.generation.precision == "w8a8"
     assert "not modelled" in read.diagnoses[0].text
+    assert record(engine="TensorRT-LLM").generation.engine == "trtllm"
+    other = record(engine="lmdeploy")
+    assert (other.generation.engine, other.diagnoses[0].path) == ("vllm", "/generation/engine")
     assert record(precision="fp8_block").generation.precision == "fp8"
     assert record(cluster={"profile": "NVIDIA H200"}).diagnoses[0].path == "/cluster/profile"
     odd = record(tp=4, dp=2, ep=4, cluster={"num_dies": 8})
