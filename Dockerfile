@@ -1,6 +1,6 @@
 # One image for the API, the worker and the migrations, on x86-64 and aarch64. See docs/how-to/deploy.md.
 
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.11.13-slim-bookworm AS build
 WORKDIR /build
 COPY requirements.lock pyproject.toml README.md LICENSE ./
 COPY .ci/runtime_lock.py .ci/
@@ -19,7 +19,7 @@ COPY api api
 RUN tools/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
  && /opt/autodeploy/bin/pip install --no-cache-dir --no-deps --no-index wheels/*.whl
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11.13-slim-bookworm
 COPY --from=build /opt/autodeploy /opt/autodeploy
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/autodeploy autodeploy
 USER 10001

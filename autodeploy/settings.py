@@ -151,6 +151,13 @@ class Settings(BaseSettings):
     webhook_retry_s: Annotated[
         float, Field(gt=0, le=3600, description="pause after the first attempt; each later one is three times as long")
     ] = 10.0
+    keep_days: Annotated[
+        int | None, Field(ge=1, le=36_500, description="finished searches older than this are deleted; absent: none is")
+    ] = None
+    keep_tagged: Annotated[bool, Field(description="searches with a tag stay all the same")] = True
+    keep_audit_days: Annotated[
+        int | None, Field(ge=1, le=36_500, description="so long the audit log goes back; absent: to the beginning")
+    ] = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
 
@@ -161,6 +168,11 @@ class Settings(BaseSettings):
         if value and not _PATH_PREFIX.fullmatch(value):
             raise ValueError("no path of letters, digits and -._~ that begins with / | /autodeploy")
         return value
+
+    @field_validator("keep_days", "keep_audit_days", mode="before")
+    @classmethod
+    def _nothing_said(cls, value: object) -> object:
+        return None if value == "" else value  # as docker compose says what is not set
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -26,7 +26,12 @@ LARGEST_LINE = 64 * 2**20
 
 
 @app.command()
-def upgrade(lang: Lang = Tongue.EN) -> None:
+def upgrade(
+    no_copy: Annotated[
+        bool, typer.Option("--no-copy", help="of an SQLite file, which is copied beside it before its tables change")
+    ] = False,
+    lang: Lang = Tongue.EN,
+) -> None:
     """Bring the database to this version's tables; nothing happens when it is there already."""
     from autodeploy.cli.output import tell
     from autodeploy.settings import load_settings
@@ -35,10 +40,41 @@ def upgrade(lang: Lang = Tongue.EN) -> None:
 
     database = Database(load_settings().database_url)
     try:
-        migrate(database)
+        copy = migrate(database, copy=not no_copy)
     finally:
         database.close()
+    if copy is not None:
+        tell("database_copied", file=copy)
     tell("database_current")
+
+
+@app.command(epilog="Example: autodeploy db downgrade 0005")
+def downgrade(
+    revision: Annotated[str, typer.Argument(help="of the older version, which says it itself when it refuses")],
+    yes: Annotated[bool, typer.Option("--yes", help="also where data is lost")] = False,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Take the database back to an older version's tables, servers and workers being stopped."""
+    from autodeploy.cli.output import tell
+    from autodeploy.errors import ConflictError
+    from autodeploy.settings import load_settings
+    from autodeploy.store.database import Database
+    from autodeploy.store.downgrade import downgrade as go_back
+    from autodeploy.store.downgrade import losses_of_downgrade
+
+    database = Database(load_settings().database_url)
+    try:
+        if not yes and (losses := losses_of_downgrade(database, revision)):
+            raise ConflictError(
+                f"going back to {revision} would lose: {', '.join(map(str, losses))}",
+                hint="autodeploy db export FILE keeps it; --yes goes back all the same",
+            )
+        copy = go_back(database, revision)
+    finally:
+        database.close()
+    if copy is not None:
+        tell("database_copied", file=copy)
+    tell("database_at", revision=revision)
 
 
 @app.command(epilog="Example: autodeploy db prune --older-than 90d --keep-tagged")

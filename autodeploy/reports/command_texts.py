@@ -261,6 +261,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "revoked": ("revoked", "撤销于"),
     "key_revoked": ("{key_id} is revoked", "{key_id} 已撤销"),
     "database_current": ("the database is up to date", "数据库已是最新"),
+    "database_copied": ("the database as it was: {file}", "原数据库的副本：{file}"),
+    "database_at": ("the database is at revision {revision}", "数据库版本为 {revision}"),
     "searches_deleted": ("{count} searches deleted", "已删除 {count} 次搜索"),
     "rows_written": ("{count} rows written to {file}", "已将 {count} 行写入 {file}"),
     "rows_added": ("added: {rows}", "已加入：{rows}"),

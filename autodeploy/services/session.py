@@ -10,6 +10,7 @@ from autodeploy import exporters
 from autodeploy.errors import SpecError
 from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
+from autodeploy.jobs.housekeeping import Housekeeper
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
 from autodeploy.jobs.presence import Presence
@@ -318,9 +319,11 @@ def open_services(
 
         runs = RunService(database, fit, searches.plan)
         webhooks = WebhookService(database, settings)
+        housekeeper = Housekeeper(database, settings)
         if runner is not None:
             runner.start()
             webhooks.start()
+            housekeeper.start()
         try:
             yield Services(
                 settings,
@@ -336,6 +339,7 @@ def open_services(
                 planner,
             )
         finally:
+            housekeeper.stop()
             webhooks.stop()
             if call_pool is not None:
                 call_pool.close()

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session as Session  # rooms that may not import sqlal
 
 from autodeploy.errors import StorageFullError
 from autodeploy.store.base import to_json
+from autodeploy.store.sqlite_file import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +77,7 @@ class Database:
             options["connect_args"] = dict(CONNECT_ARGUMENTS)
         self.engine = create_engine(url, **options)
         if self.is_sqlite:
+            event.listen(self.engine, "do_connect", self._make_private)
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         # A read is one statement after the other; without BEGIN and ROLLBACK PostgreSQL is asked half as often.
@@ -142,6 +144,11 @@ class Database:
         except OperationalError:
             return False
         return True
+
+    def _make_private(self, *_: Any) -> None:
+        name = self.url.database or ""
+        if not name.startswith("file:"):
+            make_private(Path(name))
 
     def close(self) -> None:
         """Closes all connections."""

@@ -5,13 +5,16 @@ Alembic is imported only where something is migrated: asking whether that is nee
 
 from __future__ import annotations
 
+import logging
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect, text
 
 from autodeploy.errors import ConflictError
 from autodeploy.store.database import Database
+from autodeploy.store.sqlite_file import copy_beside
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 # The newest revision in `migrations/versions`; a test compares.
 HEAD_REVISION = "0006"
 # Any fixed number: several processes that migrate one PostgreSQL database at once wait for each other on it.
-_LOCK = 7_205_384_001
+LOCK = 7_205_384_001
+
+
+log = logging.getLogger(__name__)
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -37,10 +43,14 @@ def alembic_config(connection: Connection | None = None) -> Config:
 def current_revision(database: Database) -> str | None:
     """The revision the database is at; None when it is empty."""
     with database.engine.connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-        return revision
+        return _revision(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision
 
 
 def is_current(database: Database) -> bool:
@@ -48,16 +58,31 @@ def is_current(database: Database) -> bool:
     return current_revision(database) == HEAD_REVISION
 
 
-def upgrade(database: Database, revision: str = "head") -> None:
-    """Migrates to a revision in one transaction; nothing happens when it is there already."""
+def upgrade(database: Database, revision: str = "head", *, copy: bool = True) -> Path | None:
+    """Migrates to a revision in one transaction; nothing happens when it is there already.
+
+    Parameters
+    ----------
+    copy : an SQLite file that has tables is copied before they change; the path of the copy is given.
+
+    Raises
+    ------
+    StorageFullError
+        when there is no room for the copy; nothing is changed.
+    """
     if revision == "head" and is_current(database):
-        return
+        return None
     from alembic import command
 
+    kept = None
     with database.write_engine.begin() as connection:
         if not database.is_sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+        elif copy and (current := _revision(connection)) not in {None, HEAD_REVISION}:
+            kept = copy_beside(Path(database.url.database or ""), str(current))
+            log.warning("the database as it was at revision %s: %s", current, kept)
         command.upgrade(alembic_config(connection), revision)
+    return kept
 
 
 def ready_database(url: str) -> Database:

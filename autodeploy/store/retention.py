@@ -1,40 +1,78 @@
-"""Old searches leave, a batch in a transaction, so that nobody else waits long."""
+"""What is old leaves, a batch in a transaction, so that nobody else waits long."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, select
 
 from autodeploy.specs.planset import FINISHED
-from autodeploy.store.batches import Batches
+from autodeploy.store.service_tables import AuditRow, BatchRow
 from autodeploy.store.tables import SearchRow, TagRow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
+
+    from sqlalchemy import Select
 
     from autodeploy.store.database import Database
 
 BATCH = 500
 
 
-def prune(database: Database, *, before: datetime, keep_tagged: bool = False) -> int:
+def prune(
+    database: Database,
+    *,
+    before: datetime,
+    keep_tagged: bool = False,
+    batch: int | None = None,
+    pause_s: float = 0.0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> int:
     """Deletes finished searches that were created before that moment, with everything of theirs; says how many.
 
     Parameters
     ----------
     keep_tagged : a search with a tag stays.
+    batch : searches of one transaction.
+    pause_s : after each, for others.
+    should_stop : asked between them.
     """
     old = select(SearchRow.id).where(SearchRow.created_at < before, SearchRow.status.in_(FINISHED))
     if keep_tagged:
         old = old.where(~select(TagRow.tag).where(TagRow.search_id == SearchRow.id).exists())
+    return _prune(database, SearchRow, old.order_by(SearchRow.created_at), batch or BATCH, pause_s, should_stop)
+
+
+def prune_batches(database: Database, *, before: datetime) -> int:
+    """Deletes batches made before that moment that have no search any more."""
+    left = select(SearchRow.id).where(SearchRow.batch_id == BatchRow.id).exists()
+    return _prune(database, BatchRow, select(BatchRow.id).where(BatchRow.created_at < before, ~left))
+
+
+def prune_audit(database: Database, *, before: datetime) -> int:
+    """Deletes what the audit log says of the time before that moment."""
+    return _prune(database, AuditRow, select(AuditRow.id).where(AuditRow.created_at < before))
+
+
+def _prune(
+    database: Database,
+    table: Any,
+    old: Select[Any],
+    batch: int = BATCH,
+    pause_s: float = 0.0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> int:
     pruned = 0
-    while True:
+    while not should_stop():
         with database.write() as session:
-            ids = session.scalars(old.order_by(SearchRow.created_at).limit(BATCH)).all()
-            session.execute(delete(SearchRow).where(SearchRow.id.in_(ids)))
+            ids = session.scalars(old.limit(batch)).all()
+            if ids:
+                session.execute(delete(table).where(table.id.in_(ids)))
         pruned += len(ids)
-        if len(ids) < BATCH:
-            with database.write() as session:
-                Batches(session).forget_empty_before(before)
-            return pruned
+        if len(ids) < batch:
+            break
+        time.sleep(pause_s)
+    return pruned

@@ -46,11 +46,27 @@ LONG_SPEC = (
 )
 
 
+REQUIRED = re.compile(r"\$\{(\w+):\?[^}]*\}")
+
+
+def read_compose(name: str) -> dict[str, Any]:
+    """A compose file with defaults put in for its variables, and a word for those that have none."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    text = REQUIRED.sub("secret", re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
+    assert "${" not in text
+    return dict(YAML(typ="safe", pure=True).load(text))
+
+
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    """docker-compose.yml with defaults put in for its variables."""
-    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    return YAML(typ="safe", pure=True).load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
+    """docker-compose.yml: API, worker and PostgreSQL."""
+    return read_compose("docker-compose.yml")
+
+
+@pytest.fixture(scope="module")
+def compose_sqlite() -> dict[str, Any]:
+    """docker-compose.sqlite.yml: one server."""
+    return read_compose("docker-compose.sqlite.yml")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +79,9 @@ def runtime_lock() -> ModuleType:
     return module
 
 
-def test_the_compose_file_is_valid(compose):
+@pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.sqlite.yml"])
+def test_the_compose_file_is_valid(name):
+    compose = read_compose(name)
     schemas = resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
     schema = json.loads((schemas / "compose-spec.json").read_text(encoding="utf-8"))
     validator = Draft7Validator(schema)
@@ -71,15 +89,35 @@ def test_the_compose_file_is_valid(compose):
     assert list(validator.iter_errors(compose | {"no_such_part": {}})), "the schema refuses what it does not know"
 
 
-def test_every_service_of_ours_is_confined(compose):
-    ours = {name: service for name, service in compose["services"].items() if name != "postgres"}
+def test_every_service_of_ours_is_confined(compose, compose_sqlite):
+    services = compose["services"] | compose_sqlite["services"]
+    ours = {name: service for name, service in services.items() if name != "postgres"}
     assert set(ours) == {"migrate", "api", "worker", "sqlite"}
+    assert all("mem_limit" in service for service in services.values())
+    assert all("healthcheck" in service for name, service in services.items() if name != "migrate")
     for service in ours.values():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
-    assert ours["sqlite"]["profiles"] == ["sqlite"]
-    assert "depends_on" not in ours["sqlite"]
+
+
+def test_images_are_named_by_their_exact_version_and_no_password_is_known(compose, compose_sqlite):
+    version = metadata.version("autodeploy")
+    images = {name: service["image"] for name, service in (compose["services"] | compose_sqlite["services"]).items()}
+    assert {image for name, image in images.items() if name != "postgres"} == {f"autodeploy:{version}"}
+    assert re.fullmatch(r"postgres:\d+\.\d+-bookworm", images["postgres"])
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(bases) == 2
+    assert all(re.fullmatch(r"python:3\.\d+\.\d+-slim-bookworm", base) for base in bases)
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    assert set(REQUIRED.findall(text)) == {"POSTGRES_PASSWORD"}
+    assert "POSTGRES_PASSWORD:-" not in text
+
+
+def test_a_worker_is_asked_where_it_answers(compose):
+    worker = compose["services"]["worker"]
+    (port,) = re.findall(r"127\.0\.0\.1:(\d+)/livez", worker["healthcheck"]["test"][-1])
+    assert worker["environment"]["AUTODEPLOY_WORKER_PORT"] == port
 
 
 def test_the_image_does_not_run_as_root_and_copies_what_is_there():
@@ -117,23 +155,32 @@ def port() -> str:
 
 
 @pytest.fixture
-def programs(compose, port, empty_postgres_dsn, tmp_path) -> Iterator[dict[str, Program]]:
+def worker_port() -> str:
+    """Where the worker says that it lives."""
+    return str(free_port())
+
+
+@pytest.fixture
+def programs(compose, port, worker_port, empty_postgres_dsn, tmp_path) -> Iterator[dict[str, Program]]:
     """The programs of the compose file, with their commands and settings, on the test's database and a free port."""
     made = {}
     for name in ("migrate", "api", "worker"):
         service = compose["services"][name]
         settings = service["environment"] | {"AUTODEPLOY_DATABASE_URL": empty_postgres_dsn, "AUTODEPLOY_PORT": port}
-        environment = {key: str(value) for key, value in settings.items()}
+        if name == "worker":
+            settings["AUTODEPLOY_WORKER_PORT"] = worker_port
+        # What has an empty default is an empty text for compose, and nothing where YAML reads it after that.
+        environment = {key: "" if value is None else str(value) for key, value in settings.items()}
         made[name] = Program(service["command"], environment, tmp_path / f"{name}.log")
     yield made
     for program in made.values():
         program.stop()
 
 
-def test_the_compose_file_asks_for_keys(compose):
+def test_the_compose_file_asks_for_keys(compose, compose_sqlite):
     """Unless that is said to be unwanted; and the documentation tells how to get the first one."""
-    for name in ("api", "sqlite"):
-        assert compose["services"][name]["environment"]["AUTODEPLOY_AUTH"] == "keys"
+    for service in (compose["services"]["api"], compose_sqlite["services"]["sqlite"]):
+        assert service["environment"]["AUTODEPLOY_AUTH"] == "keys"
     guide = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
     assert "docker compose exec api autodeploy keys create" in guide
 

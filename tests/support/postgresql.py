@@ -59,12 +59,15 @@ def free_port() -> int:
 
 
 class Server:
-    """A server on a loopback port, its data in a directory of its own; may be stopped and started again."""
+    """A server on a loopback port, its data in a directory of its own; may be stopped and started again.
+
+    `settings` are read at each start; `directory` is its own user's.
+    """
 
     def __init__(self, binaries: Path, directory: Path, settings: dict[str, str]) -> None:
         self._binaries = binaries
-        self._directory = directory
-        self._settings = settings
+        self.directory = directory
+        self.settings = dict(settings)
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         as_root = os.geteuid() == 0
@@ -98,13 +101,13 @@ class Server:
 
     @property
     def _data(self) -> Path:
-        return self._directory / "data"
+        return self.directory / "data"
 
     def start(self) -> None:
         """Returns when the server answers."""
-        address = ["-h", "127.0.0.1", "-p", str(self._port), "-k", str(self._directory)]
-        settings = [f"-c{name}={value}" for name, value in self._settings.items()]
-        log_path = self._directory / "server.log"
+        address = ["-h", "127.0.0.1", "-p", str(self._port), "-k", str(self.directory)]
+        settings = [f"-c{name}={value}" for name, value in self.settings.items()]
+        log_path = self.directory / "server.log"
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [self._binaries / "postgres", "-D", self._data, *address, *settings],

@@ -47,6 +47,15 @@ def test_a_bad_value_is_refused_by_its_name(values, name):
     assert [error.path for error in caught.value.errors] == [name]
 
 
+def test_what_docker_compose_leaves_empty_is_absent(monkeypatch):
+    monkeypatch.setenv("AUTODEPLOY_KEEP_DAYS", "")
+    monkeypatch.setenv("AUTODEPLOY_PATH_PREFIX", "")
+    settings = load_settings()
+    assert (settings.keep_days, settings.path_prefix) == (None, "")
+    monkeypatch.setenv("AUTODEPLOY_KEEP_DAYS", "30")
+    assert load_settings().keep_days == 30
+
+
 def test_the_distributed_queue_needs_postgresql():
     with pytest.raises(SpecError, match="needs PostgreSQL"):
         load_settings(jobs="procrastinate", database_url="sqlite:///a.db")
