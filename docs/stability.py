@@ -77,8 +77,8 @@ def specs() -> dict[str, Spec]:
 def held(name: str, count: int) -> dict[str, Any]:
     """Regrets of the recommended plan and of the fastest one: in `count` draws, and by number and end.
 
-    draws : against the best plan of those that fit with 90 %. memory_known : of every `KNOWN_EVERY`-th draw, with a peak
-    drawn too and against the best plan that turns out to fit.
+    draws : against the best plan of those that fit with 90 %. memory_known : of every `KNOWN_EVERY`-th draw, with a
+    peak drawn too and against the best plan that turns out to fit.
     """
     planned = Planned(specs()[name])
     advice = planned.advice

@@ -6,9 +6,12 @@ from typing import Any
 
 from docs.stability import FAR, LOST, page, specs
 
+Draws = list[list[float]]
 
-def result(name: str, draws: list[list[float]], ends: dict[str, list[float]]) -> dict[str, Any]:
-    return {"name": name, "plans": ["TP2", "TP4"], "p_fits": [0.95, 0.5], "draws": draws, "ends": ends}
+
+def result(name: str, draws: Draws, memory_known: Draws, ends: dict[str, list[float]]) -> dict[str, Any]:
+    plans = {"plans": ["TP2", "TP4"], "p_fits": [0.95, 0.5]}
+    return {"name": name, "draws": draws, "memory_known": memory_known, "ends": ends} | plans
 
 
 def test_every_spec_is_valid_and_there_are_twelve() -> None:
@@ -16,14 +19,15 @@ def test_every_spec_is_valid_and_there_are_twelve() -> None:
 
 
 def test_draws_far_behind_and_lost_ones_are_counted() -> None:
-    draws = [[0.0, LOST], [2 * FAR, 0.0], [0.0, LOST], [0.01, 2 * FAR]]
-    text = page([result("one", draws, {"experts low": [0.01, 0.04], "experts high": [0.02, 0.0]})])
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    recommended, fastest = rows[-2], rows[-1]
-    assert "25.0%" in recommended, "one of four is more than 5 % behind"
-    assert "75.0%" in fastest, "of which two do not fit"
-    assert "50.0%" in fastest
-    assert "experts high" in recommended
-    assert "experts low" in fastest
-    assert "recommended: far behind in at most 20% of the draws in 0 of 1 specs (worst 25.0%)" in text
-    assert "at most 3% at the ends in 1 of 1" in text
+    draws = [[0.0, 0.01], [2 * FAR, 0.0], [0.0, 0.02], [0.01, 2 * FAR]]
+    memory_known = [[0.0, LOST], [LOST, 0.0], [2 * FAR, LOST], [2 * FAR, 2 * FAR]]
+    text = page([result("one", draws, memory_known, {"experts low": [0.01, 0.04], "experts high": [0.02, 0.0]})])
+    recommended, fastest = ([cell.strip() for cell in row.split("|")] for row in text.splitlines()[-6:-4])
+    assert recommended[4:8] == ["25.0%", "0.5%", "75.0%", "25.0%"], "one of four; with memory known one lost, two slow"
+    assert fastest[4:8] == ["25.0%", "1.5%", "75.0%", "50.0%"]
+    assert recommended[8:10] == ["2.0%", "experts high"]
+    assert fastest[8:10] == ["4.0%", "experts low"]
+    assert (
+        "recommended: far behind in at most 20% of the draws in 0 of 1 specs (worst 25.0%), with memory known" in text
+    )
+    assert "at most 3% at the ends in 1." in text
