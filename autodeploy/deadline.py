@@ -2,12 +2,14 @@
 
 Whoever computes polls the deadline and stops by itself. What does not look in time, many arrays or compiled loops one
 after the other, is interrupted shortly afterwards: `Overdue` is raised in its thread, between two of its instructions,
-and what was found before stands.
+and what was found before stands. An import or a compilation is left to end: half of one would be in the way of the
+next.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -27,6 +29,8 @@ MOST_FOR_THE_END_S: Final = 3.0
 WITHOUT_PLAN: Final = 0.4
 """Of what is kept, as long as there is no plan to describe."""
 POLL_S: Final = 0.04
+WHOLE: Final = frozenset({"numba", "llvmlite"})
+"""Packages whose calls are never cut off: they compile."""
 AGAIN_S: Final = 0.5
 """An interruption that was lost, in a destructor, is repeated."""
 
@@ -111,7 +115,6 @@ class Deadline:
             if found:
                 return found[0]
         self.interrupted = True
-        _INTERRUPTED.set()
         self.out_of_time |= self._cancelled_at is None
         return None
 
@@ -131,9 +134,10 @@ def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> lis
 
     def watch() -> None:
         while not done.wait(POLL_S):
-            if is_over():
+            if is_over() and not _may_not_be_cut(thread):
                 with lock:
                     if not done.is_set():
+                        _INTERRUPTED.set()  # whoever catches it on its way
                         _raise_in(thread, Mine)
                 done.wait(AGAIN_S)
 
@@ -153,6 +157,18 @@ def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> lis
             done.set()
         _raise_in(thread, None)
     return found
+
+
+def _may_not_be_cut(thread: int) -> bool:
+    """Whether a thread is in the middle of an import or a compilation."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in WHOLE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
