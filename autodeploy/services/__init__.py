@@ -3,8 +3,9 @@
 from autodeploy.services.access import ANYONE, AccessService, KeyView, Principal, Scope
 from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
 from autodeploy.services.runs import RunService
-from autodeploy.services.searches import SearchService, Submission
+from autodeploy.services.searches import SearchService
 from autodeploy.services.session import Services, open_services
+from autodeploy.services.submissions import Submission
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
 
 __all__ = [

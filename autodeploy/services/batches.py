@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.intake import read_request, read_spec
-from autodeploy.services.searches import Admitted, SearchService, search_of_key
+from autodeploy.services.submissions import Admitted, search_of_key
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.planset import FINISHED
@@ -27,6 +27,7 @@ from autodeploy.store.service_tables import BatchRow
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from autodeploy.services.searches import SearchService
     from autodeploy.store.database import Database, Session
 
 MOST_SEARCHES = 50

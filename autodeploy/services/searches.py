@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
-from autodeploy.errors import ConflictError, FieldError, LimitError, NotFoundError, SpecError
+from autodeploy.errors import ConflictError, LimitError, NotFoundError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.slots import slot_rules
@@ -19,25 +18,32 @@ from autodeploy.services.cluster_overlays import Freshness, Resting, with_overla
 from autodeploy.services.expectation import expected_s
 from autodeploy.services.intake import placed_in_spec, refuse_files
 from autodeploy.services.queue_outlook import QueueOutlook
+from autodeploy.services.submissions import (
+    Admitted,
+    Content,
+    Submission,
+    body_hash_of,
+    check_annotations,
+    new_row,
+    new_view,
+    search_of_key,
+)
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
 from autodeploy.specs.planset import FINISHED, Plan
-from autodeploy.specs.spec import canonical_json
-from autodeploy.store.clock import new_search_id, utc_now
+from autodeploy.store.clock import utc_now
 from autodeploy.store.deliveries import Deliveries
 from autodeploy.store.events import STATUS, Events
 from autodeploy.store.idempotency import IdempotencyKeys
 from autodeploy.store.keys import ApiKeys
 from autodeploy.store.plans import Plans
-from autodeploy.store.planset_rows import plan_json, stored_search
+from autodeploy.store.planset_rows import plan_json
 from autodeploy.store.queue import Queue
 from autodeploy.store.searches import LIST_COLUMNS, Searches, SearchFilter
 from autodeploy.store.sorted_searches import sorted_page
-from autodeploy.store.tables import SearchRow
 from autodeploy.store.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from autodeploy.jobs.planning import Planner
     from autodeploy.jobs.runner import JobRunner
@@ -48,38 +54,8 @@ if TYPE_CHECKING:
     from autodeploy.store.database import Database, Session
     from autodeploy.store.events import Event
 
-MAX_TAGS = 20
-MAX_TAG_LENGTH = 64
-MAX_NOTE_LENGTH = 4000
-MAX_KEY_LENGTH = 255
 EVERYWHERE = SearchFilter()
 NEWEST = "-created_at"
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What became of a submitted spec: a new search, or (`created` False) the one its idempotency key made before."""
-
-    search: SearchView
-    created: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """A spec's identity: equal contents have equal results."""
-
-    spec_hash: str
-    profile_hash: str
-    engine_version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A spec that may be searched for, with what is known of its cluster, its identity and how long it will take."""
-
-    spec: Spec
-    content: _Content
-    expected_s: float | None
 
 
 class SearchService:
@@ -135,7 +111,7 @@ class SearchService:
         principal = self._principal
         admitted = self.admitted(spec, reuse=reuse)
         tags = check_annotations(tags, note)
-        body_hash = _body_hash(admitted.content, tags, note, webhook)
+        body_hash = body_hash_of(admitted.content, tags, note, webhook)
         try:
             with self._database.write() as session:
                 before = self._search_of_key(session, principal.key_id, idempotency_key, body_hash)
@@ -172,7 +148,7 @@ class SearchService:
         with self._database.read() as session:
             spec = with_overlay(session, spec, self._principal.team)
             with placed_in_spec():
-                content = _Content(*self._planner.describe_hashes(spec))
+                content = Content(*self._planner.describe_hashes(spec))
             is_known = Searches(session).is_planned(*astuple(content))
         if not is_known:  # what was planned before can be planned
             with placed_in_spec():
@@ -210,7 +186,7 @@ class SearchService:
         """
         with self._database.read() as session:
             spec = with_overlay(session, spec, self._principal.team)
-        content = _Content(*self._planner.describe_hashes(spec))
+        content = Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
         admitted = Admitted(spec, content, self._expected_s(spec))
         with self._database.write() as session:
@@ -267,21 +243,21 @@ class SearchService:
         batch_id: str | None,
     ) -> SearchView:
         now, content = utc_now(), admitted.content
-        row = _new_row(admitted.spec, content, note, now, self._principal)
+        row = new_row(admitted.spec, content, note, now, self._principal)
         row.batch_id, row.expected_s = batch_id, admitted.expected_s
         row.origin = "server" if enqueue else "cli"
         equal = Searches(session).reusable(*astuple(content)) if reuse else None
         if equal is not None:
             Searches(session).add_copy(row, equal, tags)
             Events(session).begin(row.id, STATUS, {"status": equal.status, "cached": True}, now=now)
-            return _new_view(row, tags, Plans(session).texts(row.id), cached=True)
+            return new_view(row, tags, Plans(session).texts(row.id), cached=True)
         if enqueue:
             self._refuse_too_many(session, self._principal)
         Searches(session).add(row, tags)
         Events(session).begin(row.id, STATUS, {"status": "queued"}, now=now)
         if enqueue and self._runner is not None:
             self._runner.enqueue(session, row.id)
-        return _new_view(row, tags)
+        return new_view(row, tags)
 
     def _refuse_too_many(self, session: Session, principal: Principal) -> None:
         """Counts and inserts in one transaction, one of a key's at a time: the limit holds over all servers."""
@@ -491,90 +467,6 @@ class SearchService:
             if row.status == "running":
                 raise ConflictError(f"search {search_id} is running", hint="cancel it first")
             searches.delete(search_id)
-
-
-def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
-    """The tags, sorted and each once.
-
-    Raises
-    ------
-    SpecError
-        when there are too many, or text is too long or not text.
-    """
-    unique = tuple(sorted(set(tags)))
-    errors = [
-        FieldError("/tags", f"{tag[:80]!r} is not a tag", f"1 to {MAX_TAG_LENGTH} printable characters")
-        for tag in unique
-        if not 1 <= len(tag) <= MAX_TAG_LENGTH or not tag.isprintable()
-    ]
-    if len(unique) > MAX_TAGS:
-        errors.append(FieldError("/tags", f"{len(unique)} tags", f"at most {MAX_TAGS}"))
-    if len(note) > MAX_NOTE_LENGTH or "\0" in note:
-        errors.append(FieldError("/note", "not a note", f"at most {MAX_NOTE_LENGTH} characters"))
-    if errors:
-        raise SpecError(errors=tuple(errors))
-    return unique
-
-
-def search_of_key(session: Session, principal: str, key: str, body_hash: str) -> str | None:
-    """The search that this caller's idempotency key made before.
-
-    Raises
-    ------
-    SpecError
-        when it made another one, or is no key.
-    """
-    if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
-        raise SpecError(f"1 to {MAX_KEY_LENGTH} printable characters", path="Idempotency-Key")
-    row = IdempotencyKeys(session).get(principal, key)
-    if row is None:
-        return None
-    if row.body_hash != body_hash:
-        raise SpecError(
-            "this key was used for another request", path="Idempotency-Key", hint="take a new key for a new request"
-        )
-    return row.search_id
-
-
-def _body_hash(content: _Content, tags: tuple[str, ...], note: str, webhook: str | None) -> str:
-    said = [content.spec_hash, list(tags), note, *([] if webhook is None else [webhook])]
-    return hashlib.sha256(canonical_json(said).encode()).hexdigest()
-
-
-def _new_row(spec: Spec, content: _Content, note: str, now: datetime, principal: Principal) -> SearchRow:
-    return SearchRow(
-        id=new_search_id(now),
-        created_at=now,
-        updated_at=now,
-        status="queued",
-        model_name=spec.model.name,
-        profile=spec.cluster.profile[-200:],
-        cluster=spec.cluster.ledger_name,
-        num_npus=spec.cluster.num_npus,
-        seq_length=spec.training.seq_length,
-        global_batch_size=spec.training.global_batch_size.value,
-        spec=spec.model_dump(mode="json"),
-        spec_hash=content.spec_hash,
-        profile_hash=content.profile_hash,
-        engine_version=content.engine_version,
-        note=note,
-        note_by=principal.name if note else "",
-        principal=principal.key_id,
-        author=principal.name,
-        team=principal.team,
-    )
-
-
-def _new_view(row: SearchRow, tags: tuple[str, ...], plans: Sequence[str] = (), *, cached: bool = False) -> SearchView:
-    return SearchView(
-        stored_search(row, plans),
-        cached=cached,
-        tags=tags,
-        note=row.note,
-        note_by=row.note_by,
-        author=row.author,
-        team=row.team,
-    )
 
 
 def _summary(row: Any, tags: tuple[str, ...], stale: bool) -> SearchSummary:
