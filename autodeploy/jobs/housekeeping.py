@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.store.clock import utc_now
 from autodeploy.store.one_at_a_time import my_turn
-from autodeploy.store.retention import prune, prune_audit, prune_batches
+from autodeploy.store.retention import prune, prune_audit
 
 if TYPE_CHECKING:
     from autodeploy.settings import Settings
@@ -64,7 +64,6 @@ class Housekeeper:
                 pause_s=PAUSE_S,
                 should_stop=self._stopping.is_set,
             )
-            prune_batches(self._database, before=before)
         if pruned:
             log.info("%d searches older than %d days are deleted", pruned, settings.keep_days)
         return pruned

@@ -10,6 +10,7 @@ import structlog
 from autodeploy.store.audit import AuditEntries, AuditFilter
 from autodeploy.store.clock import new_audit_id, utc_now
 from autodeploy.store.database import DATABASE_ERRORS
+from autodeploy.store.retention import prune_audit
 from autodeploy.store.service_tables import AuditRow
 
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ class AuditLog:
 
     def prune(self, *, before: datetime) -> int:
         """Deletes entries from before that moment; says how many."""
-        with self._database.write() as session:
-            return AuditEntries(session).forget_before(before)
+        return prune_audit(self._database, before=before)
 
 
 def _storable(text: str) -> str:

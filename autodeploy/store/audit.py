@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import CursorResult, delete, select
+from sqlalchemy import select
 
 from autodeploy.store.service_tables import AuditRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from sqlalchemy.orm import Session
 
@@ -48,11 +47,3 @@ class AuditEntries:
         if after is not None:
             query = query.where(AuditRow.id < after)
         return self.session.scalars(query).all()
-
-    def forget_before(self, moment: datetime) -> int:
-        """Removes older entries; says how many."""
-        result = self.session.execute(
-            delete(AuditRow).where(AuditRow.created_at < moment).execution_options(synchronize_session=False)
-        )
-        assert isinstance(result, CursorResult)
-        return result.rowcount

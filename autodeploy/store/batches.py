@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, select
+from sqlalchemy import and_, select
 
 from autodeploy.store.service_tables import BatchRow
 from autodeploy.store.tables import PlanRow, SearchRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from sqlalchemy.orm import Session
 
@@ -67,10 +66,3 @@ class Batches:
         """Its searches that wait or run."""
         query = select(SearchRow.id).where(SearchRow.batch_id == batch_id, SearchRow.status.in_(("queued", "running")))
         return self.session.scalars(query.order_by(SearchRow.id)).all()
-
-    def forget_empty_before(self, moment: datetime) -> None:
-        """Removes older batches whose searches are all deleted."""
-        left = select(SearchRow.id).where(SearchRow.batch_id == BatchRow.id).exists()
-        self.session.execute(
-            delete(BatchRow).where(BatchRow.created_at < moment, ~left).execution_options(synchronize_session=False)
-        )

@@ -31,7 +31,9 @@ def prune(
     pause_s: float = 0.0,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Deletes finished searches that were created before that moment, with everything of theirs; says how many.
+    """Deletes finished searches created before that moment, with all that is theirs, and batches without any.
+
+    Gives the number of searches.
 
     Parameters
     ----------
@@ -43,13 +45,10 @@ def prune(
     old = select(SearchRow.id).where(SearchRow.created_at < before, SearchRow.status.in_(FINISHED))
     if keep_tagged:
         old = old.where(~select(TagRow.tag).where(TagRow.search_id == SearchRow.id).exists())
-    return _prune(database, SearchRow, old.order_by(SearchRow.created_at), batch or BATCH, pause_s, should_stop)
-
-
-def prune_batches(database: Database, *, before: datetime) -> int:
-    """Deletes batches made before that moment that have no search any more."""
+    pruned = _prune(database, SearchRow, old.order_by(SearchRow.created_at), batch or BATCH, pause_s, should_stop)
     left = select(SearchRow.id).where(SearchRow.batch_id == BatchRow.id).exists()
-    return _prune(database, BatchRow, select(BatchRow.id).where(BatchRow.created_at < before, ~left))
+    _prune(database, BatchRow, select(BatchRow.id).where(BatchRow.created_at < before, ~left))
+    return pruned
 
 
 def prune_audit(database: Database, *, before: datetime) -> int:
