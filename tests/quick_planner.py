@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 SLOW = "slow"  # runs until it is cancelled, at most SLOW_S
+SLOWER_THAN_EXPECTED = "slower than expected"  # the same, and nobody expects it
 CRASHES = "crashes"  # kills its own process
 FAILS = "fails"  # raises
 HUNGRY = "hungry"  # takes memory until there is none
@@ -77,7 +78,7 @@ def plan(
         os.abort()
     if behaviour == FAILS:
         raise RuntimeError("the planner found a bug in itself")
-    if behaviour == SLOW:
+    if behaviour in (SLOW, SLOWER_THAN_EXPECTED):
         _wait(report, should_cancel or (lambda: False))
     if behaviour == INFEASIBLE:
         return factories.infeasible_plan_set(search_id, spec=spec, created_at=created_at)

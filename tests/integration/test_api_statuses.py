@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
-WRITES = {"create_search", "annotate_search", "cancel_search", "delete_search", "create_run", "delete_run"}
+WRITES = {
+    *("create_search", "annotate_search", "cancel_search", "delete_search"),
+    *("create_batch", "cancel_batch", "create_run", "delete_run"),
+}
 
 
 class Operation(NamedTuple):
@@ -46,16 +49,19 @@ async def opened(sqlite_url: str) -> AsyncIterator[Opened]:
         done = (await client.post("/v1/searches?wait=60", json=factories.spec_document())).json()
         plan_id = done["plans"][0]["plan_id"]
         run = await client.post(f"/v1/plans/{plan_id}/runs", json={"step_time_s": done["plans"][0]["step_time_s"]})
+        swept = {"spec": factories.spec_document(), "sweep": {"seq_length": [4096]}}
         known = {
             "search_id": done["search"]["id"],
             "plan_id": plan_id,
             "run_id": run.json()["run"]["id"],
             "name": "planset",
+            "batch_id": (await client.post("/v1/batches", json=swept)).json()["id"],
         }
         strategy = factories.spec_document() | {"strategy": {"tp": 8}}
         bodies = {
             "create_search": factories.spec_document(top_k=3),
             "annotate_search": {"note": "looked at"},
+            "create_batch": swept,
             "create_run": {"step_time_s": 1.1 * done["plans"][0]["step_time_s"]},
             "compare_plans": {"plans": [plan_id, plan_id]},
             "create_check": strategy,

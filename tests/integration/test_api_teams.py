@@ -139,6 +139,8 @@ async def slow_search(site: Site, name: str) -> str:
     slow = factories.spec_document(model=factories.DEEPSEEK_V3 | {"name": SLOW})
     running = await site.client.post("/v1/searches", json=slow, headers=site.by(name))
     found: str = running.json()["search"]["id"]
+    while (await site.get(name, f"/v1/searches/{found}"))["status"] == "queued":
+        await anyio.sleep(0.05)
     return found
 
 
