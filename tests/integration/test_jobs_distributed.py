@@ -145,7 +145,7 @@ def test_a_worker_goes_on_without_what_ignores_its_cancellation(settings, monkey
     patient = settings.model_copy(update={"stalled_after_s": 30.0})
     with open_services(patient, as_worker=True, planner=QUICK) as services:
         eventually(lambda: len(looks) >= 3, within_s=15)
-        eventually(lambda: len(set(looks)) == 2, within_s=10)  # another spell, another number
+        eventually(lambda: len(set(looks)) == 2, within_s=30)  # another spell, another number
         search_id = services.searches.submit(named("after that")).search.id
         eventually(status_is(services, search_id, "optimal"))
         asked_s = time.monotonic()
@@ -170,7 +170,7 @@ def test_free_slots_do_not_wait_for_a_search_when_the_database_was_lost(settings
         slow = services.searches.submit(named(SLOW)).search.id
         eventually(status_is(services, slow, "running"))
         lost.set()
-        eventually(lambda: len(set(looks)) == 2, within_s=10)
+        eventually(lambda: len(set(looks)) == 2, within_s=30)
         quick = services.searches.submit(named("beside it")).search.id
         eventually(status_is(services, quick, "optimal"), within_s=30)
         assert services.searches.status(slow) == "running"

@@ -7,13 +7,13 @@ import random
 import threading
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from autodeploy.store import queue_state
+from autodeploy.store.database import Database
 from autodeploy.store.key_tables import ApiKeyRow
 from autodeploy.store.queue import Queue
 from autodeploy.store.queue_state import SlotRules
@@ -21,9 +21,6 @@ from autodeploy.store.searches import Searches
 from autodeploy.store.service_tables import WorkerRow
 from tests.integration.test_store_searches import NOW, new_row
 from tests.support.queue_simulation import Asked, Started, p95_s, simulate
-
-if TYPE_CHECKING:
-    from autodeploy.store.database import Database
 
 pytestmark = pytest.mark.integration
 
@@ -165,9 +162,9 @@ def test_two_claims_at_once_do_not_both_take_the_last_turn(database):
     assert found == ["srch_00"]
 
 
-def test_a_turn_that_is_not_given_back_ends(database, monkeypatch):
-    if database.is_sqlite:
-        pytest.skip("a writer of SQLite is alone")
+def test_a_turn_that_is_not_given_back_ends(migrated_postgres_dsn, monkeypatch):
+    """On PostgreSQL: a writer of SQLite is alone."""
+    database = Database(migrated_postgres_dsn, pool_size=5)
     monkeypatch.setattr(queue_state, "TURN_LIMIT_S", 1)
     add(database, "srch_1")
     found = None
@@ -178,4 +175,5 @@ def test_a_turn_that_is_not_given_back_ends(database, monkeypatch):
             with contextlib.suppress(OperationalError):  # nor does anybody wait for ever
                 found = claimed(database)
                 break
+    database.close()
     assert found == "srch_1"
