@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from api.refusals import add_refusals
-from api.sent_documents import say_what_is_inside
+from api.sent_documents import never_null, say_what_is_inside
 from autodeploy.services.measured_intake import MeasuredFile
 from autodeploy.services.schemas import input_definitions
 
@@ -93,15 +93,8 @@ def _complete(document: dict[str, Any]) -> None:
     for methods in document["paths"].values():
         for operation in methods.values():
             for parameter in operation.get("parameters", ()):
-                parameter["schema"] = _never_null(parameter["schema"])
-
-
-def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter may be left out, but it is no `null`: there it would be a text of four letters."""
-    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
-    if len(kinds) != 1:
-        return schema
-    return {**{key: value for key, value in schema.items() if key not in {"anyOf", "default"}}, **kinds[0]}
+                # A parameter may be left out, but it is no `null`: there it would be a text of four letters.
+                parameter["schema"] = never_null(parameter["schema"])
 
 
 def _add_access(document: dict[str, Any], *, with_keys: bool) -> None:

@@ -71,7 +71,7 @@ def _either(schema: dict[str, Any], one: str, other: str) -> dict[str, Any]:
     kinds = []
     for given, absent in ((one, other), (other, one)):
         properties = dict(schema["properties"])
-        properties[given] = _never_null(properties[given])
+        properties[given] = never_null(properties[given])
         properties[absent] = NULL
         required = sorted({*schema.get("required", ()), given})
         kinds.append(
@@ -80,7 +80,9 @@ def _either(schema: dict[str, Any], one: str, other: str) -> dict[str, Any]:
     return {"title": schema["title"], "description": schema.get("description", ""), "anyOf": kinds}
 
 
-def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
-    kinds = [kind for kind in schema["anyOf"] if kind != NULL]
-    (kind,) = kinds
-    return {**{key: value for key, value in schema.items() if key not in {"anyOf", "default"}}, **kind}
+def never_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a value that may be left out, and is no `null` where it is given."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != NULL]
+    if len(kinds) != 1:
+        return schema
+    return {**{key: value for key, value in schema.items() if key not in {"anyOf", "default"}}, **kinds[0]}

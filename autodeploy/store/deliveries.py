@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import CursorResult, func, not_, select, update
+from sqlalchemy import CursorResult, not_, select, update
 
 from autodeploy.store.clock import new_delivery_id
 from autodeploy.store.service_tables import DeliveryRow
@@ -108,11 +108,6 @@ class Deliveries:
         return self._change(
             due.id, due.attempts + 1, status="failed", next_at=None, last_error=error[:MAX_ERROR_LENGTH]
         )
-
-    def count_by_status(self) -> dict[str, int]:
-        """How many deliveries have each status."""
-        query = select(DeliveryRow.status, func.count()).group_by(DeliveryRow.status)
-        return {status: count for status, count in self.session.execute(query)}
 
     def _change(self, delivery_id: str, made: int, also: Sequence[object] = (), **columns: object) -> bool:
         result = self.session.execute(
