@@ -11,6 +11,8 @@ MEGATRON      ?=
 MINDSPEED     ?=
 MINDSPEED_LLM ?=
 MINDFORMERS   ?=
+VERL          ?=
+MINDSPEED_RL  ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -101,10 +103,11 @@ backtest: $(STAMP) ## Make docs/backtest.md anew: strategies chosen among measur
 scoreboard: $(STAMP) ## Hold every figure of accuracy against its aim, by fits made on the spot
 	@$(BIN)/python -m docs.scoreboard
 
-flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED= MINDSPEED_LLM= MINDFORMERS= git directories
+flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED= MINDSPEED_LLM= MINDFORMERS= VERL= MINDSPEED_RL= git directories
 	@$(BIN)/python -m tests.launch_check.flag_tables $(if $(MEGATRON),--megatron $(MEGATRON)) \
 		$(if $(MINDSPEED),--mindspeed $(MINDSPEED)) $(if $(MINDSPEED_LLM),--mindspeed-llm $(MINDSPEED_LLM)) \
-		$(if $(MINDFORMERS),--mindformers $(MINDFORMERS))
+		$(if $(MINDFORMERS),--mindformers $(MINDFORMERS)) \
+		$(if $(VERL),--verl $(VERL)) $(if $(MINDSPEED_RL),--mindspeed-rl $(MINDSPEED_RL))
 
 docs: $(STAMP) ## Make the generated pages and the README's numbers anew
 	@$(BIN)/python -m docs.generate

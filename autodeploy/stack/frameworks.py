@@ -18,23 +18,26 @@ if TYPE_CHECKING:
 class Framework:
     """One framework.
 
-    configured_by : flags of a command line, a file of keys, or nothing, where no framework is meant.
+    configured_by : flags of a command line, a file of keys, keys of a command line, or nothing, where no framework is
+        meant.
     runs_as : how measured runs name it and its relatives, in lower case without marks between words.
     uniform_options : memory choices hold for the same number of layers on every stage, as its flags say them.
     graph_mode : it compiles the step: fixed sizes, no host beside it.
     pipelined_exchange : the two steps of a hierarchical All-to-All run at the same time.
     recomputes_in_waits : what is recomputed may run while the backward pass waits for an exchange.
+    post_trains : it launches post-training by reinforcement learning, and no pre-training.
     export : writes a plan's launch file, for a framework that the package has no exporter of.
     """
 
     name: str
     title: str
-    configured_by: Literal["flags", "file", ""] = "flags"
+    configured_by: Literal["flags", "file", "keys", ""] = "flags"
     runs_as: tuple[str, ...] = ()
     uniform_options: bool = True
     graph_mode: bool = False
     pipelined_exchange: bool = True
     recomputes_in_waits: bool = False
+    post_trains: bool = False
     export: Callable[[Any, Any], Any] | None = None
 
     @property
@@ -60,6 +63,8 @@ FRAMEWORKS: dict[str, Framework] = {
             graph_mode=True,
             pipelined_exchange=False,
         ),
+        Framework("verl", "verl", configured_by="keys", post_trains=True),
+        Framework("mindspeed-rl", "MindSpeed-RL", configured_by="file", post_trains=True),
         Framework("any", "any", configured_by="", uniform_options=False, recomputes_in_waits=True),
     )
 }

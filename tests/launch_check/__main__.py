@@ -25,7 +25,7 @@ IN_EXAMPLES_ONLY = "--enable-hf2mg-convert"  # needs a checkpoint on disk
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line; the exit code."""
-    by_name = {release.name: release for release in releases() if release.flags}
+    by_name = {release.name: release for release in releases() if release.flags and not release.keys}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", choices=by_name, default="mindspeed-llm-master")
     for name in FOLDERS:

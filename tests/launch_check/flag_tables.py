@@ -1,7 +1,7 @@
 """Writes what the parser of every release registers to autodeploy/stack/flags/NAME.csv.
 
     python -m tests.launch_check.flag_tables --megatron GITDIR --mindspeed GITDIR --mindspeed-llm GITDIR \\
-        --mindformers GITDIR [--release NAME ...] [--into FOLDER]
+        --mindformers GITDIR --verl GITDIR --mindspeed-rl GITDIR [--release NAME ...] [--into FOLDER]
 
 GITDIR: git directories with the commits that autodeploy/stack/releases.yaml names. Facts only: names, types, choices,
 numbers of values and where they are registered; a release whose git directories are not given is left as it is.
@@ -25,12 +25,14 @@ from autodeploy.stack.releases import Release, releases
 from tests.launch_check.checkouts import checkouts
 from tests.launch_check.frameworks import Frameworks
 from tests.launch_check.mindformers_keys import mindformers_keys
+from tests.launch_check.rl_keys import mindspeed_rl_keys, override_keys, verl_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 INTO = pathlib.Path(__file__).resolve().parents[2] / "autodeploy" / "stack" / "flags"
-GIT_DIRS = ("megatron", "mindspeed", "mindspeed-llm", "mindformers")
+GIT_DIRS = ("megatron", "mindspeed", "mindspeed-llm", "mindformers", "verl", "mindspeed-rl")
+POST_TRAINING = ("verl", "mindspeed-rl")
 _PLAIN = {int: "int", float: "float", str: "str", bool: "bool", None: "str"}
 
 
@@ -39,9 +41,28 @@ def registered_flags(frameworks: Frameworks) -> Iterator[RegisteredFlag]:
     for action in frameworks.parser._actions:
         if isinstance(action, argparse._HelpAction):
             continue
-        component, source = _source(frameworks, action)
-        for name in action.option_strings:
-            yield RegisteredFlag(name, _type(action), _choices(action), _nargs(action), component, source)
+        yield from _rows(frameworks, action)
+
+
+def _rows(frameworks: Frameworks, action: argparse.Action) -> Iterator[RegisteredFlag]:
+    component, source = _source(frameworks, action)
+    for name in action.option_strings:
+        yield RegisteredFlag(name, _type(action), _choices(action), _nargs(action), component, source)
+
+
+def post_training_keys(
+    frameworks: Frameworks, git_dirs: Mapping[str, str], commits: Mapping[str, str]
+) -> Iterator[RegisteredFlag]:
+    """Keys of verl or MindSpeed-RL, and the flags that they hand on to the parser."""
+    if "mindspeed-rl" in commits:
+        flags = {row.name: row for row in registered_flags(frameworks)}
+        yield from mindspeed_rl_keys(git_dirs["mindspeed-rl"], commits["mindspeed-rl"], flags)
+        return
+    yield from verl_keys(git_dirs["verl"], commits["verl"])
+    actions = [each for each in frameworks.parser._actions if not isinstance(each, argparse._HelpAction)]
+    yield from override_keys(
+        git_dirs["megatron"], commits["megatron"], actions, lambda action: next(_rows(frameworks, action))
+    )
 
 
 def _type(action: argparse.Action) -> str:
@@ -115,9 +136,12 @@ def write_table(release: Release, git_dirs: Mapping[str, str], into: pathlib.Pat
     if "mindformers" in commits:
         count = table_text(mindformers_keys(git_dirs["mindformers"], commits["mindformers"]), path)
     else:
+        parsers = {name: commit for name, commit in commits.items() if name not in POST_TRAINING}
         with tempfile.TemporaryDirectory() as folder:
-            frameworks = Frameworks(checkouts(git_dirs, commits, pathlib.Path(folder).resolve() / "trees"))
-            count = table_text(registered_flags(frameworks), path)
+            frameworks = Frameworks(checkouts(git_dirs, parsers, pathlib.Path(folder).resolve() / "trees"))
+            post_trains = len(parsers) < len(commits)
+            rows = post_training_keys(frameworks, git_dirs, commits) if post_trains else registered_flags(frameworks)
+            count = table_text({row.name: row for row in rows}.values(), path)
     print(f"{path.name}: {count} rows", flush=True)
 
 

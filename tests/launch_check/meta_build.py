@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command line; the exit code."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
-    by_name = {release.name: release for release in releases() if release.flags}
+    by_name = {release.name: release for release in releases() if release.flags and not release.keys}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", choices=by_name, default="mindspeed-llm-master")
     for name in FOLDERS:

@@ -8,9 +8,11 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.stack.flag_tables import RegisteredFlag
+from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.releases import registered, release_named, release_of, releases
 
 RELEASES = releases()
+PRE_TRAINING = [release for release in RELEASES if not FRAMEWORKS[release.framework].post_trains]
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,12 @@ RELEASES = releases()
         ("megatron", "NVIDIA", "megatron-main", {"megatron"}),
         ("megatron", "another", "megatron-main", {"megatron"}),
         ("mindformers", "Huawei", "mindformers-master", {"mindformers"}),
+        ("verl", "Huawei", "verl-mindspeed-main", {"verl", "mindspeed", "megatron"}),
+        ("verl", "NVIDIA", "verl-main", {"verl", "megatron"}),
+        (
+            *("mindspeed-rl", "Huawei", "mindspeed-rl-master"),
+            {"mindspeed-rl", "mindspeed-llm", "mindspeed", "megatron"},
+        ),
     ],
 )
 def test_a_framework_and_a_vendor_mean_one_release(framework, vendor, name, components):
@@ -51,14 +59,14 @@ def test_every_release_has_a_table_of_facts(release):
     table = release.registered
     assert len(table) > 400
     assert {flag.registered_in for flag in table.values()} == {*release.components}
-    assert bool(release.flags) != bool(release.keys)
+    assert (bool(release.flags) != bool(release.keys)) is not FRAMEWORKS[release.framework].post_trains
     assert all(":" in flag.source for flag in table.values())
 
 
 def test_releases_differ_where_their_sources_do():
     """Hot experts are MindSpeed's, not MindSpeed-LLM's; the exchange over levels is of an older MindSpeed only."""
     where = {
-        flag: {release.name for release in RELEASES if release.registers(flag)}
+        flag: {release.name for release in PRE_TRAINING if release.registers(flag)}
         for flag in (
             *("--balanced-moe-experts", "--moe-hierarchical-alltoallv", "--overlap-moe-expert-parallel-comm"),
             "--moe-fb-overlap",
@@ -67,9 +75,24 @@ def test_releases_differ_where_their_sources_do():
     assert where["--balanced-moe-experts"] == {"megatron-mindspeed-master"}
     assert where["--moe-hierarchical-alltoallv"] == {"megatron-mindspeed-2.0.0"}
     assert where["--overlap-moe-expert-parallel-comm"] == {"megatron-main"}
-    assert where["--moe-fb-overlap"] == {r.name for r in RELEASES if r.has("mindspeed")}
+    assert where["--moe-fb-overlap"] == {r.name for r in PRE_TRAINING if r.has("mindspeed")}
     assert release_named("mindspeed-llm-master").registers("--moe-token-dispatcher-type", "alltoall_seq")
     assert not release_named("megatron-main").registers("--moe-token-dispatcher-type", "alltoall_seq")
+
+
+def test_post_training_hands_on_what_its_own_classes_have():
+    """MindSpeed-RL refuses every key that MegatronConfig lacks; verl hands on all of MindSpeed's arguments."""
+    closed, handing_on = release_named("mindspeed-rl-master"), release_named("verl-mindspeed-main")
+    for flag in ("--num-layer-list", "--moe-alltoall-overlap-comm", "--swap-optimizer"):
+        assert closed.registers(flag)
+        assert closed.registers(f"megatron_training.{flag.removeprefix('--').replace('-', '_')}")
+    assert not closed.registers("--moe-fb-overlap")
+    assert handing_on.registers("--moe-fb-overlap")
+    section = "actor_rollout_ref.actor.megatron.override_transformer_config"
+    assert handing_on.registers(f"{section}.moe_fb_overlap")
+    assert not release_named("verl-main").registers("--moe-fb-overlap")
+    assert handing_on.keys["actor_rollout_ref.rollout.gpu_memory_utilization"].type == "float"
+    assert handing_on.keys["actor_rollout_ref.rollout.max_model_len"].type == "int"  # null in the file: of the class
 
 
 def test_a_source_names_repository_commit_and_line():
