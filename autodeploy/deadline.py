@@ -34,6 +34,9 @@ WHOLE: Final = frozenset({"numba", "llvmlite"})
 AGAIN_S: Final = 0.5
 """An interruption that was lost, in a destructor, is repeated."""
 
+ARRIVES: Final = 100
+"""Turns of a loop, each of which looks for an exception that was sent."""
+
 _INTERRUPTED: Final = threading.Event()
 
 
@@ -130,7 +133,7 @@ def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> lis
     class Mine(Overdue):
         """The interruption of this part: parts lie in each other."""
 
-    thread, done, lock = threading.get_ident(), threading.Event(), threading.Lock()
+    thread, done, lock, sent = threading.get_ident(), threading.Event(), threading.Lock(), threading.Event()
 
     def watch() -> None:
         while not done.wait(POLL_S):
@@ -138,8 +141,15 @@ def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> lis
                 with lock:
                     if not done.is_set():
                         _INTERRUPTED.set()  # whoever catches it on its way
+                        sent.set()
                         _raise_in(thread, Mine)
                 done.wait(AGAIN_S)
+
+    def leave() -> None:
+        with lock:
+            done.set()
+        if sent.is_set():
+            _let_arrive()  # one that is on its way has nobody to reach any more
 
     found: list[T] = []
     watcher = threading.Thread(target=watch, name="deadline", daemon=True)
@@ -148,14 +158,9 @@ def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> lis
             watcher.start()
             found.append(part())
         finally:
-            with lock:
-                done.set()
-            _raise_in(thread, None)  # one that is on its way has nobody to reach any more
+            leave()
     except Mine:
-        # It may have come while the part was being left: then `done` is not set yet.
-        with lock:
-            done.set()
-        _raise_in(thread, None)
+        leave()  # it may have come while the part was being left: then `done` was not set yet
     return found
 
 
@@ -171,7 +176,16 @@ def _may_not_be_cut(thread: int) -> bool:
     return False
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise in another thread at its next instruction; None: take back what was not raised yet."""
-    argument = ctypes.py_object(error) if error is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise in another thread at its next instruction that looks for it."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def _let_arrive() -> None:
+    """Here what was sent to this thread is raised, if it wasn't before.
+
+    Taking it back with a null pointer would leave CPython 3.11 looking for it for ever: at every call and every turn of
+    a loop, and under a tracer or a profiler without end.
+    """
+    for _ in range(ARRIVES):
+        pass

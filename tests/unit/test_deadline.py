@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 import time
 from importlib import import_module
@@ -99,6 +100,29 @@ def test_errors_pass_and_nothing_is_raised_afterwards() -> None:
         busy(0.8)
     except Overdue:
         pytest.fail("an interruption came after its part was over")
+
+
+PROFILED = """
+import sys, time
+from autodeploy.deadline import Deadline
+
+def busy(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    return "done"
+
+assert Deadline(None, time.monotonic(), 60.0).search(lambda: busy(0.1)) == "done"
+assert Deadline(None, time.monotonic(), 0.1).search(lambda: busy(30.0)) is None
+sys.setprofile(lambda *_: None)
+sys.settrace(lambda *_: None)
+busy(0.1)
+"""
+
+
+def test_a_tracer_works_after_a_part() -> None:
+    """An interruption that CPython was told to forget would keep its eval loop from ever going on under a tracer."""
+    subprocess.run([sys.executable, "-c", PROFILED], check=True, timeout=60)
 
 
 def test_some_of_the_time_is_kept_for_the_plans_once_there_are_any() -> None:
