@@ -25,7 +25,7 @@ from autodeploy.calibration.generation_shipped import (
 )
 from autodeploy.calibration.generation_validate import validate_generation
 from autodeploy.evaluation.generation import generator_of
-from autodeploy.specs.generation import GenerationLayout
+from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.presets import load_preset
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.planset import (
+    PARTS,
     Bet,
     BoxNumber,
     Breakdown,
@@ -156,7 +157,9 @@ def plan(rank: int = 1, *, spec: Spec | None = None, **changes: Any) -> Plan:
         "micro_batches": max(1, batch // (chosen.dp or 1) // chosen.micro_batch_size),
         "days": days,
         "npu_hours": None if days is None else days * 24 * npus,
-        "breakdown": Breakdown(**dict(zip(Breakdown.model_fields, (step_time_s * s for s in _SHARES), strict=True))),
+        "breakdown": Breakdown(
+            **{part: step_time_s * share for part, share in zip(PARTS[: len(_SHARES)], _SHARES, strict=True)}
+        ),
         "hidden": Hidden(ep_share_steady=0.93, ep_share_step=0.86, tp_share=0.2, dp_share=0.75),
         "stages": tuple(_stages(chosen)),
         "uncertainty": Uncertainty(

@@ -9,7 +9,8 @@ from pydantic import Field
 from autodeploy.calibration.generation_predict import batches_of, service_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
-from autodeploy.specs.generation import EngineMode, ServedMeasured
+from autodeploy.specs.generation import ServedMeasured
+from autodeploy.specs.generation_layout import EngineMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.evaluation.machine import Machine
-    from autodeploy.specs.generation import GenerationLayout
+    from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.model import ModelSpec
     from hardware_profiles.generation import GenerationNumbers, Mode
     from hardware_profiles.profile import Device, Profile

@@ -64,6 +64,8 @@ def _row_names() -> tuple[str, ...]:
 
 def _row(plan_set: PlanSet, plan: Plan) -> dict[str, Any]:
     """Numbers in full precision, lists joined by `+` or blanks; nothing a spreadsheet would run as a formula."""
+    from autodeploy.specs.planset import PARTS
+
     strategy = plan.strategy
     recompute = strategy.recompute
     values: dict[str, Any] = {
@@ -86,7 +88,7 @@ def _row(plan_set: PlanSet, plan: Plan) -> dict[str, Any]:
     values |= {name: getattr(strategy, name) for name in DEGREES}
     values |= {name: getattr(plan, name) for name in FIGURES}
     values |= {f"run_{name}": getattr(plan.run, name) if plan.run else None for name in RUN}
-    values |= plan.breakdown.model_dump()
+    values |= {part: getattr(plan.breakdown, part) for part in PARTS}
     return {name: _harmless(value) for name, value in values.items()}
 
 

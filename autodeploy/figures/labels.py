@@ -26,6 +26,8 @@ PARTS: dict[Language, dict[str, str]] = {
         "pipeline_bubble_s": "pipeline bubble",
         "host_bound_s": "host",
         "optimizer_s": "optimizer",
+        "generation_s": "generation",
+        "hand_over_s": "hand-over of weights",
     },
     "zh": {
         "compute_s": "计算",
@@ -40,6 +42,8 @@ PARTS: dict[Language, dict[str, str]] = {
         "pipeline_bubble_s": "流水线空泡",
         "host_bound_s": "主机下发",
         "optimizer_s": "优化器",
+        "generation_s": "生成",
+        "hand_over_s": "权重移交",
     },
 }
 

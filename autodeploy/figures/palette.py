@@ -19,6 +19,8 @@ PART_COLOURS: dict[str, str] = {
     "pipeline_bubble_s": "#a3a9b3",
     "host_bound_s": "#4a978c",
     "optimizer_s": "#84b676",
+    "generation_s": "#56708f",
+    "hand_over_s": "#d9c06a",
 }
 """Breakdown field to colour, in the order in which the parts are stacked."""
 

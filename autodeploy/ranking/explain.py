@@ -17,6 +17,8 @@ PART_NAMES: dict[str, str] = {
     "host_bound_s": "waiting for the host",
     "optimizer_s": "optimizer",
     "imbalance_s": "imbalance",
+    "generation_s": "generation",
+    "hand_over_s": "hand-over of weights",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import Language, part_name, say
+from autodeploy.specs.planset import PARTS
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Breakdown, Plan
@@ -19,12 +20,20 @@ ALWAYS_SHOWN = (
     "recompute_s",
     "host_bound_s",
 )
-SHOWN_WHEN_LARGE = ("exposed_swap_s", "exposed_cp_s", "exposed_dp_s", "exposed_pp_s", "optimizer_s")
+SHOWN_WHEN_LARGE = (
+    "exposed_swap_s",
+    "exposed_cp_s",
+    "exposed_dp_s",
+    "exposed_pp_s",
+    "optimizer_s",
+    "generation_s",
+    "hand_over_s",
+)
 
 
 def percentages(breakdown: Breakdown) -> dict[str, int]:
     """Whole percents by part of the step, largest remainders rounded up so that the sum is 100."""
-    seconds = breakdown.model_dump()
+    seconds = {part: getattr(breakdown, part) for part in PARTS}
     total = sum(seconds.values())
     if total <= 0:
         return {}

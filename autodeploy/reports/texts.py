@@ -281,6 +281,8 @@ PART_NAMES: dict[str, tuple[str, str]] = {
     "exposed_swap_s": ("swap", "换入换出"),
     "host_bound_s": ("host", "主机下发"),
     "optimizer_s": ("optimizer", "优化器"),
+    "generation_s": ("generation", "生成"),
+    "hand_over_s": ("hand-over", "权重移交"),
     "other": ("other", "其他"),
 }
 

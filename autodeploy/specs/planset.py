@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.rl_plan import RlPlan
 from autodeploy.specs.router import RouterKind
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training_run import TrainingRun
@@ -44,6 +45,8 @@ class Breakdown(Document):
     host_bound_s: float = 0.0
     optimizer_s: float = 0.0
     imbalance_s: float = 0.0
+    generation_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
+    hand_over_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
 
 
 PARTS: tuple[str, ...] = tuple(Breakdown.model_fields)
@@ -336,6 +339,10 @@ class Plan(Document):
     label: str | None = None
     rescaled: Annotated[
         Rescaled | None, Field(description="its times are multiplied", exclude_if=lambda value: value is None)
+    ] = None
+    rl: Annotated[
+        RlPlan | None,
+        Field(description="of rl_post_training: its phases", exclude_if=lambda value: value is None),
     ] = None
     explanation: str = ""
     assumptions: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
-from autodeploy.specs.generation import GenerationLayout
+from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.validation import complaint
@@ -127,6 +127,13 @@ class ResponseLength(Document):
         """Whether all responses count as the longest, for want of a mean."""
         return self.histogram is None and self.mean is None
 
+    @property
+    def max_tokens(self) -> int:
+        """The greatest length."""
+        if self.histogram is not None:
+            return max(length for length, share in self.histogram.items() if share > 0.0)
+        return self.max or 1
+
     def distribution(self) -> Lengths:
         """The lengths with their shares."""
         if self.histogram is not None:
@@ -209,6 +216,11 @@ class RlTraining(Document):
     def samples(self) -> int:
         """Responses of a step."""
         return self.prompts_per_step * self.responses_per_prompt
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest prompt and response together."""
+        return self.prompt_length.max_tokens + self.response_length.max_tokens
 
 
 class RlStrategy(Document):

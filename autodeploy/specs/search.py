@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.rl_axes import RlAxis, rl_axis_value
 from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 from autodeploy.stack.releases import Release, release_of, releases
@@ -23,16 +24,20 @@ def _framework(value: Any) -> Any:
     """The name of a known framework; the complaint is that of a choice between fixed words."""
     if isinstance(value, str) and value in FRAMEWORKS:
         return value
-    raise PydanticKnownError("literal_error", {"expected": either([repr(name) for name in FRAMEWORKS])})
+    known = [repr(name) for name in FRAMEWORKS]
+    raise PydanticKnownError("literal_error", {"expected": either(known)})
 
 
 Target = Annotated[
-    str, BeforeValidator(_framework), WithJsonSchema({"enum": list(FRAMEWORKS), "title": "Target", "type": "string"})
+    str,
+    BeforeValidator(_framework),
+    WithJsonSchema({"enum": list(FRAMEWORKS), "title": "Target", "type": "string"}),
 ]
 Numerics = Literal["exact", "reordered", "lossy"]
 Switch = Literal["on", "off", "auto"]
 Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"]
-AxisValue = int | str
+AxisValue = bool | int | float | str
+AnyAxis = Axis | RlAxis
 # The axes whose values are words; those of the others are whole numbers.
 _WORDS: Final[dict[str, Sequence[str]]] = {
     "schedule": SCHEDULES,
@@ -42,13 +47,15 @@ _WORDS: Final[dict[str, Sequence[str]]] = {
 _MOST_DIGITS = 9
 
 
-def _axis_value(axis: str, value: AxisValue) -> AxisValue:
+def _axis_value(axis: AnyAxis, value: AxisValue) -> AxisValue:
     """The value, a number also where it was written as text; ValueError where the axis has no such value."""
+    if axis.startswith("rl."):
+        return rl_axis_value(cast("RlAxis", axis), value)
     if axis in _WORDS:
         if value in _WORDS[axis]:
             return value
         raise ValueError(f"{axis} has no value {str(value)[:40]!r} | one of {', '.join(_WORDS[axis])}")
-    text = str(int(value) if isinstance(value, bool) else value)
+    text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0:
         return int(text)
     raise ValueError(f"{axis} has no value {text[:40]!r} | a whole number from 1")
@@ -87,9 +94,9 @@ class SearchSpec(Document):
             description="plans differ in degrees, schedule or dispatcher, or may differ in placement or memory alone"
         ),
     ] = "strategies"
-    fix: dict[Axis, AxisValue] = {}
-    allow: dict[Axis, tuple[AxisValue, ...]] = {}
-    forbid: dict[Axis, tuple[AxisValue, ...]] = {}
+    fix: dict[AnyAxis, AxisValue] = {}
+    allow: dict[AnyAxis, tuple[AxisValue, ...]] = {}
+    forbid: dict[AnyAxis, tuple[AxisValue, ...]] = {}
     features: dict[str, Annotated[Switch, BeforeValidator(_switch)]] = {}
     numerics: Numerics = "reordered"
     deterministic_training: bool = False
@@ -118,12 +125,12 @@ class SearchSpec(Document):
 
     @field_validator("fix")
     @classmethod
-    def _fixed_values_exist(cls, axes: dict[Axis, AxisValue]) -> dict[Axis, AxisValue]:
+    def _fixed_values_exist(cls, axes: dict[AnyAxis, AxisValue]) -> dict[AnyAxis, AxisValue]:
         return {axis: _axis_value(axis, value) for axis, value in axes.items()}
 
     @field_validator("allow", "forbid")
     @classmethod
-    def _listed_values_exist(cls, axes: dict[Axis, tuple[AxisValue, ...]]) -> dict[Axis, tuple[AxisValue, ...]]:
+    def _listed_values_exist(cls, axes: dict[AnyAxis, tuple[AxisValue, ...]]) -> dict[AnyAxis, tuple[AxisValue, ...]]:
         return {axis: tuple(_axis_value(axis, value) for value in values) for axis, values in axes.items()}
 
     @field_validator("target_release")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.specs.base import Document
@@ -15,12 +15,14 @@ from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.doubts import Doubts
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.rl_rules import rl_faults
 from autodeploy.specs.run import RunSpec, ramp_error
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.validation import did_you_mean, field_errors
 from autodeploy.stack.features import FEATURES, GROUPS
+from autodeploy.stack.frameworks import post_trainers
 
 ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 
@@ -38,6 +40,17 @@ class Spec(Document):
     run: RunSpec | None = None
     strategy: Strategy | None = None
     doubts: Doubts = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _target_of_its_kind(cls, document: Any) -> Any:
+        """Reinforcement learning without a target is for the default framework of its own."""
+        if not isinstance(document, Mapping) or not isinstance(training := document.get("training"), Mapping):
+            return document
+        search = document.get("search", {})
+        if training.get("kind") != "rl_post_training" or not isinstance(search, Mapping) or "target" in search:
+            return document
+        return {**document, "search": {**search, "target": post_trainers()[0]}}
 
 
 def canonical_json(document: Any) -> str:
@@ -82,7 +95,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
     errors += _unknown_features(document)
     if not errors:
-        errors += _contradicting_phases(spec)
+        errors += _contradicting_phases(spec) or rl_faults(spec)
     if errors:
         raise SpecError(errors=tuple(errors))
     return _told_of_robust(spec, document)

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.rl import RlStrategy
 from cost_models.schedule import SCHEDULES
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Recompute(Document):
 
 
 class Strategy(Document):
-    """Degrees, schedule, placement and memory choices. `dp` follows from the number of ranks."""
+    """Degrees, schedule, placement and memory choices. `dp` follows from the number of ranks that train."""
 
     tp: Degree = 1
     pp: Degree = 1
@@ -91,6 +92,10 @@ class Strategy(Document):
     swap_optimizer: bool = False
     reuse_fp32_param: bool = False
     features: tuple[str, ...] = ()
+    rl: Annotated[
+        RlStrategy | None,
+        Field(description="of rl_post_training: where and how it generates", exclude_if=lambda value: value is None),
+    ] = None
 
     @model_validator(mode="after")
     def _shape_matches(self) -> Self:

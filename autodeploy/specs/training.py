@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
+from autodeploy.specs.rl import RlTraining
 from autodeploy.specs.router import Factor, RouterKind, StatedImbalance, as_imbalance, stated
 from autodeploy.specs.validation import complaint
 
@@ -38,12 +51,53 @@ def _as_batch(value: Any) -> Any:
         ) from None
 
 
+TrainingKind = Literal["pretrain", "rl_post_training"]
+# What a spec of reinforcement learning does not say: it follows from what a step generates.
+FROM_RL = ("seq_length", "global_batch_size")
+
+
+def _not_given() -> Any:
+    return None
+
+
 class TrainingSpec(Document):
     """The training run whose step is planned."""
 
-    kind: Literal["pretrain", "rl_post_training"] = "pretrain"
-    seq_length: Annotated[int, Field(ge=1, le=16_777_216, examples=[4096])]
-    global_batch_size: Annotated[BatchSize, BeforeValidator(_as_batch)]
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"kind": {"const": "rl_post_training"}}, "required": ["kind"]},
+            "then": {"required": ["rl"], "properties": dict.fromkeys(FROM_RL, False)},
+            "else": {"required": list(FROM_RL), "properties": {"rl": {"type": "null"}}},
+        }
+    )
+
+    kind: TrainingKind = "pretrain"
+    rl: Annotated[
+        RlTraining | None,
+        Field(
+            description="of rl_post_training: what a step generates and trains on",
+            validate_default=True,
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    seq_length: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=16_777_216,
+            examples=[4096],
+            validate_default=True,
+            description="required; absent for rl_post_training: the longest prompt and response",
+        ),
+    ] = Field(default_factory=_not_given)
+    global_batch_size: Annotated[
+        BatchSize,
+        BeforeValidator(_as_batch),
+        Field(
+            validate_default=True,
+            description="required; absent for rl_post_training: the responses of an update",
+        ),
+    ] = Field(default_factory=_not_given)
     tokens: Annotated[float, Field(gt=0, le=1e18, examples=[14.8e12])] | None = None
     precision: Precision = "bf16"
     routing_imbalance: Annotated[
@@ -79,6 +133,48 @@ class TrainingSpec(Document):
         TrainingRecipe | None,
         Field(description="optimizer and learning rate for the launch", exclude_if=lambda value: value is None),
     ] = None
+
+    @field_validator("rl")
+    @classmethod
+    def _with_its_kind(cls, value: RlTraining | None, info: ValidationInfo) -> RlTraining | None:
+        kind = info.data.get("kind")
+        if value is None and kind == "rl_post_training":
+            raise ValueError("rl_post_training needs what a step generates | rl: {prompts_per_step: 512, ...}")
+        if value is not None and kind == "pretrain":
+            raise ValueError("pretrain generates nothing | kind: rl_post_training, or leave rl out")
+        return value
+
+    @field_validator(*FROM_RL, mode="before")
+    @classmethod
+    def _given_or_from_rl(cls, value: Any, info: ValidationInfo) -> Any:
+        name, rl = str(info.field_name), info.data.get("rl")
+        if info.data.get("kind") != "rl_post_training":
+            if value is None and "rl" not in info.data:  # what is wrong with that is told already
+                return 1
+            if value is None:
+                raise PydanticKnownError("missing")
+            return value
+        if value is not None:
+            raise ValueError(f"{name} follows from rl | leave it out")
+        if rl is None:  # that it is wrong or absent is told of itself
+            return 1
+        return rl.longest_tokens if name == "seq_length" else rl.samples // rl.updates_per_step
+
+    @field_validator("sequence_length_histogram")
+    @classmethod
+    def _lengths_of_rl_are_its_own(
+        cls, value: dict[str, float] | None, info: ValidationInfo
+    ) -> dict[str, float] | None:
+        if value is not None and info.data.get("kind") == "rl_post_training":
+            raise ValueError("lengths follow from rl | rl.response_length: {histogram: ...}")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_what_follows(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        written = write(self)
+        if self.kind == "rl_post_training":
+            return {name: value for name, value in written.items() if name not in FROM_RL}
+        return written
 
     @field_validator("sequence_length_histogram")
     @classmethod

@@ -26,6 +26,8 @@ class Framework:
     pipelined_exchange : the two steps of a hierarchical All-to-All run at the same time.
     recomputes_in_waits : what is recomputed may run while the backward pass waits for an exchange.
     post_trains : it launches post-training by reinforcement learning, and no pre-training.
+    generates_beside : generation can run on cards of its own, in turn with training or beside it.
+    generation_precisions : of linear layers, in which it generates; empty: any.
     export : writes a plan's launch file, for a framework that the package has no exporter of.
     """
 
@@ -38,6 +40,8 @@ class Framework:
     pipelined_exchange: bool = True
     recomputes_in_waits: bool = False
     post_trains: bool = False
+    generates_beside: bool = True
+    generation_precisions: tuple[str, ...] = ()
     export: Callable[[Any, Any], Any] | None = None
 
     @property
@@ -64,12 +68,25 @@ FRAMEWORKS: dict[str, Framework] = {
             pipelined_exchange=False,
         ),
         Framework("verl", "verl", configured_by="keys", post_trains=True),
-        Framework("mindspeed-rl", "MindSpeed-RL", configured_by="file", post_trains=True),
+        # One worker trains and generates (use_integrated_worker), in bf16 alone (validate_config). Source: @05a90d77.
+        Framework(
+            "mindspeed-rl",
+            "MindSpeed-RL",
+            configured_by="file",
+            post_trains=True,
+            generates_beside=False,
+            generation_precisions=("bf16",),
+        ),
         Framework("any", "any", configured_by="", uniform_options=False, recomputes_in_waits=True),
     )
 }
 DEFAULT = next(iter(FRAMEWORKS))
 UNRESTRICTED = next(name for name, each in FRAMEWORKS.items() if not each.launches)
+
+
+def post_trainers() -> tuple[str, ...]:
+    """Names of the frameworks that train by reinforcement, the default first."""
+    return tuple(name for name, each in FRAMEWORKS.items() if each.post_trains)
 
 
 def launchers() -> tuple[str, ...]:

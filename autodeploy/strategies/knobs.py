@@ -11,7 +11,7 @@ from autodeploy.strategies.candidates import CHOICES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.search import AxisValue, SearchSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def log2_ratio(first: int, second: int) -> float:
     return abs(math.log2(first / second))
 
 
-def encode(axis: str, value: int | str) -> int:
+def encode(axis: str, value: AxisValue) -> int:
     """A value of an axis as arrays hold it.
 
     Raises

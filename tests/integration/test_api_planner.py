@@ -22,6 +22,12 @@ SPEC: dict[str, Any] = {
     "training": {"seq_length": 4096, "global_batch_size": 64},
     "search": {"effort": "fast", "top_k": 3, "fix": {"tp": 2, "pp": 2, "vpp": 1, "micro_batch_size": 1}},
 }
+RL: dict[str, Any] = {
+    "prompts_per_step": 16,
+    "responses_per_prompt": 4,
+    "prompt_length": {"max": 256},
+    "response_length": {"mean": 512, "max": 2048},
+}
 
 
 async def test_the_api_answers_as_the_library(sqlite_url):
@@ -49,9 +55,11 @@ async def test_the_api_answers_as_the_library(sqlite_url):
 
 
 async def test_what_is_not_modelled_is_refused_by_name(sqlite_url):
-    training = {**SPEC["training"], "kind": "rl_post_training"}
+    training = {"kind": "rl_post_training", "rl": RL}
     async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
-        response = await client.post("/v1/searches", json={**SPEC, "training": training}, headers={"Prefer": "wait=60"})
+        response = await client.post(
+            "/v1/searches", json={**SPEC, "training": training, "search": {}}, headers={"Prefer": "wait=60"}
+        )
         pages = [await client.get(url) for url in ("/", "/new", "/profiles", "/searches/srch_none")]
     body = response.json()
     message = body["error"] if response.status_code == 200 else str(body["errors"])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.generation import generator_of
-from autodeploy.specs.generation import GenerationLayout
+from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset, preset_names
 from autodeploy.workload.generation import FUSED, sharding

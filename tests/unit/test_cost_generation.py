@@ -10,7 +10,7 @@ import pytest
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.generation import Generator, generator_of
-from autodeploy.specs.generation import GenerationLayout
+from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.generation import kv_bytes_per_token, rank_work
 from cost_models.generation import experts_touched

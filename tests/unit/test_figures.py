@@ -83,7 +83,8 @@ def test_the_parts_of_a_bar_sum_to_the_step_time(plans: tuple[Plan, ...]) -> Non
 def test_parts_that_are_zero_everywhere_are_left_out(plans: tuple[Plan, ...]) -> None:
     parts = {trace.meta for trace in drawn(figures.step_time_breakdown(plans)).data}
     assert "exposed_cp_s" not in parts  # zero in every plan of the factory
-    assert parts == set(palette.PART_COLOURS) - {"exposed_cp_s"}
+    of_reinforcement = {"generation_s", "hand_over_s"}
+    assert parts == set(palette.PART_COLOURS) - {"exposed_cp_s"} - of_reinforcement
 
 
 def test_a_step_of_no_time_has_no_shares() -> None:

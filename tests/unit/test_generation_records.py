@@ -17,7 +17,8 @@ from autodeploy.calibration.generation_validate import validate_generation
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.main import app
 from autodeploy.errors import SpecError
-from autodeploy.specs.generation import GenerationLayout, GenerationRecord
+from autodeploy.specs.generation import GenerationRecord
+from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.measurement import generation_records, read_measurements
 from autodeploy.specs.record import Record, Unread
 from hardware_profiles.generation import generation_numbers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.engine import ENGINE_VERSION
-from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Progress, describe_hashes, estimate, place, plan, timeline, why_not
 from autodeploy.specs.planset import PARTS, Plan, PlanSet
@@ -169,14 +169,6 @@ def test_a_feature_that_nobody_knows_is_refused_by_name() -> None:
         plan(spec_of(features={"dualpipevv": "on"}))
     assert caught.value.errors[0].path == "/search/features/dualpipevv"
     assert "dualpipev" in caught.value.errors[0].hint
-
-
-@pytest.mark.parametrize("strategy", [None, Strategy(tp=8)])
-def test_reinforcement_learning_is_refused_by_name(strategy: Strategy | None) -> None:
-    spec = spec_of(training={"kind": "rl_post_training"}).model_copy(update={"strategy": strategy})
-    with pytest.raises(UnsupportedError, match="rl_post_training") as caught:
-        plan(spec) if strategy is None else estimate(spec)
-    assert caught.value.errors[0].path == "/training/kind"
 
 
 def test_an_estimate_needs_a_strategy_that_the_cluster_can_hold() -> None:

@@ -1,0 +1,42 @@
+"""The layout of the replicas that generate: how they are cut, and with which engine and numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from autodeploy.specs.base import Document
+
+EngineName = Literal["vllm", "sglang", "trtllm", "vllm-ascend"]
+EngineMode = Literal["eager", "graph"]
+GenerationPrecision = Literal["bf16", "fp8", "int8", "w8a8"]
+Degree = Annotated[int, Field(ge=1, le=4096)]
+Requests = Annotated[int, Field(ge=1, le=1_048_576)]
+
+
+class GenerationLayout(Document):
+    """The replicas that generate and their engine. Without experts each data-parallel rank is a replica of its own."""
+
+    tp: Annotated[Degree, Field(description="ranks that cut every layer")] = 1
+    dp: Annotated[Degree, Field(description="data-parallel ranks, each with its own sequences")] = 1
+    ep: Annotated[Degree, Field(description="ranks over which experts lie: tp x dp, or 1: experts are cut by tp")] = 1
+    precision: Annotated[
+        GenerationPrecision, Field(description="of linear layers; keys and values stay in 16 bits")
+    ] = "bf16"
+    engine: EngineName = "vllm"
+    mode: Annotated[
+        EngineMode | None, Field(description="eager: the host issues each operator; absent: not published")
+    ] = None
+    memory_fraction: Annotated[
+        float | None, Field(gt=0, le=1, description="of a device's memory; absent: the engine's default")
+    ] = None
+    max_num_seqs: Annotated[Requests | None, Field(description="sequences at once on a data-parallel rank")] = None
+
+    @model_validator(mode="after")
+    def _experts_lie_over_all_or_none(self) -> Self:
+        whole = self.tp * self.dp
+        if self.ep not in (1, whole):
+            hint = f"give ep {whole}, or 1 to cut experts by tp"
+            raise ValueError(f"ep {self.ep} is neither 1 nor tp x dp = {whole} | {hint}")
+        return self

@@ -1,0 +1,95 @@
+"""The axes of a search over generation that a spec can pin, allow and forbid, and what values each takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from autodeploy.specs.generation_layout import GenerationLayout
+from autodeploy.specs.rl import Offload, RlStrategy
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+RlAxis = Literal[
+    "rl.placement",
+    "rl.generation_npus",
+    "rl.staleness",
+    "rl.generation.tp",
+    "rl.generation.dp",
+    "rl.generation.ep",
+    "rl.generation.precision",
+    "rl.generation.engine",
+    "rl.generation.mode",
+    "rl.generation.memory_fraction",
+    "rl.generation.max_num_seqs",
+    "rl.partial_rollout",
+    "rl.offload",
+    "rl.pack_tokens",
+]
+RL_AXES: Final[tuple[RlAxis, ...]] = get_args(RlAxis)
+NOTHING_OFFLOADED: Final = "none"
+_STATES: Final[tuple[Offload, ...]] = get_args(Offload)
+
+
+def _field(axis: RlAxis) -> FieldInfo:
+    name = axis.removeprefix("rl.")
+    inner = name.removeprefix("generation.")
+    return GenerationLayout.model_fields[inner] if inner != name else RlStrategy.model_fields[name]
+
+
+def _adapter(axis: RlAxis) -> TypeAdapter[Any]:
+    field = _field(axis)
+    known: Any = field.annotation
+    for limit in field.metadata:
+        known = Annotated[known, limit]
+    return TypeAdapter(known)
+
+
+_VALUES: Final = {axis: _adapter(axis) for axis in RL_AXES if axis != "rl.offload"}
+_KINDS: Final = {"rl.generation.memory_fraction": "a share above 0, at most 1", "rl.partial_rollout": "true or false"}
+
+
+def offload_text(states: tuple[Offload, ...]) -> str:
+    """What leaves the device, as an axis writes it: `optimizer+gradients`, or `none`."""
+    return "+".join(each for each in _STATES if each in states) or NOTHING_OFFLOADED
+
+
+def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
+    """The value, as the strategy has it; what is offloaded as one word.
+
+    Raises
+    ------
+    ValueError
+        where the axis has no such value.
+    """
+    if isinstance(value, bool) != (axis == "rl.partial_rollout"):
+        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | {_KINDS.get(axis, 'a word or a whole number')}")
+    if axis == "rl.offload":
+        words = () if value == NOTHING_OFFLOADED else tuple(str(value).split("+"))
+        known = tuple(each for each in _STATES if each in words)
+        if len(known) == len(words):
+            return offload_text(known)
+        hint = f"{NOTHING_OFFLOADED}, or some of {', '.join(_STATES)} with + between them"
+        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | {hint}")
+    try:
+        found = _VALUES[axis].validate_python(value)
+    except ValidationError as error:
+        complaints = error.errors()
+        choices = [str(each["ctx"]["expected"]) for each in complaints if each["type"] == "literal_error"]
+        hint = f"one of {choices[0]}" if choices else _KINDS.get(axis, "a whole number")
+        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | {hint}") from None
+    if isinstance(found, int | float | str):
+        return found
+    raise ValueError(f"{axis} has no value {str(value)[:40]!r}")
+
+
+def value_of(strategy: RlStrategy, axis: RlAxis) -> float | str | None:
+    """What a strategy has of an axis, as a spec would write it."""
+    if axis == "rl.offload":
+        return offload_text(strategy.offload)
+    name = axis.removeprefix("rl.")
+    inner = name.removeprefix("generation.")
+    found = getattr(strategy.generation, inner) if inner != name else getattr(strategy, name)
+    return found if found is None or isinstance(found, int | float | str) else str(found)
