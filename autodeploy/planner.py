@@ -14,6 +14,7 @@ from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import FieldError, SearchCancelled, SpecError
 from autodeploy.evaluation.alternatives import closed, resolved
 from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
+from autodeploy.evaluation.one_strategy import as_candidate, candidate_for, estimated, judged_candidate
 from autodeploy.evaluation.strategy_layout import facts_of_placement
 from autodeploy.evaluation.timeline import pipeline_timeline
 from autodeploy.progress import Progress, SearchReporter
@@ -24,14 +25,7 @@ from autodeploy.ranking.chosen import weight_of
 from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.measured_speed import measured_ratio
-from autodeploy.ranking.one_strategy import (
-    Predicted,
-    as_candidate,
-    candidate_for,
-    estimated,
-    judged_candidate,
-    predicted,
-)
+from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.plans import Identity

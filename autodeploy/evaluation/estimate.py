@@ -28,7 +28,7 @@ from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
 from autodeploy.evaluation.step_parts import TAIL_PARTS
 from autodeploy.evaluation.update_copy import update_copy_bytes
 from cost_models.hbm import first_step_peak_bytes
-from cost_models.schedule import model_parts, operation_order, pair_counts, simulate
+from cost_models.schedule import Sends, model_parts, operation_order, pair_counts, simulate
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
@@ -71,33 +71,50 @@ class Estimate:
 
 
 def estimate_layout(
-    classes: StepClasses, candidates: Candidates, context: Context, index: int, layout: Layout
+    classes: StepClasses,
+    candidates: Candidates,
+    context: Context,
+    index: int,
+    layout: Layout,
+    *,
+    forward_only: bool = False,
 ) -> Estimate:
     """Predict candidate `index` under a layout: simulate its schedule, account for its parts and its memory.
 
     The pacing stage is the one with the most work; the breakdown is what its rank does in a step. Its gaps in the
     simulated schedule are the pipeline's bubble, each measured as a gap.
+
+    forward_only : the pass ends with its outputs: nothing is kept for a backward pass, recomputed, swapped, reduced or
+        updated. States stay where they are.
     """
+    if forward_only:
+        layout = Layout(layout.layers, {})
     chosen = frozenset(name.partition("@")[0] for name, count in layout.applied.items() if int(np.sum(count)))
     problem = build_problem(classes, candidates, context, index, choices=chosen, menu=False)
     applied = applied_array(problem, layout)
     layers = layout.layers[None]
     problem = without_overlaps(problem, layers, applied, candidates, context, index)
     times = chunk_times(problem, layers, applied)
+    if forward_only:
+        times = _without_backward(times)
     order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
     timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
     makespan, busy = float(timeline.makespan_s[0]), timeline.busy_s[0]
     pacing = int(np.argmax(busy))
-    tail = float(tail_s(problem, layers)[0])
-    breakdown = _breakdown(problem, classes, context, index, layout, applied, times, pacing)
+    tail = 0.0 if forward_only else float(tail_s(problem, layers)[0])
+    passes = ("forward",) if forward_only else ("forward", "backward")
+    breakdown = _breakdown(problem, classes, context, index, layout, applied, times, pacing, passes)
     hidden = float(timeline.paired_hidden_s[0, pacing])
     exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
     _take_hidden(breakdown, hidden, min(exchange, hidden))
     breakdown["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
-    for name, seconds in _tail_parts(problem, classes, index, layers).items():
+    for name, seconds in ({} if forward_only else _tail_parts(problem, classes, index, layers)).items():
         breakdown[name] += seconds
-    memory, allocator, first_step, buffers = _memory(problem, classes, candidates, context, index, layers, applied)
+    memory, allocator, first_step, buffers = _memory(
+        problem, classes, candidates, context, index, layers, applied, forward_only=forward_only
+    )
     card = buffers.card_bytes(allocator)
+    hides = (problem, classes, index, layers[0], times, pair_counts(order), pacing, breakdown)
     return Estimate(
         step_time_s=makespan + tail,
         makespan_s=makespan,
@@ -109,13 +126,20 @@ def estimate_layout(
         first_step_bytes=first_step,
         card_bytes=card,
         in_flight=_mean_in_flight(problem, layout),
-        hidden=hidden_shares(problem, classes, index, layers[0], times, pair_counts(order), pacing, breakdown),
+        hidden={} if forward_only else hidden_shares(*hides),
         pacing_stage=pacing,
         holds=_holds(problem),
         oom_imbalance=_oom_imbalance(
             problem, classes, int(candidates.ep[index]), index, layers, applied, buffers, allocator
         ),
     )
+
+
+def _without_backward(times: ChunkTimes) -> ChunkTimes:
+    """The same chunks where no backward pass follows, so that none is paired and nothing hides."""
+    nothing = np.zeros_like(times.hidden_pair_s)
+    zero = np.zeros_like(times.backward_s)
+    return ChunkTimes(times.forward_s, zero, np.zeros_like(zero), nothing, nothing, Sends(times.sends.p2p_s))
 
 
 def _take_hidden(breakdown: dict[str, float], hidden_s: float, exchange_s: float) -> None:
@@ -166,6 +190,7 @@ def _breakdown(
     applied: Ints,
     times: ChunkTimes,
     stage: int,
+    passes: tuple[str, ...],
 ) -> dict[str, float]:
     """Seconds of a step by part on the pacing stage, what pairing hides still included."""
     micro_batches = problem.chunk_micro_batches
@@ -174,7 +199,7 @@ def _breakdown(
     held = [(step, int(layout.layers[stage, :, n].sum())) for n, step in enumerate(classes.layers)]
     held += [(step, 1) for step, piece in held_pieces(problem, classes) if piece.stage == stage]
     for step, count in held:
-        for phase in (step.cost.forward, step.cost.backward):
+        for phase in (getattr(step.cost, name) for name in passes):
             for part in PHASE_PARTS:
                 parts[part] += micro_batches * count * at(getattr(phase, part), index)
             slow = context.slowest_device_factor - 1.0
@@ -185,7 +210,7 @@ def _breakdown(
         parts[part] += times_run * (option.extra_backward_s - option.host_s)
         parts["host_bound_s"] += times_run * option.host_s
     parts["exposed_swap_s"] += micro_batches * float(times.exposed_swap_s[0, stage].sum())
-    parts["exposed_pp_s"] += micro_batches * problem.vpp * 2.0 * problem.blocking_p2p_s
+    parts["exposed_pp_s"] += micro_batches * problem.vpp * len(passes) * problem.blocking_p2p_s
     return parts
 
 
@@ -218,9 +243,14 @@ def _memory(
     index: int,
     layers: Ints,
     applied: Ints,
+    *,
+    forward_only: bool = False,
 ) -> tuple[dict[str, Floats], Floats, Floats, StageBuffers]:
-    """Bytes of every stage by kind, the allocator's peak, and its peak in a run's first step."""
-    recomputes = any(o.name == "full" for o in problem.options)
+    """Bytes of every stage by kind, the allocator's peak, and its peak in a run's first step.
+
+    A forward pass alone holds a whole layer at a time, as one that is recomputed does.
+    """
+    recomputes = forward_only or any(o.name == "full" for o in problem.options)
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers=recomputes)
 
     def static(part: str) -> Floats:
@@ -232,7 +262,9 @@ def _memory(
     ends = np.array([float(any(p.stage == stage for p in problem.pieces)) for stage in range(problem.pp)])
     sizes = parameters("dense_params"), parameters("expert_params")
     update = update_copy_bytes(classes, candidates, context, index, *sizes, ends)
-    activations = activation_bytes(problem, layers, applied)[0]
+    activations = np.zeros(problem.pp) if forward_only else activation_bytes(problem, layers, applied)[0]
+    if forward_only:
+        update = np.zeros_like(update)
     kept = activations + buffers.workspace_bytes
     allocator = static_bytes(problem, layers)[0] + np.maximum(kept, update)
     first_step = first_step_peak_bytes(static("total"), static("adam"), kept, update)

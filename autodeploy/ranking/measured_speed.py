@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.errors import AutoDeployError
 from autodeploy.evaluation.build_context import choice_context, device_of, profile_of, spec_context
-from autodeploy.ranking.one_strategy import estimated
+from autodeploy.evaluation.one_strategy import estimated
 from autodeploy.ranking.public_recipes import PublicRecipe, recipes_for
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Rescaled

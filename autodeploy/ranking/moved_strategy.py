@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.build_context import spec_context
+from autodeploy.evaluation.one_strategy import as_candidate
 from autodeploy.evaluation.strategy_layout import facts_of_placement
-from autodeploy.ranking.one_strategy import as_candidate, predicted
+from autodeploy.ranking.one_strategy import predicted
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.candidates import DISPATCHERS, concatenate

@@ -33,6 +33,7 @@ ERRORS = frozenset(
             "StorageFullError",
             "AutoDeployError",
             "ExpressionError",
+            "InfeasibleRlError",
         ),
         *("FieldError", "FieldProblem", "Finding"),
     }
@@ -77,7 +78,18 @@ def said_in(tree: ast.AST) -> Iterator[str]:
 
 
 def modules() -> list[Path]:
-    rooms = ("importers", "specs", "services", "store", "exporters", "checks", "what_if", "cli", "strategies")
+    rooms = (
+        "importers",
+        "specs",
+        "services",
+        "store",
+        "exporters",
+        "checks",
+        "what_if",
+        "cli",
+        "strategies",
+        "post_training",
+    )
     folders = [ROOT / "autodeploy" / room for room in rooms] + [ROOT / "hardware_profiles"]
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 

@@ -1,0 +1,32 @@
+"""The model of one step of post-training by reinforcement learning."""
+
+from autodeploy.post_training.generation import Case, GenerationPart, Series, generation_part, generation_parts
+from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.rl_step import rl_step, splits
+from autodeploy.post_training.samples import Samples, lengths_of, samples_of, update_context, update_training
+from autodeploy.post_training.step import Note, RlPhase, RlStep, combined, counted
+from autodeploy.post_training.update import TrainingPhase, UpdatePart, update_part
+
+__all__ = [
+    "Case",
+    "GenerationPart",
+    "InfeasibleRlError",
+    "Note",
+    "RlPhase",
+    "RlStep",
+    "Samples",
+    "Series",
+    "TrainingPhase",
+    "UpdatePart",
+    "combined",
+    "counted",
+    "generation_part",
+    "generation_parts",
+    "lengths_of",
+    "rl_step",
+    "samples_of",
+    "splits",
+    "update_context",
+    "update_part",
+    "update_training",
+]

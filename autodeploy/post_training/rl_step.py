@@ -1,0 +1,103 @@
+"""One strategy of post-training, predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.build_context import healthy_npus
+from autodeploy.post_training.generation import Case, generation_part
+from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.step import Note, combined
+from autodeploy.post_training.update import update_part
+
+if TYPE_CHECKING:
+    from autodeploy.post_training.step import RlStep
+    from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.rl import RlStrategy, RlTraining
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
+
+MOST_SPLITS = 16
+
+
+def rl_step(
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    strategy: Strategy,
+    layout: RlStrategy,
+    *,
+    features: frozenset[str] | None = None,
+) -> RlStep:
+    """A step under one strategy of the update and one of generation; without a split the best one, which is said.
+
+    Raises
+    ------
+    InfeasibleRlError
+        if a phase does not fit into memory, or no card is left for one of both.
+    SpecError
+        if the strategy contradicts the cards.
+    """
+    cards = healthy_npus(profile, cluster)
+    if layout.placement == "colocated":
+        return _on(cards, cards, model, profile, cluster, rl, strategy, layout, features)
+    if layout.generation_npus is not None:
+        if layout.generation_npus >= cards:
+            raise InfeasibleRlError(
+                f"{layout.generation_npus} of {cards} cards generate, and none trains",
+                rule="split",
+                path="/strategy/rl/generation_npus",
+                hint=f"fewer than {cards}",
+            )
+        generating = layout.generation_npus
+        return _on(cards - generating, generating, model, profile, cluster, rl, strategy, layout, features)
+    best: RlStep | None = None
+    why: SpecError | None = None
+    for generating in splits(cards, profile):
+        try:
+            found = _on(cards - generating, generating, model, profile, cluster, rl, strategy, layout, features)
+        except SpecError as error:
+            why = why or error
+            continue
+        if best is None or found.step_time_s < best.step_time_s:
+            best = found
+    if best is None:
+        if why is None:
+            raise InfeasibleRlError(
+                f"{cards} card can't be split", rule="split", path="/cluster/num_npus", hint="2 cards, or colocated"
+            )
+        raise why
+    said = Note("best_split", f"no split is given; the best one lets {best.generation_npus} of {cards} cards generate")
+    return replace(best, notes=(*best.notes, said))
+
+
+def splits(cards: int, profile: Profile) -> tuple[int, ...]:
+    """Cards that may generate: whole nodes, where there are several, at most MOST_SPLITS even steps of them."""
+    unit = profile.npus_per_node if cards > profile.npus_per_node else 1
+    count = -(-cards // unit)
+    step = -(-count // MOST_SPLITS)
+    return tuple(unit * part for part in range(step, count, step))
+
+
+def _on(
+    training: int,
+    generating: int,
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    strategy: Strategy,
+    layout: RlStrategy,
+    features: frozenset[str] | None,
+) -> RlStep:
+    update = update_part(
+        model, profile, cluster, rl, strategy, npus=training, pack_tokens=layout.pack_tokens, features=features
+    )
+    left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
+    case = Case(generating, left, layout.staleness, layout.partial_rollout)
+    generation = generation_part(model, profile, cluster, rl, layout.generation, case)
+    return combined(update, generation, rl, layout, profile=profile, cluster=cluster)

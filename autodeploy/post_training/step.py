@@ -1,0 +1,252 @@
+"""One step of post-training: training, generation and hand-over where the placement lets them run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from autodeploy.evaluation.build_context import device_of, healthy_npus, topology_of
+from autodeploy.evaluation.machine import machine_of
+from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.samples import lengths_of
+from autodeploy.post_training.weights import resharded_s, sent_s
+from cost_models.hand_over import host_moves_s
+from cost_models.placements import LAST, asynchronous, colocated, separate, tokens_per_s
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.machine import Machine
+    from autodeploy.post_training.generation import GenerationPart, Series
+    from autodeploy.post_training.update import UpdatePart
+    from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.rl import RlStrategy, RlTraining
+    from cost_models.placements import Devices, Step
+    from hardware_profiles.profile import Profile
+
+GIB = 2.0**30
+NoteKind = Literal["mode_assumed", "mean_absent", "numbers_of_another", "experts", "best_split", "blocked"]
+ONLOAD = "onload_training"
+MOVE_PART, GENERATION_PART, HAND_OVER_PART = "exposed_swap_s", "generation_s", "hand_over_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a reader of the prediction should know."""
+
+    kind: NoteKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RlPhase:
+    """A phase of the step. exposed_s : of it, what makes the step longer; all phases' add up to the step."""
+
+    name: str
+    start_s: float
+    end_s: float
+    exposed_s: float
+    devices: Devices
+    bound_by: str
+
+
+@dataclass(frozen=True)
+class RlStep:
+    """What is predicted of a step.
+
+    generation : tpot_ms, batch_per_replica, waves, kv_gib, longest_s, tail_share. samples_in_flight : responses begun
+    and not yet trained on, at most. blocked_s : that all wait for the longest response under a staleness bound.
+    tokens_per_s : of all cards, by the three rules of counting. peak_memory_bytes : of the fullest die, while it
+    generates and while it trains. breakdown : seconds by part, that add up to the step. half_width : relative, of the
+    80 % interval of its time. generation_npus : cards that generate; None: all.
+    """
+
+    phases: tuple[RlPhase, ...]
+    step_time_s: float
+    generation: dict[str, float]
+    hand_over_s: float
+    samples_in_flight: float
+    blocked_s: float
+    tokens_per_s: dict[str, float]
+    peak_memory_bytes: dict[str, float]
+    breakdown: dict[str, float]
+    half_width: float
+    notes: tuple[Note, ...]
+    generation_npus: int | None
+    series: Series
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """80 % interval of the step's time."""
+        return self.step_time_s / (1.0 + self.half_width), self.step_time_s * (1.0 + self.half_width)
+
+
+def combined(
+    update: UpdatePart,
+    generation: GenerationPart,
+    rl: RlTraining,
+    layout: RlStrategy,
+    *,
+    profile: Profile,
+    cluster: ClusterSpec,
+) -> RlStep:
+    """A step of an update and of generation, each on its own cards, or both on the same.
+
+    Parameters
+    ----------
+    layout : placement, staleness, partial rollout and offload; its split is that of the parts.
+
+    Raises
+    ------
+    InfeasibleRlError
+        if training or the moment of the hand-over needs more memory than a die has.
+    """
+    shared = layout.placement == "colocated"
+    if shared and update.npus != generation.case.npus:
+        raise ValueError("colocated, training and generation have the same cards")
+    peaks = _peaks(update, generation, layout)
+    training = {name: phase.seconds for name, phase in update.phases.items()}
+    samples = float(rl.samples)
+    if shared:
+        hand_over = resharded_s(update.weights, generation.weights, update.machine, update.dies)
+        away = host_moves_s(update.leaving_bytes(layout.offload), layout.offload, update.host_link_bytes_per_s)
+        moves = {ONLOAD: away, LAST[0]: away} if layout.offload else {}
+        kept = samples * (generation.parts - 1)
+        step = colocated(generation.generation_s, hand_over, training, samples, moves=moves, kept_samples=kept)
+    else:
+        machine = joint_machine(profile, cluster)
+        trainers = update.dies
+        hand_over = sent_s(update.weights, generation.weights, machine, trainers, generation.replicas)
+        if layout.placement == "separate" or layout.staleness == 0:
+            in_flight = samples * generation.parts
+            step = separate(generation.generation_s, hand_over, training, in_flight)
+        else:
+            step = asynchronous(
+                generation.generation_s,
+                hand_over,
+                training,
+                samples,
+                layout.staleness,
+                ahead_s=generation.ahead_s,
+                steady_s=generation.steady_s,
+            )
+    return _result(update, generation, rl, layout, step, hand_over, peaks)
+
+
+def joint_machine(profile: Profile, cluster: ClusterSpec) -> Machine:
+    """All cards of a cluster, trainers and generators."""
+    topology = topology_of(profile, cluster, healthy_npus(profile, cluster))
+    return machine_of(profile, device_of(profile, cluster), topology, "bf16")
+
+
+def _peaks(update: UpdatePart, generation: GenerationPart, layout: RlStrategy) -> dict[str, float]:
+    """Bytes of the fullest die while it generates, hand-over included, and while it trains."""
+    training = update.peak_bytes
+    if training > update.limit_bytes:
+        raise InfeasibleRlError(
+            f"training needs {training / GIB:.1f} GiB of a die's {update.limit_bytes / GIB:.1f} GiB",
+            rule="update_memory",
+            path="/strategy",
+            hint="more recomputation, higher tp, pp or ep, or fewer pack_tokens",
+        )
+    peak = generation.peak_bytes
+    if layout.placement == "colocated":
+        kept = frozenset(layout.offload) - {"parameters"}
+        both = update.left_bytes(kept) + float(generation.weights.die_bytes)
+        peak = max(peak, both)
+        if both > generation.limit_bytes:
+            raise InfeasibleRlError(
+                f"the hand-over needs {both / GIB:.1f} GiB of a die's {generation.limit_bytes / GIB:.1f} GiB for "
+                "trained and generating weights at once",
+                rule="hand_over_memory",
+                path="/strategy/rl/offload",
+                hint="optimizer and gradients in offload, or a higher tp of generation",
+            )
+    return {"generation": peak, "update": training}
+
+
+def _result(
+    update: UpdatePart,
+    generation: GenerationPart,
+    rl: RlTraining,
+    layout: RlStrategy,
+    step: Step,
+    hand_over: float,
+    peaks: dict[str, float],
+) -> RlStep:
+    names = {phase.name for phase in step.phases}
+    phases = []
+    breakdown: dict[str, float] = {}
+
+    def add(part: str, seconds: float) -> None:
+        breakdown[part] = breakdown.get(part, 0.0) + seconds
+
+    for each in step.phases:
+        exposed, bound = float(each.exposed_s), "host_link"
+        if each.name in update.phases:
+            phase = update.phases[each.name]
+            bound = phase.bound_by
+            for part, seconds in phase.breakdown.items():
+                add(part, seconds * exposed / phase.seconds if phase.seconds else 0.0)
+        elif each.name == "generation":
+            bound = generation.bound_by
+            add(GENERATION_PART, exposed)
+        elif each.name == "hand_over":
+            bound = "links"
+            add(HAND_OVER_PART, exposed)
+        else:
+            add(MOVE_PART, exposed)
+        phases.append(RlPhase(each.name, float(each.start_s), float(each.end_s), exposed, each.devices, bound))
+    assert names >= set(update.phases)
+    total = float(step.step_s)
+    made = breakdown[GENERATION_PART] / total
+    trained = sum(phase.exposed_s for phase in phases if phase.name in update.phases) / total
+    return RlStep(
+        phases=tuple(phases),
+        step_time_s=total,
+        generation={
+            "tpot_ms": generation.tpot_ms,
+            "batch_per_replica": generation.batch_per_replica,
+            "waves": generation.waves,
+            "kv_gib": generation.kv_bytes / GIB,
+            "longest_s": generation.longest_s,
+            "tail_share": generation.tail_share,
+        },
+        hand_over_s=hand_over,
+        samples_in_flight=float(step.samples_in_flight),
+        blocked_s=float(step.blocked_s),
+        tokens_per_s=counted(rl, total),
+        peak_memory_bytes=peaks,
+        breakdown=breakdown,
+        half_width=math.hypot(made * generation.generator.half_width, trained * update.half_width),
+        notes=_notes(generation, rl),
+        generation_npus=None if layout.placement == "colocated" else generation.case.npus,
+        series=generation.series,
+    )
+
+
+def counted(rl: RlTraining, step_time_s: float) -> dict[str, float]:
+    """Tokens a second of all cards, by the three rules of counting."""
+    lengths, prompt = lengths_of(rl), rl.prompt_length
+    found = tokens_per_s(
+        rl.samples,
+        step_time_s,
+        prompt_mean=prompt.mean_tokens,
+        prompt_max=prompt.max_tokens,
+        response_mean=lengths.mean,
+        response_max=lengths.longest,
+    )
+    return {rule: float(rate) for rule, rate in found.items()}
+
+
+def _notes(generation: GenerationPart, rl: RlTraining) -> tuple[Note, ...]:
+    generator, found = generation.generator, []
+    if generator.mode_is_assumed:
+        found.append(Note("mode_assumed", f"the engine's mode is not given; {generator.mode} is assumed"))
+    if not generator.own_numbers:
+        found.append(Note("numbers_of_another", f"generation has the numbers of {generator.numbers_of}"))
+    if rl.response_length.mean_is_assumed:
+        found.append(Note("mean_absent", "no mean response length is given: all responses count as the longest"))
+    if generation.weights.experts:
+        wide = f"{100.0 * generator.half_width:.0f}"
+        found.append(Note("experts", f"decoding with experts is hardly measured on this system: +-{wide} %"))
+    return tuple(found)

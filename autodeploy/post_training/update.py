@@ -1,0 +1,223 @@
+"""What training takes of a step of post-training: scoring the samples, and updating on them, on the trainers' cards."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.calibration.coverage import RUN_AXES, spread_of
+from autodeploy.calibration.spreads import Z80, shares_node
+from autodeploy.evaluation.step_phases import StepPhase, phase_cost
+from autodeploy.post_training.samples import samples_of, update_context
+from autodeploy.post_training.weights import parameters_of
+from autodeploy.specs.model import ModelSpec
+from autodeploy.specs.strategy import Recompute
+from cost_models.hand_over import STATES, WeightLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.step_phases import PhaseCost
+    from autodeploy.post_training.samples import Samples
+    from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.rl import RlTraining
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.workload.operators import Floats
+    from hardware_profiles.profile import Profile
+
+TRAINED_BYTES = 2.0  # of a weight as it is trained and handed over, in 16 bits
+# Names of the memory of an estimate, by those of hand_over.STATES.
+MEMORY_OF = {"optimizer": "optimizer", "gradients": "gradients", "parameters": "weights"}
+
+
+@dataclass(frozen=True)
+class TrainingPhase:
+    """Seconds of a phase of training; the parts of `breakdown` add up to them, and `bound_by` is the largest."""
+
+    seconds: float
+    breakdown: dict[str, float]
+
+    @property
+    def bound_by(self) -> str:
+        """The part that takes longest, the first of equals."""
+        return max(self.breakdown, key=lambda name: self.breakdown[name])
+
+
+@dataclass(frozen=True)
+class UpdatePart:
+    """Training's part of a step.
+
+    phases : by name, in order. states : bytes of the dies of each stage by the names of STATES [pp]. peak_bytes : on
+    the fullest card's die while it trains; limit_bytes : that it may use. tensor, pipeline, stage_ranks, expert : ranks
+    that cut the dense part, the layers, share a stage, and hold the experts of a layer. half_width : relative, of the
+    80 % interval of training's time.
+    """
+
+    npus: int
+    phases: dict[str, TrainingPhase]
+    states: dict[str, Floats]
+    peak_bytes: float
+    limit_bytes: float
+    weights: WeightLayout
+    half_width: float
+    machine: Machine
+    host_link_bytes_per_s: float
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of all phases."""
+        return sum(phase.seconds for phase in self.phases.values())
+
+    @property
+    def dies(self) -> int:
+        """Ranks that train."""
+        return self.npus * self.machine.devices_per_npu
+
+    def left_bytes(self, offload: Collection[str]) -> float:
+        """Bytes that stay on the fullest die while it generates [B]. offload : states that leave it."""
+        return float(np.max(sum((self.states[name] for name in STATES if name not in offload), np.zeros(1))))
+
+    def leaving_bytes(self, offload: Collection[str]) -> dict[str, float]:
+        """Bytes of the states of the die that has most to move, by name [B]."""
+        pages = sum((self.states[name] for name in offload), np.zeros_like(self.states[STATES[0]]))
+        fullest = int(np.argmax(pages))
+        return {name: float(self.states[name][fullest]) for name in STATES}
+
+
+def update_part(
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    strategy: Strategy,
+    *,
+    npus: int,
+    pack_tokens: int | None = None,
+    features: frozenset[str] | None = None,
+) -> UpdatePart:
+    """Training on `npus` cards of the cluster.
+
+    Parameters
+    ----------
+    strategy : of the update; forward passes run on the same degrees. pack_tokens : as of `samples_of`.
+    features : as of `update_context`.
+
+    Raises
+    ------
+    SpecError
+        if the strategy contradicts the cards, or a pack is shorter than a sample.
+
+    Notes
+    -----
+    Log probabilities of the policy, of a reference model where there is one, a critic's values and updates (PPO), and
+    a reward model's scores are forward passes over all samples. Weights of models that only score lie on the host, and
+    come over its link each step.
+    """
+    dp = max(1, npus * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp))
+    samples = samples_of(rl, strategy, dp, pack_tokens)
+
+    def context_of(who: ModelSpec, how: Strategy, with_: Samples) -> Context:
+        return update_context(who, profile, cluster, rl, how, with_, npus=npus, features=features)
+
+    context = context_of(model, strategy, samples)
+    forward, update = StepPhase("forward", samples.rows), StepPhase("update", samples.update_rows, rl.updates_per_step)
+    scored, trained = phase_cost(forward, strategy, context), phase_cost(update, strategy, context)
+    full = phase_cost(update, strategy, context_of(model, strategy, replace(samples, tokens=samples.full_tokens)))
+    estimate = full.estimated.estimate
+    states = {name: estimate.memory[kind].copy() for name, kind in MEMORY_OF.items()}
+    peak = float(np.max(estimate.card_bytes))
+    link = float(np.max(context.machine.host.link_bytes_per_s))
+    phases = {"log_probabilities": _phase(scored)}
+    if rl.reference_model:
+        phases["reference"] = _loaded(scored, float(np.max(states["parameters"])), link)
+    if rl.algorithm == "ppo":
+        critic = rl.critic if isinstance(rl.critic, ModelSpec) else model
+        how = strategy if critic is model else fitted_to(strategy, critic)
+        there = context if critic is model else context_of(critic, how, samples)
+        phases["values"] = _phase(scored if critic is model else phase_cost(forward, how, there))
+        step = trained if critic is model else phase_cost(update, how, there)
+        phases["critic_update"] = _phase(step)
+        held = step.estimated.estimate.memory
+        peak += float(np.max(sum(held[kind] for kind in MEMORY_OF.values())))
+        for name, kind in MEMORY_OF.items():
+            states[name] = states[name] + float(np.max(held[kind]))
+    if isinstance(rl.reward, ModelSpec):
+        how = fitted_to(strategy, rl.reward)
+        reward = phase_cost(forward, how, context_of(rl.reward, how, samples))
+        phases["reward"] = _loaded(reward, float(np.max(reward.estimated.estimate.memory["weights"])), link)
+    phases["update"] = _phase(trained)
+    return UpdatePart(
+        npus=npus,
+        phases=phases,
+        states=states,
+        peak_bytes=peak,
+        limit_bytes=context.limit_bytes,
+        weights=_weights(model, trained),
+        half_width=_half_width(trained),
+        machine=context.machine,
+        host_link_bytes_per_s=link,
+    )
+
+
+def fitted_to(strategy: Strategy, model: ModelSpec) -> Strategy:
+    """The same degrees for another model: what it has no layers or experts for gives way."""
+    pp = min(strategy.pp, model.num_hidden_layers)
+    ep = math.gcd(strategy.ep, model.n_routed_experts or 1) if model.is_moe else 1
+    return strategy.model_copy(
+        update={
+            "pp": pp if pp == strategy.pp else math.gcd(pp, strategy.pp),
+            "vpp": 1,
+            "dp": None,
+            "ep": ep,
+            "etp": strategy.etp if ep == strategy.ep else None,
+            "schedule": "1f1b",
+            "layers_per_stage": None,
+            "recompute": Recompute(granularity=strategy.recompute.granularity, modules=strategy.recompute.modules),
+            "swap": (),
+            "swap_per_stage": None,
+        }
+    )
+
+
+def _phase(cost: PhaseCost) -> TrainingPhase:
+    return TrainingPhase(cost.seconds, cost.breakdown)
+
+
+def _loaded(cost: PhaseCost, weight_bytes: float, link_bytes_per_s: float) -> TrainingPhase:
+    """A forward pass of a model whose weights come from the host first."""
+    loading = weight_bytes / link_bytes_per_s
+    parts = {**cost.breakdown, "exposed_swap_s": cost.breakdown["exposed_swap_s"] + loading}
+    return TrainingPhase(cost.seconds + loading, parts)
+
+
+def _weights(model: ModelSpec, trained: PhaseCost) -> WeightLayout:
+    c = trained.estimated.candidate
+    dense, experts = parameters_of(model)
+    return WeightLayout(
+        dense=dense,
+        experts=experts,
+        tensor=float(c.tp[0]),
+        pipeline=float(c.pp[0]),
+        expert=float(c.ep[0] * c.etp[0]),
+        weight_bytes=TRAINED_BYTES,
+    )
+
+
+def _half_width(trained: PhaseCost) -> float:
+    """Relative half width of the 80 % interval of training's time: that of pre-training runs like it."""
+    found = trained.estimated
+    axes, context = found.candidate.axes_at(0), found.context
+    run = {
+        "moe": context.model.is_moe,
+        "ranks": context.world,
+        "shares_node": shares_node(context.world, int(axes["tp"]), context.node_ranks),
+        "seq_length": context.seq_length,
+        "features": sorted(context.features),
+        **{axis: axes[axis] for axis in RUN_AXES},
+    }
+    return math.expm1(Z80 * spread_of(context.family, run).log_sigma)
