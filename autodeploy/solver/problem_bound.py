@@ -46,7 +46,7 @@ def batch_of(problem: InnerProblem, *, empty_classes: bool = False) -> Batch:
 
 def stage_bound_s(problem: InnerProblem, low_s: float, high_s: float) -> float:
     """Lower bound on the step time [s] between low_s and high_s; inf where it is above."""
-    if problem.kind.copies > 1 or not problem.total_layers:
+    if not problem.total_layers:
         return low_s
     found = lower_bound_s(batch_of(problem), _one(low_s - problem.tail_s), _one(high_s - problem.tail_s))
     return float(found[0]) + problem.tail_s

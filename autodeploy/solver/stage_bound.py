@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from autodeploy.solver import memory_hull
-from cost_models.schedule import Schedule, group_size, in_flight_moments, kinds, operation_order, pair_counts
+from cost_models.schedule import (
+    Schedule,
+    chunk_micro_batches,
+    group_size,
+    in_flight_moments,
+    kinds,
+    operation_order,
+    pair_counts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,6 +156,11 @@ class Batch:
         """What the schedule is."""
         return kinds.schedule(self.schedule)
 
+    @property
+    def chunk_micro_batches(self) -> Floats:
+        """Micro batches that one chunk runs."""
+        return np.asarray(self.micro_batches // self.kind.copies, dtype=np.float64)
+
     def at(self, rows: Ints) -> Batch:
         """Some of the candidates, each once and in order."""
         if len(rows) == len(self.micro_batches):
@@ -198,10 +211,11 @@ def steady_micro_batches(pp: int, micro_batches: int, kind: Schedule | None = No
 @lru_cache(maxsize=1024)
 def _order(kind: Schedule, pp: int, vpp: int, micro_batches: int) -> _Order:
     counts = pair_counts(operation_order(kind.name, pp, vpp, micro_batches)).astype(np.float64)
+    passes = chunk_micro_batches(kind.name, micro_batches)
     return _Order(
         in_flight_moments(kind.name, pp, vpp, micro_batches).astype(np.float64),
-        micro_batches - counts.sum(axis=2),
-        micro_batches - counts.sum(axis=1),
+        passes - counts.sum(axis=2),
+        passes - counts.sum(axis=1),
     )
 
 
@@ -281,7 +295,8 @@ def _timed(
     batch: Batch, order: _Order, kept_by_memory: list[tuple[Floats, Floats]], low_s: Floats, high_s: Floats
 ) -> Floats:
     """`lower_bound_s` where memory holds at most so many layers [n, pp] of sets of layers, given by their counts."""
-    tail = sum(part.count * part.tail_s for part in batch.layers) + sum(part.tail_s for part in batch.pieces)
+    tail = sum(n * part.tail_s for n, part in zip(_counts(batch), batch.layers, strict=True))
+    tail = tail + sum(part.tail_s for part in batch.pieces)
     tail = np.asarray(tail) / batch.pp
     rows = _time_rows(batch, order)
     sets = [(counts.sum(), rows.sorted(counts), kept) for counts, kept in kept_by_memory]
@@ -309,9 +324,14 @@ def _timed(
     return found
 
 
+def _counts(batch: Batch) -> Floats:
+    """Layers of each class that the stages hold together [classes]: every copy of the model has its own."""
+    return np.array([batch.kind.copies * part.count for part in batch.layers], dtype=np.float64)
+
+
 def _layer_sets(batch: Batch) -> list[Floats]:
     """Counts by class of the layers that must find room: all, and those of the most frequent class alone."""
-    counts = np.array([part.count for part in batch.layers], dtype=np.float64)
+    counts = _counts(batch)
     if len(counts) == 1:
         return [counts]
     return [counts, np.where(np.arange(len(counts)) == int(np.argmax(counts)), counts, 0.0)]
@@ -350,7 +370,7 @@ def _cheapest_chunk(batch: Batch, constant: Floats, weight: Floats) -> _Rows:
 
 
 def _time_rows(batch: Batch, order: _Order) -> _Rows:
-    n, m = len(batch.room_bytes), batch.micro_batches.astype(np.float64)
+    n, m = len(batch.room_bytes), batch.chunk_micro_batches
     full = np.maximum.reduce([price_of_whole(part) for part in batch.layers])
     held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
     missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
@@ -435,9 +455,10 @@ def _path_rows(batch: Batch, own: Floats, forward: Floats, paid: Floats, extra: 
 def _ramp_s(batch: Batch) -> Floats:
     """The first forward down to a stage and the last backward up, through chunk 0 of the stages before [n, pp].
 
-    Under an order of its own weight gradients may run after the way back, so nothing counts.
+    Under an order of its own weight gradients may run after the way back, so nothing counts; nor does it where micro
+    batches enter from both ends, as the nearer one may be the other.
     """
-    if batch.kind.own_order:
+    if batch.kind.own_order or batch.kind.copies > 1:
         return np.zeros((len(batch.room_bytes), batch.pp))
     each = batch.least_layers * np.minimum.reduce([part.forward_s + part.backward_s for part in batch.layers])
     each = each + 2.0 * (batch.p2p_s + batch.blocking_p2p_s)

@@ -17,7 +17,7 @@ from autodeploy.solver.problem_bound import stage_bound_s
 from autodeploy.solver.stage_bound import steady_micro_batches
 from autodeploy.solver.tuple_bounds import CLOSE, TupleBounds, _Open, easiest
 from autodeploy.solver.uniform import set_problems
-from cost_models.schedule import in_flight_moments, operation_order, pair_counts
+from cost_models.schedule import chunk_micro_batches, in_flight_moments, operation_order, pair_counts
 from tests.property.test_solver_brute_force import best_step_s, random_problem
 
 CASES = 240
@@ -151,11 +151,13 @@ def test_the_easiest_of_alike_problems_bounds_them_all() -> None:
             assert path_bound_s(easiest(both), library, rounds=20).bound_s <= truth * (1 + 1e-9), seed
 
 
-@pytest.mark.parametrize("kind", ["1f1b", "interleaved", "adaptive_pipe", "dualpipev"])
+@pytest.mark.parametrize("kind", ["1f1b", "interleaved", "adaptive_pipe", "dualpipe", "dualpipev"])
 @pytest.mark.parametrize("pp", [2, 3, 4, 6])
 @pytest.mark.parametrize("vpp", [2, 3, 5])
 def test_longer_steady_phases_change_neither_moments_nor_lone_passes(kind: str, pp: int, vpp: int) -> None:
-    vpp = {"1f1b": 1, "dualpipev": 2}.get(kind, vpp)
+    vpp = {"1f1b": 1, "dualpipe": 2, "dualpipev": 2}.get(kind, vpp)
+    if kind == "dualpipe" and pp % 2:
+        return
     for groups in (5, 7, 12):
         m = groups * pp
         short = steady_micro_batches(pp, m)
@@ -164,8 +166,9 @@ def test_longer_steady_phases_change_neither_moments_nor_lone_passes(kind: str, 
         for stage in range(pp):
             # Every moment of the short order is one of the long order, or less than one.
             assert (many[stage][:, None] >= few[stage][None]).all(axis=2).any(axis=0).all()
-        lone = [n - pair_counts(operation_order(kind, pp, vpp, n)).sum(axis=2) for n in (short, m)]
-        if kind in ("adaptive_pipe", "dualpipev"):
+        pairs = [pair_counts(operation_order(kind, pp, vpp, n)).sum(axis=2) for n in (short, m)]
+        lone = [chunk_micro_batches(kind, n) - paired for n, paired in zip((short, m), pairs, strict=True)]
+        if kind in ("adaptive_pipe", "dualpipe", "dualpipev"):
             assert (lone[0] == lone[1]).all()
         else:
             assert (lone[0] == short).all()
@@ -199,6 +202,28 @@ def test_dualpipe_is_bounded_by_its_work() -> None:
         best = solve(problem, effort=FAST).step_s
         assert work <= relax_bound(problem) * (1 + 1e-9)
         assert relax_bound(problem) <= best * (1 + 1e-9)
+
+
+def test_no_bound_exceeds_the_optimum_where_micro_batches_enter_from_both_ends() -> None:
+    feasible = 0
+    for seed in range(400):
+        usual = heavy_problem(seed)
+        # Both ends hold every piece: one for each direction.
+        pieces = [replace(piece, stage=0, chunk=0 if piece is usual.pieces[0] else 1) for piece in usual.pieces]
+        pieces += [replace(piece, stage=1, chunk=1 - piece.chunk) for piece in pieces]
+        problem = replace(
+            usual,
+            **{"schedule": "dualpipe", "pp": 2, "vpp": 2, "micro_batches": 4, "pieces": tuple(pieces)},
+            fixed_bytes=usual.fixed_bytes[:2],
+            limit_bytes=1.5 * usual.limit_bytes,
+            in_flight=in_flight_moments("dualpipe", 2, 2, 4).astype(np.float64),
+        )
+        truth = best_step_s(problem)
+        if np.isfinite(truth):
+            feasible += 1
+            assert relax_bound(problem) <= truth * (1 + 1e-9), seed
+            assert stage_bound_s(problem, 0.0, 2.0 * truth) <= truth * (1 + 1e-9), seed
+    assert feasible > 20
 
 
 def test_the_bound_of_a_tuple_is_that_of_paths() -> None:
