@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import DEFAULT, FAST, Effort
+from autodeploy.solver.problem_bound import relax_bound
 from autodeploy.solver.solution import InnerSolution
 from autodeploy.solver.solve import solve
 

@@ -12,10 +12,10 @@ from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.inner_problem import chunk_times
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.first_look import best_template
 from autodeploy.solver.memory_choices import WHOLE, memory_choices, menus
+from autodeploy.solver.problem_bound import relax_bound
 from autodeploy.solver.solve import solve
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.bounds import least_work_s, stage_room
-from autodeploy.solver.hidden_shares import most_hidden_s
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
+from autodeploy.solver.problem_bound import batch_of, room_for_layers
+from autodeploy.solver.stage_bound import steady_s, whole_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,18 +42,14 @@ class Column:
 def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: int) -> list[list[Column]] | None:
     """Columns [stage][...] that may be in a plan with a makespan below upper_s; None when there are more than most.
 
-    None too where far more fillings than that had to be looked at.
-
-    A stage alone needs M times its work; with one chunk a stage (and M > P) the path through all stages needs more:
-    makespan >= X + (M - 1) x_p - (P - 1 - p) F_p, with X the whole pipeline's time for one micro batch.
+    None too where far more fillings than that had to be looked at. What a stage alone needs is that of `stage_bound`.
     """
-    fitting = (stage_room(problem).spare_bytes[:, 1:] >= 0.0).sum(axis=1)
-    caps = [min(_cap(problem, stage, upper_s), int(fitting[stage])) for stage in range(problem.pp)]
+    caps: list[int] = room_for_layers(problem, upper_s).tolist()
     spare = sum(caps) - problem.total_layers
     if spare < 0:
         return [[] for _ in range(problem.pp)]
     found: list[list[Column]] = []
-    whole = least_work_s(problem)
+    whole = float(whole_s(batch_of(problem))[0])
     for stage in range(problem.pp):
         mine: list[Column] = []
         fillings = _fillings(problem, stage, max(0, caps[stage] - spare), caps[stage])
@@ -102,32 +98,13 @@ def _layers_until(problem: InnerProblem) -> Ints:
     return np.cumsum(np.concatenate([0 * each[:1], each.repeat(problem.layers, axis=0)]), axis=0)
 
 
-def _cap(problem: InnerProblem, stage: int, upper_s: float) -> int:
-    """Most layers that a stage can hold by time alone."""
-    m = problem.micro_batches
-    own = sum(p.cost.forward_s + p.cost.backward_s for p in problem.pieces if p.stage == stage)
-    # A pair hides at most half of what its two chunks could hide, so one layer hides at most once a micro batch.
-    layer = min(
-        (
-            c.forward_s + c.backward_s - float(hidden)
-            for c, n, hidden in zip(problem.classes, problem.layers, most_hidden_s(problem), strict=True)
-            if n
-        ),
-        default=0.0,
-    )
-    most = most_layers_per_chunk(problem) * problem.vpp
-    if layer <= 0.0:
-        return min(most, problem.total_layers)
-    return int(min(most, problem.total_layers, max(0.0, np.floor((upper_s / m - own) / layer + 1e-9))))
-
-
 def _lower_s(problem: InnerProblem, column: Column, whole: float) -> float:
     m = problem.micro_batches
     work = float(column.forward_s.sum() + column.backward_s.sum()) + column.extra_s
     if problem.kind.alternates and m > problem.pp:
         deeper = problem.pp - 1 - column.stage
         # What its options add to either pass lowers this most in the forward pass.
-        return max(m * work, whole + (m - 1) * work - deeper * (float(column.forward_s.sum()) + column.extra_s))
+        return max(m * work, whole + float(steady_s(work, float(column.forward_s.sum()) + column.extra_s, deeper, m)))
     return m * (work - float(np.diagonal(column.hidden_pair_s).sum()) if column.hidden_pair_s.any() else work)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.solver.bounds import most_saved
 from autodeploy.solver.hidden_shares import hidden_shares
+from autodeploy.solver.layer_choices import most_saved
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
 from autodeploy.solver.master import UNITS, edges_s, solve_model
 

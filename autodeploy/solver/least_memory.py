@@ -18,11 +18,11 @@ from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
 from autodeploy.evaluation.inner_problem import stage_bytes
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
-from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.candidate import Solved
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.frontier import Frontier, outer_tuples
 from autodeploy.solver.memory_choices import memory_choices, menus
+from autodeploy.solver.problem_bound import relax_bound
 from autodeploy.solver.solve import solve
 
 if TYPE_CHECKING:

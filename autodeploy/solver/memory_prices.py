@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.solver.memory_hull import prices
-from autodeploy.solver.stage_bound import gained
+from autodeploy.solver.layer_choices import prices
+from autodeploy.solver.problem_bound import batch_of
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
@@ -61,8 +61,6 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
 
     Of the card's memory and, where something may be swapped, of card and host together. None where memory has no limit.
     """
-    from autodeploy.solver.problem_bound import batch_of
-
     if not np.isfinite(problem.limit_bytes):
         return None
     batch = batch_of(problem, empty_classes=True)
@@ -98,7 +96,7 @@ def _rows(
         mu = (corners[:, None] / often[:, None]).reshape(len(stage), -1)  # [k, prices]
         paid = (mu[..., None] * held[:, None]).reshape(1, -1)
         shape = (*mu.shape, problem.vpp)
-        gains = np.stack([gained(part, paid)[0].reshape(shape) for part in batch.layers], axis=-1)
+        gains = np.stack([part.choices.gained_s(paid)[0].reshape(shape) for part in batch.layers], axis=-1)
         layer = mu[..., None, None] * (static + held[..., None] * kept)[:, None] - gains
         parts.append(
             (

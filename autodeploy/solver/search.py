@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.solver.bounds import RELAXATION, relax_bound
 from autodeploy.solver.columns import columns, layout_of
 from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.layouts import to_layout, to_sizes, uneven_sizes
 from autodeploy.solver.local_search import best_of, improve
 from autodeploy.solver.master import solve_master
+from autodeploy.solver.problem_bound import RELAXATION, relax_bound
 from autodeploy.solver.solution import OPTIMAL_GAP
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.bounds import binding_stage, stage_room
 from autodeploy.solver.effort import DEFAULT, Effort
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.greedy import greedy
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, rounded, templates, to_layout, to_sizes
 from autodeploy.solver.memory_options import legal_options
 from autodeploy.solver.polish import polish
+from autodeploy.solver.problem_bound import binding_stage, room_for_layers
 from autodeploy.solver.search import Search, search
 from autodeploy.solver.solution import OPTIMAL_GAP, InnerSolution, Status
 from autodeploy.solver.stage_choices import StageChoices, fits
@@ -68,7 +68,7 @@ def solve(
 def starts(problem: InnerProblem) -> Ints:
     """Templates, and one in proportion to the layers that each stage's memory can hold."""
     found = templates(problem)
-    room = (stage_room(problem).spare_bytes[:, 1:] >= 0.0).sum(axis=1)
+    room = room_for_layers(problem)
     weight = np.array([room[spots[0][0]] for spots in parts_of(problem)], dtype=np.float64)
     row = rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
     return found if row is None else np.unique(np.concatenate([found, row[None]]), axis=0)

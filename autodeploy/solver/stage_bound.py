@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.solver import memory_hull
+from autodeploy.solver import layer_choices
 from cost_models.schedule import (
     Schedule,
     chunk_micro_batches,
@@ -34,104 +34,15 @@ from cost_models.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autodeploy.evaluation.inner_problem import Floats, Ints
-    from autodeploy.solver.rivals import Rivals
+    from autodeploy.solver.layer_choices import Part
+
+    Number = Any  # a float or an array
 
 STEADY: Final = 4
 """Micro batches, in pipeline stages, after which an order's moments and its lone passes do not change any more."""
 STEPS: Final = 7
 """Halvings between the least and the largest T of interest."""
-
-
-@dataclass(frozen=True, eq=False)
-class Choices:
-    """Memory choices of one layer class, in groups of rivals.
-
-    saved_bytes, extra_s : bytes freed and seconds added by a layer and micro batch [choices, n].
-    dropped_bytes : of the bytes freed, those that the host does not keep instead [choices, n].
-    most_saved_bytes, most_dropped_bytes : no legal set of choices frees more from one layer, on the card and on card
-        and host together [n].
-    """
-
-    saved_bytes: Floats
-    extra_s: Floats
-    dropped_bytes: Floats
-    groups: tuple[Rivals, ...]
-    most_saved_bytes: Floats
-    most_dropped_bytes: Floats
-
-    @classmethod
-    def none(cls, n: int) -> Choices:
-        """No choice for n candidates."""
-        empty, nothing = np.zeros((0, n)), np.zeros(n)
-        return cls(empty, empty, empty, (), nothing, nothing)
-
-    def take(self, rows: Ints) -> Choices:
-        """Of some candidates."""
-        return replace(self, **{name: getattr(self, name)[..., rows] for name in ARRAYS_OF_CHOICES})
-
-    def pooled(self) -> Choices:
-        """Choices for the memory of card and host together: what is swapped stays."""
-        return replace(self, saved_bytes=self.dropped_bytes, most_saved_bytes=self.most_dropped_bytes)
-
-    def swaps(self) -> bool:
-        """Whether any choice keeps bytes on the host."""
-        return bool((self.dropped_bytes < self.saved_bytes).any())
-
-
-ARRAYS_OF_CHOICES: Final = ("saved_bytes", "extra_s", "dropped_bytes", "most_saved_bytes", "most_dropped_bytes")
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A layer class, or a piece with its place: seconds and bytes of one micro batch [n].
-
-    hidden_forward_s, hidden_backward_s: what its passes hide in a pair, at most.
-    """
-
-    forward_s: Floats
-    backward_s: Floats
-    static_bytes: Floats
-    activation_bytes: Floats
-    tail_s: Floats
-    hidden_forward_s: Floats
-    hidden_backward_s: Floats
-    choices: Choices
-    count: int = 1
-    stage: int = 0
-    chunk: int = 0
-
-    def take(self, rows: Ints) -> Part:
-        """Of some candidates."""
-        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS_OF_PARTS}
-        return replace(self, choices=self.choices.take(rows), **arrays)
-
-
-ARRAYS_OF_PARTS: Final = (
-    "forward_s",
-    "backward_s",
-    "static_bytes",
-    "activation_bytes",
-    "tail_s",
-    "hidden_forward_s",
-    "hidden_backward_s",
-)
-
-
-def join(parts: Sequence[Part]) -> Part:
-    """Candidates of several batches as those of one; all know the same choices."""
-
-    def joined(owners: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
-        return {name: np.concatenate([getattr(owner, name) for owner in owners], axis=-1) for name in names}
-
-    choices = [part.choices for part in parts]
-    return replace(
-        parts[0],
-        choices=replace(choices[0], **joined(choices, ARRAYS_OF_CHOICES)),
-        **joined(parts, ARRAYS_OF_PARTS),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +95,15 @@ class Batch:
     def pools(self) -> bool:
         """Whether any layer may keep bytes on a host whose memory has an end."""
         return bool(np.isfinite(self.host_bytes).all()) and any(part.choices.swaps() for part in self.layers)
+
+    def memories(self) -> tuple[Batch, ...]:
+        """With the card's memory alone and, where its end may count, with the host's as well."""
+        return (self, self.pooled()) if self.pools() else (self,)
+
+    def order(self) -> _Order:
+        """Of the operations of all candidates."""
+        steady = steady_micro_batches(self.pp, int(self.micro_batches[0]), self.kind)
+        return _order(self.kind, self.pp, self.vpp, steady)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,14 +178,23 @@ class _Sorted:
             left -= taken * cost
         return np.asarray(most.min(axis=-1))
 
+    def least(self, count: int) -> Floats:
+        """The least limit [n, pp, count + 1] under which a stage holds 0, 1, ... count layers."""
+        layers, total = np.arange(count + 1), self.constant[..., None]
+        before = np.zeros_like(self.constant)
+        for cost, offered in self.layers:
+            total = total + np.clip(layers - before[..., None], 0.0, offered[..., None]) * cost[..., None]
+            before = before + offered
+        return np.asarray(total.max(axis=2))
+
 
 def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
     """Lower bound on the step time [n], looked for between low_s and high_s; inf where it is above high_s.
 
     Every candidate must have micro_batches of which `steady_micro_batches` are the same.
     """
-    found, order = low_s, _order_of(batch)
-    for memory in (batch, batch.pooled()) if batch.pools() else (batch,):
+    found, order = low_s, batch.order()
+    for memory in batch.memories():
         rows, known = np.flatnonzero(np.isfinite(found)), found
         found = np.full(len(low_s), np.inf)
         if len(rows):
@@ -273,16 +202,52 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
     return found
 
 
-def _order_of(batch: Batch) -> _Order:
-    steady = steady_micro_batches(batch.pp, int(batch.micro_batches[0]), batch.kind)
-    return _order(batch.kind, batch.pp, batch.vpp, steady)
+def least_bound_s(batch: Batch) -> Floats:
+    """The bound that `lower_bound_s` looks for, not looked for but computed [n], and of every class alone as well."""
+    order, found = batch.order(), np.zeros(len(batch.micro_batches))
+    for memory in batch.memories():
+        rows = _time_rows(memory, order)
+        for place, (counts, kept) in enumerate(_kept(memory, order, every=True)):
+            total = int(counts.sum())
+            time = rows.sorted(counts).least(total)
+            time[np.arange(total + 1) > kept[..., None]] = np.inf
+            # A stage has room for one more layer at each of its times: at the total-th of all there is room for all.
+            each = np.sort(time[:, :, 1:].reshape(len(time), -1))[:, :total]
+            found = np.maximum(found, each.max(axis=1, initial=0.0))
+            if not place:
+                found = np.maximum(found, time[:, :, min(batch.least_layers * batch.vpp, total)].max(axis=1))
+    return np.asarray(found + _tail_s(batch))
+
+
+def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
+    """Most layers that each stage can hold within a makespan, with what memory makes it save [n, pp].
+
+    Negative where not even its pieces fit.
+    """
+    order, found = batch.order(), np.full(batch.room_bytes.shape, np.inf)
+    for memory in batch.memories():
+        counts, kept = _kept(memory, order)[0]
+        found = np.minimum(found, kept)
+        if np.isfinite(makespan_s):
+            found = np.minimum(found, _time_rows(memory, order).sorted(counts).most(np.asarray(makespan_s)))
+    return found
+
+
+def least_bytes(batch: Batch) -> Floats:
+    """Bytes of each stage with 0, 1, ... layers and everything saved [n, pp, layers + 1]."""
+    counts = _counts(batch)
+    return _bytes_rows(batch, batch.order()).sorted(counts).least(int(counts.sum()))
+
+
+def _kept(batch: Batch, order: _Order, *, every: bool = False) -> list[tuple[Floats, Floats]]:
+    """Sets of layers, by their counts, with how many of them memory can hold of each stage [n, pp]."""
+    held, room, most = _bytes_rows(batch, order), batch.room_bytes[:, :, None], batch.most_layers * batch.vpp
+    return [(counts, np.minimum(held.sorted(counts).most(room), most)) for counts in _layer_sets(batch, every=every)]
 
 
 def _in_memory_s(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats:
     """`lower_bound_s` with one memory; inf also where it can't hold all layers with everything saved."""
-    held, room = _bytes_rows(batch, order), batch.room_bytes[:, :, None]
-    most = batch.most_layers * batch.vpp
-    sets = [(counts, np.minimum(held.sorted(counts).most(room), most)) for counts in _layer_sets(batch)]
+    sets = _kept(batch, order)
     fits = np.logical_and.reduce([kept.sum(axis=1) >= counts.sum() for counts, kept in sets])
     found, rows = np.full(len(low_s), np.inf), np.flatnonzero(fits)
     if len(rows):
@@ -295,10 +260,7 @@ def _timed(
     batch: Batch, order: _Order, kept_by_memory: list[tuple[Floats, Floats]], low_s: Floats, high_s: Floats
 ) -> Floats:
     """`lower_bound_s` where memory holds at most so many layers [n, pp] of sets of layers, given by their counts."""
-    tail = sum(n * part.tail_s for n, part in zip(_counts(batch), batch.layers, strict=True))
-    tail = tail + sum(part.tail_s for part in batch.pieces)
-    tail = np.asarray(tail) / batch.pp
-    rows = _time_rows(batch, order)
+    tail, rows = _tail_s(batch), _time_rows(batch, order)
     sets = [(counts.sum(), rows.sorted(counts), kept) for counts, kept in kept_by_memory]
     least = min(batch.least_layers * batch.vpp, sets[0][0])
 
@@ -329,12 +291,21 @@ def _counts(batch: Batch) -> Floats:
     return np.array([batch.kind.copies * part.count for part in batch.layers], dtype=np.float64)
 
 
-def _layer_sets(batch: Batch) -> list[Floats]:
-    """Counts by class of the layers that must find room: all, and those of the most frequent class alone."""
+def _tail_s(batch: Batch) -> Floats:
+    """What follows the pipeline on the mean stage [n], which the slowest is not below."""
+    layers = sum(n * part.tail_s for n, part in zip(_counts(batch), batch.layers, strict=True))
+    return np.asarray(layers + sum(part.tail_s for part in batch.pieces)) / batch.pp
+
+
+def _layer_sets(batch: Batch, *, every: bool) -> list[Floats]:
+    """Counts by class of the layers that must find room: all, and those of one class alone, as a cheap one fills only
+    so much: of the most frequent class, or of every one.
+    """
     counts = _counts(batch)
-    if len(counts) == 1:
+    if np.count_nonzero(counts) <= 1:
         return [counts]
-    return [counts, np.where(np.arange(len(counts)) == int(np.argmax(counts)), counts, 0.0)]
+    alone = np.flatnonzero(counts) if every else [int(np.argmax(counts))]
+    return [counts, *(np.where(np.arange(len(counts)) == number, counts, 0.0) for number in alone)]
 
 
 def _bytes_rows(batch: Batch, order: _Order) -> _Rows:
@@ -370,16 +341,11 @@ def _cheapest_chunk(batch: Batch, constant: Floats, weight: Floats) -> _Rows:
 
 
 def _time_rows(batch: Batch, order: _Order) -> _Rows:
-    n, m = len(batch.room_bytes), batch.chunk_micro_batches
-    full = np.maximum.reduce([price_of_whole(part) for part in batch.layers])
+    m = batch.chunk_micro_batches
+    full = np.maximum.reduce([part.choices.dearest() for part in batch.layers])
     held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
     missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
-    own, forward = np.zeros((n, batch.pp)), np.zeros((n, batch.pp))
-    for piece in batch.pieces:
-        own[:, piece.stage] += piece.forward_s + piece.backward_s
-        forward[:, piece.stage] += piece.forward_s
-    own += 2.0 * batch.vpp * batch.blocking_p2p_s[:, None]
-    forward += batch.vpp * batch.blocking_p2p_s[:, None]
+    own, forward = _own_s(batch)
     ramp = _ramp_s(batch)
     found: list[_Rows] = []
     whole_m = m[:, None, None]
@@ -406,7 +372,7 @@ def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, hel
     [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
     """
     n, pp, vpp = len(missing), batch.pp, batch.vpp
-    prices = memory_hull.prices([part.choices for part in batch.layers]) / max(float(full[0]), 1e-300)
+    prices = layer_choices.prices([part.choices for part in batch.layers]) / max(float(full[0]), 1e-300)
     ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
     place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), held.shape[1], vpp))
     place = (np.arange(len(prices)) * len(ratios))[None, :, None, None] + place  # of prices times ratios
@@ -418,7 +384,7 @@ def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, hel
     extra = [
         mu.reshape(rows)[..., None] * part.static_bytes[wide]
         + scaled[:, place] * part.activation_bytes[wide]
-        - gained(part, scaled)[:, place]
+        - part.choices.gained_s(scaled)[:, place]
         for part in batch.layers
     ]
     return np.asarray((mu * missing[:, :, None]).reshape(rows)), np.stack(extra, axis=-1)
@@ -432,22 +398,51 @@ def _work(part: Part, m: Floats, order: _Order) -> Floats:
     return np.asarray(both[:, None, None] - hidden)
 
 
+def _own_s(batch: Batch) -> tuple[Floats, Floats]:
+    """What a micro batch takes in the pieces and the sends of each stage in both passes, and forward alone [n, pp]."""
+    own, forward = np.zeros((2, len(batch.room_bytes), batch.pp))
+    for piece in batch.pieces:
+        own[:, piece.stage] += piece.forward_s + piece.backward_s
+        forward[:, piece.stage] += piece.forward_s
+    own += 2.0 * batch.vpp * batch.blocking_p2p_s[:, None]
+    forward += batch.vpp * batch.blocking_p2p_s[:, None]
+    return own, forward
+
+
+def whole_s(batch: Batch) -> Floats:
+    """X: forward and backward of one micro batch through the whole pipeline, without choices [n]."""
+    layers = sum(part.count * (part.forward_s + part.backward_s) for part in batch.layers)
+    return np.asarray(layers + _own_s(batch)[0].sum(axis=1))
+
+
+def steady_s(work: Number, forward: Number, deeper: Number, micro_batches: Number) -> Number:
+    """(M - 1) x_p - (P - 1 - p) F_p: what the path that stays on a stage of 1F1B takes beyond X, where M > P.
+
+    The M - 1 other micro batches, but for the P - 1 - p forwards that it runs while the first one is further down.
+
+    Parameters
+    ----------
+    work, forward : x_p, F_p, both passes of a micro batch on the stage and its forward alone [s].
+    deeper : stages behind it, P - 1 - p.
+    """
+    return (micro_batches - 1.0) * work - deeper * forward
+
+
 def _path_rows(batch: Batch, own: Floats, forward: Floats, paid: Floats, extra: Floats) -> _Rows:
-    """1f1b with M > P: X + (M - 1) x_p - (P - 1 - p) F_p, X one micro batch through the whole pipeline."""
-    m = batch.micro_batches.astype(np.float64)
-    whole = sum(part.count * (part.forward_s + part.backward_s) for part in batch.layers) + own.sum(axis=1)
+    """1f1b with M > P: X and `steady_s`."""
+    m = batch.chunk_micro_batches[:, None]
     deeper = np.arange(batch.pp - 1, -1, -1, dtype=np.float64)
-    later = (m - 1.0)[:, None, None]
-    constant = np.asarray(whole)[:, None, None] + later * (own[:, :, None] + paid)
-    constant -= deeper[None, :, None] * forward[:, :, None]
-    layer = np.stack(
-        [
-            ((m - 1.0) * (part.forward_s + part.backward_s))[:, None] - deeper[None] * part.forward_s[:, None]
-            for part in batch.layers
-        ],
-        axis=-1,
+    constant = whole_s(batch)[:, None] + steady_s(own, forward, deeper, m)
+    layer = [
+        steady_s((part.forward_s + part.backward_s)[:, None], part.forward_s[:, None], deeper, m)
+        for part in batch.layers
+    ]
+    later = (m - 1.0)[..., None]
+    rows = _cheapest_chunk(
+        batch,
+        constant[..., None] + later * paid,
+        np.stack(layer, axis=-1)[:, :, None, None, :] + later[..., None, None] * extra,
     )
-    rows = _cheapest_chunk(batch, constant, layer[:, :, None, None, :] + later[..., None, None] * extra)
     valid = (batch.micro_batches > batch.pp)[:, None, None]
     return _Rows(np.where(valid, rows.constant, 0.0), np.where(valid[..., None], rows.layer, 0.0))
 
@@ -467,25 +462,3 @@ def _ramp_s(batch: Batch) -> Floats:
         if piece.chunk == 0:
             ramp[:, piece.stage + 1 :] += (piece.forward_s + piece.backward_s)[:, None]
     return np.asarray(ramp)
-
-
-def gained(part: Part, price: Floats) -> Floats:
-    """Most that a layer's choices save at a price of their bytes, less their seconds [n, prices]."""
-    choices = part.choices
-    gain = [
-        np.maximum(price * saved[:, None] - extra[:, None], 0.0)
-        for saved, extra in zip(choices.saved_bytes, choices.extra_s, strict=True)
-    ]
-
-    best = np.zeros_like(price)
-    for group in choices.groups:
-        apart = sum(np.maximum.reduce([sum(gain[i] for i in some) for some in sets]) for sets in group.parts)
-        best = best + (apart if group.instead is None else np.maximum(apart, gain[group.instead]))
-    return np.asarray(np.minimum(best, price * choices.most_saved_bytes[:, None]))
-
-
-def price_of_whole(part: Part) -> Floats:
-    """Seconds a byte of the dearest choice: the scale of prices [n]."""
-    saved, extra = part.choices.saved_bytes, part.choices.extra_s
-    price = np.where(saved > 0.0, extra / np.maximum(saved, 1e-30), 0.0)
-    return np.asarray(price.max(axis=0, initial=0.0))

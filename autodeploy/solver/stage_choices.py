@@ -16,8 +16,7 @@ from autodeploy.evaluation.inner_problem import (
     host_bytes,
     stage_bytes,
 )
-from autodeploy.solver.bounds import most_saved
-from autodeploy.solver.memory_hull import least_extra_s
+from autodeploy.solver.layer_choices import least_extra_s, most_saved
 from autodeploy.solver.nested_options import nested_frontier
 from autodeploy.solver.stage_program import StageProgram, SwapWindow
 

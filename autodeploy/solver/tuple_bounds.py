@@ -10,11 +10,11 @@ import numpy as np
 
 from autodeploy.evaluation.build_problem import build_problem, with_choices
 from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.solver.bounds import relax_bound
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.memory_choices import WHOLE, memory_choices
 from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
+from autodeploy.solver.problem_bound import relax_bound
 from autodeploy.solver.uniform import set_problems
 
 if TYPE_CHECKING:

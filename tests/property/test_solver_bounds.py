@@ -13,8 +13,8 @@ from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.memory_prices import Surcharges
 from autodeploy.solver.path_bound import PathBound, PathLibrary, _Model, path_bound_s
-from autodeploy.solver.problem_bound import stage_bound_s
-from autodeploy.solver.stage_bound import steady_micro_batches
+from autodeploy.solver.problem_bound import batch_of
+from autodeploy.solver.stage_bound import lower_bound_s, steady_micro_batches
 from autodeploy.solver.tuple_bounds import CLOSE, TupleBounds, _Open, easiest
 from autodeploy.solver.uniform import set_problems
 from cost_models.schedule import chunk_micro_batches, in_flight_moments, operation_order, pair_counts
@@ -60,6 +60,12 @@ def heavy_problem(seed: int) -> InnerProblem:
         limit_bytes=problem.limit_bytes * float(rng.uniform(0.8, 1.2)),
         host_bytes_per_device=float(rng.choice([np.inf, 3.0, 12.0])),
     )
+
+
+def stage_bound_s(problem: InnerProblem, low_s: float, high_s: float) -> float:
+    """The stage bound as it is looked for among many candidates; inf where it is above high_s."""
+    low, high = (np.array([each - problem.tail_s]) for each in (low_s, high_s))
+    return float(lower_bound_s(batch_of(problem), low, high)[0]) + problem.tail_s
 
 
 @pytest.mark.parametrize("block", range(8))

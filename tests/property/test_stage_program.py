@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.inner_problem import MemoryOption
-from autodeploy.solver.memory_hull import least_extra_s
+from autodeploy.solver.layer_choices import least_extra_s
 from autodeploy.solver.memory_options import cliques
 from autodeploy.solver.stage_program import StageProgram, SwapWindow
 

@@ -7,9 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from autodeploy.solver.memory_hull import prices
+from autodeploy.solver.layer_choices import Choices, prices
 from autodeploy.solver.rivals import connected, maximal_cliques, rivals
-from autodeploy.solver.stage_bound import Choices, Part, gained
 
 
 def random_choices(seed: int) -> tuple[Choices, list[tuple[float, float]]]:
@@ -33,30 +32,25 @@ def random_choices(seed: int) -> tuple[Choices, list[tuple[float, float]]]:
     return Choices(saved[:, None], extra[:, None], saved[:, None], groups, most, most), points
 
 
-def part_with(choices: Choices) -> Part:
-    one = np.ones(1)
-    return Part(one, one, one, one, one, one, one, choices)
-
-
 @pytest.mark.parametrize("seed", range(200))
 def test_no_legal_set_gains_more_and_one_gains_as_much(seed: int) -> None:
     choices, points = random_choices(seed)
     tried = np.linspace(0.0, 5.0, 41)
     truth = np.max([tried * saved - extra for saved, extra in points], axis=0)
-    np.testing.assert_allclose(gained(part_with(choices), tried[None])[0], truth, atol=1e-12)
+    np.testing.assert_allclose(choices.gained_s(tried[None])[0], truth, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_the_dearest_bytes_are_found_at_the_prices(seed: int) -> None:
     """Of all prices, those of the corners say most about what freeing some bytes costs."""
     choices, points = random_choices(seed)
-    part, corners = part_with(choices), prices([choices])
+    corners = prices([choices])
     assert (np.diff(corners) > 0.0).all()
     fine = np.linspace(0.0, 20.0, 2001)
     for needed in np.linspace(0.0, max(saved for saved, _ in points), 7):
 
         def least_s(tried: np.ndarray, needed: float = float(needed)) -> float:
-            return float(np.max(tried * needed - gained(part, tried[None])[0], initial=0.0))
+            return float(np.max(tried * needed - choices.gained_s(tried[None])[0], initial=0.0))
 
         # Prices within 2 % of each other count as one.
         assert least_s(corners) >= least_s(fine) * (1.0 - 0.03) - 1e-9

@@ -12,13 +12,14 @@ import pytest
 
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
 from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
-from autodeploy.solver.bounds import stage_room
 from autodeploy.solver.columns import _fillings
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.greedy import greedy
 from autodeploy.solver.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
 from autodeploy.solver.memory_options import legal_options
 from autodeploy.solver.nested_options import nested_frontier
+from autodeploy.solver.problem_bound import batch_of
+from autodeploy.solver.stage_bound import _counts, _time_rows
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s
 
@@ -236,5 +237,6 @@ def test_both_copies_of_a_dualpipe_layer_are_offered_and_no_third() -> None:
         in_flight=in_flight_moments("dualpipe", 2, 2, 4).astype(np.float64),
     )
     # Half of the micro batches through each copy.
-    for stage_s in stage_room(two).time_s:
-        assert np.diff(stage_s[:5]) == pytest.approx([2 * 3.0, 2 * 3.0, 2 * 30.0, 2 * 30.0])
+    batch = batch_of(two)
+    for stage_s in _time_rows(batch, batch.order()).sorted(_counts(batch)).least(4)[0]:
+        assert np.diff(stage_s) == pytest.approx([2 * 3.0, 2 * 3.0, 2 * 30.0, 2 * 30.0])
