@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.ranking.place import place
-from autodeploy.solver.legality_model import LegalityModel, Nearest
 from autodeploy.specs.planset import NearestChange
 from autodeploy.strategies.knobs import KNOBS, decode
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.plans import Identity
-    from autodeploy.solver.legality_model import Reason
+    from autodeploy.solver.legality_model import LegalityModel, Nearest, Reason
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -32,13 +31,20 @@ def why_nothing_is_legal(
 
 def conflict(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> tuple[Reason, ...]:
     """The same as reasons."""
-    return LegalityModel(search, context, choice.switches, ranks_per_node=profile.ranks_per_node).conflict()
+    return _model(search, context, profile, choice).conflict()
 
 
 def pins_to_lift(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> tuple[str, ...]:
     """The fewest axes to unpin so that some strategy is legal."""
-    model = LegalityModel(search, context, choice.switches, ranks_per_node=profile.ranks_per_node)
-    return tuple(reason.name for reason in model.liftable())
+    return tuple(reason.name for reason in _model(search, context, profile, choice).liftable())
+
+
+def _model(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice, also: Candidates | None = None
+) -> LegalityModel:
+    from autodeploy.solver.legality_model import LegalityModel  # loads ortools
+
+    return LegalityModel(search, context, choice.switches, ranks_per_node=profile.ranks_per_node, also=also)
 
 
 def _text(reason: Reason) -> str:
@@ -49,8 +55,7 @@ def nearest_legal(
     candidate: Candidates, strategy: Strategy, context: Context, spec: Spec, profile: Profile, choice: FeatureChoice
 ) -> Nearest | None:
     """The legal strategy with the fewest axes changed; what the strategy leaves open may be anything."""
-    model = LegalityModel(spec.search, context, choice.switches, ranks_per_node=profile.ranks_per_node, also=candidate)
-    return model.nearest(candidate, ignore=_open(strategy))
+    return _model(spec.search, context, profile, choice, also=candidate).nearest(candidate, ignore=_open(strategy))
 
 
 def nearest_changes(

@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.solver.count_master import solve_counts
-from autodeploy.solver.master import UNITS
 from autodeploy.solver.memory_prices import Surcharges, surcharges
-from autodeploy.solver.path_bound import PathLibrary, first_layout, longest_paths
+from autodeploy.solver.paths import PathLibrary, first_layout, longest_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
 
-SLIGHTLY_MORE: Final = 1.0 + 8.0 / UNITS
-"""Whole units keep a proven bound this far below what is asked for."""
 ROUND: Final = 0.01
 """What a round counts at least: its paths and its model take time, too."""
 
@@ -33,6 +29,10 @@ def count_bound_s(
     """Lower bound on the step time [s], about enough_s where no layout is below it, and the work done."""
     if problem.kind.copies > 1 or not problem.total_layers:
         return 0.0, 0.0
+    from autodeploy.solver.count_master import solve_counts
+    from autodeploy.solver.cp_sat import UNITS
+
+    slightly_more = 1.0 + 8.0 / UNITS  # whole units keep a proven bound below what is asked for
     known = library.of(problem)
     memory = surcharges(problem, 1.0)
     layout = first_layout(problem).astype(np.int64)
@@ -41,20 +41,21 @@ def count_bound_s(
         paths = longest_paths(problem, layout[None].astype(np.float64), _extra(problem, memory, layout)[None])
         if not library.add(known, paths) and work:
             break
-        low, found, spent = solve_counts(
+        found = solve_counts(
             problem,
             list(known.values()),
-            (enough_s - problem.tail_s) * SLIGHTLY_MORE,
+            (enough_s - problem.tail_s) * slightly_more,
             hint=layout,
             deterministic_time=deterministic_time - work,
             seed=0,
             should_cancel=should_cancel,
             memory=memory,
         )
-        bound, work = max(bound, low + problem.tail_s), work + max(spent, ROUND)
-        if found is None:
+        bound = max(bound, found.bound_s + problem.tail_s)
+        work += max(found.deterministic_time, ROUND)
+        if found.layout is None:
             break
-        layout = found
+        layout = found.layout
     return bound, work
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from ortools.sat.python import cp_model
 
+from autodeploy.solver.cp_sat import UNITS, Proposal, solve_model
 from autodeploy.solver.hidden_shares import hidden_shares
 from autodeploy.solver.layer_choices import most_saved
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
-from autodeploy.solver.master import UNITS, edges_s, solve_model
+from autodeploy.solver.paths import cut_costs_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortools.sat.python import cp_model
-
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
     from autodeploy.solver.memory_prices import Surcharges
     from cost_models.schedule import SchedulePath
 
@@ -29,6 +29,8 @@ STEP: Final = 1 << 6
 """Units by which a layout must be faster than the last where memory takes time: in single units there is no end."""
 FINE: Final = 64
 """Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""
+
+weighted_sum = cp_model.LinearExpr.weighted_sum
 
 
 def solve_counts(
@@ -42,13 +44,11 @@ def solve_counts(
     should_cancel: Callable[[], bool] | None,
     workers: int = 1,
     memory: Surcharges | None = None,
-) -> tuple[float, Ints | None, float]:
-    """Bound on makespan + slowest tail [s], a layout [pp, vpp, classes] below upper_s if any, and the work done.
+) -> Proposal:
+    """A layout whose makespan and slowest tail are below upper_s, if any.
 
     memory: rows in seconds of what saving bytes costs a stage; without them memory choices are free.
     """
-    from ortools.sat.python import cp_model
-
     model = cp_model.CpModel()
     shape = (problem.pp, problem.vpp, len(problem.classes))
     most = most_layers_per_chunk(problem)
@@ -60,7 +60,6 @@ def solve_counts(
         model.add_hint(variable, value)
     scale = UNITS / upper_s
     makespan, tail = model.new_int_var(0, UNITS, ""), model.new_int_var(0, UNITS, "")
-    weighted = cp_model.LinearExpr.weighted_sum
     used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
     hidden = _hidden_in_pairs(model, problem, counts, used, scale * FINE)
     extra = _add_surcharges(model, problem, counts, memory, scale * FINE)
@@ -69,13 +68,15 @@ def solve_counts(
         costs = np.floor(layer_s.ravel() * scale * FINE).astype(np.int64).tolist()
         less = [-int(cut.pairs[place]) for place in hidden]
         saving = [int(cut.backward[place]) for place in extra]
-        path = weighted([*flat, *hidden.values(), *extra.values()], [*costs, *less, *saving])
+        path = weighted_sum([*flat, *hidden.values(), *extra.values()], [*costs, *less, *saving])
         model.add(path + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
     tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
     for stage in range(problem.pp):
         own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
-        model.add(weighted(list(counts[stage].ravel()), tails * problem.vpp) + int(own * scale * FINE) <= FINE * tail)
-    _add_memory(model, weighted, problem, counts)
+        model.add(
+            weighted_sum(list(counts[stage].ravel()), tails * problem.vpp) + int(own * scale * FINE) <= FINE * tail
+        )
+    _add_memory(model, problem, counts)
     _add_places(model, problem, counts)
     model.add(makespan + tail <= UNITS - 1)
     if memory is None:
@@ -86,14 +87,14 @@ def solve_counts(
         model.minimize(steps)
     result = solve_model(model, deterministic_time, seed, should_cancel, workers)
     if result.infeasible:
-        return upper_s * (1.0 - 3.0 / UNITS), None, result.deterministic_time
+        return Proposal(upper_s * (1.0 - 3.0 / UNITS), None, True, result.deterministic_time)
     layout = None
     if result.solver is not None:
         solver = result.solver
         layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
     bound = result.bound if memory is None else (result.bound - 1.0) * STEP
     # Makespan and tail are whole units: each may be rounded up by one.
-    return max(0.0, bound - 2.0) / scale, layout, result.deterministic_time
+    return Proposal(max(0.0, bound - 2.0) / scale, layout, result.optimal, result.deterministic_time)
 
 
 def _add_surcharges(
@@ -102,8 +103,6 @@ def _add_surcharges(
     """What memory adds to the backward of each chunk [stage, chunk], in 1 / scale seconds, at least."""
     if memory is None:
         return {}
-    from ortools.sat.python import cp_model
-
     found = {
         (int(stage), chunk): model.new_int_var(0, UNITS * FINE, "")
         for stage in np.unique(memory.stage[memory.seconds])
@@ -115,7 +114,7 @@ def _add_surcharges(
         # Every chunk's share may be rounded down by one.
         constant = int(np.floor(memory.constant[number] * scale)) - problem.vpp
         mine = [found[stage, chunk] for chunk in range(problem.vpp)]
-        layers = cp_model.LinearExpr.weighted_sum(list(counts[stage].ravel()), weights)
+        layers = weighted_sum(list(counts[stage].ravel()), weights)
         model.add(layers + constant <= sum(mine))
     return found
 
@@ -124,8 +123,6 @@ def _hidden_in_pairs(
     model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray, used: np.ndarray, scale: float
 ) -> dict[tuple[int, ...], cp_model.IntVar]:
     """What each pair of chunks [stage, forward, backward] that some cut passes hides, at most, in 1 / scale seconds."""
-    from ortools.sat.python import cp_model
-
     shares = hidden_shares(problem)
     if not shares:
         return {}
@@ -138,28 +135,12 @@ def _hidden_in_pairs(
         variable = model.new_int_var(0, top, "")
         for u, v in ceilings:
             layers = [*counts[stage, forward], *counts[stage, backward]]
-            model.add(variable <= cp_model.LinearExpr.weighted_sum(layers, [*u.tolist(), *v.tolist()]))
+            model.add(variable <= weighted_sum(layers, [*u.tolist(), *v.tolist()]))
         found[stage, forward, backward] = variable
     return found
 
 
-def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float]:
-    """Seconds that one more layer of a class in a chunk adds to a path [pp, vpp, classes] if no pair hides any, at
-    least, and the rest.
-    """
-    forward = np.array([c.forward_s for c in problem.classes])
-    backward = np.array([c.backward_s for c in problem.classes])
-    layer = cut.forward[..., None] * forward + cut.backward[..., None] * backward
-    layer -= cut.split[..., None] * np.array([c.split_s for c in problem.classes])
-    fixed = edges_s(problem, cut) + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
-    for piece in problem.pieces:
-        place = (piece.stage, piece.chunk)
-        fixed += float(cut.forward[place]) * piece.cost.forward_s + float(cut.backward[place]) * piece.cost.backward_s
-        fixed -= float(cut.split[place]) * piece.cost.split_s
-    return layer, fixed
-
-
-def _add_memory(model: cp_model.CpModel, weighted: object, problem: InnerProblem, counts: np.ndarray) -> None:
+def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
     moments = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
     lean = [c.activation_bytes - most_saved(problem.options, i) for i, c in enumerate(problem.classes)]
     for stage in range(problem.pp):
@@ -173,7 +154,7 @@ def _add_memory(model: cp_model.CpModel, weighted: object, problem: InnerProblem
                 for i, c in enumerate(problem.classes)
             ]
             limit = int(np.ceil(room * UNITS / max(problem.limit_bytes, 1.0)))
-            model.add(weighted(list(counts[stage].ravel()), used) <= limit)  # type: ignore[operator]
+            model.add(weighted_sum(list(counts[stage].ravel()), used) <= limit)
 
 
 def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autodeploy.evaluation.inner_problem import ChunkTimes, Floats, InnerProblem, Ints, chunk_times, tail_s
+from autodeploy.solver.paths import paced_paths
 from cost_models.schedule import (
     OperationOrder,
     SchedulePath,
@@ -93,9 +94,7 @@ class Evaluator:
         times = self.times(layout, applied)
         return critical_paths(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
 
-    def paced_paths(self, layout: Ints, applied: Ints, factor: float) -> list[SchedulePath]:
-        """The longest path of a plan with one stage slowed by a factor, for every stage."""
+    def paced_paths(self, layout: Ints, applied: Ints) -> list[SchedulePath]:
+        """The longest path of a plan with one stage slowed, for every stage."""
         times = self.times(layout[None], applied[None])
-        slow = (1.0 + (factor - 1.0) * np.eye(self.problem.pp))[:, :, None]
-        hidden = np.broadcast_to(times.hidden_pair_s, (self.problem.pp, *times.hidden_pair_s.shape[1:]))
-        return critical_paths(self.order, times.forward_s * slow, times.backward_s * slow, hidden, times.sends)
+        return paced_paths(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)

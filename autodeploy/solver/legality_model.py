@@ -11,7 +11,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from ortools.sat.python import cp_model
 
+from autodeploy.solver.cp_sat import new_solver
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, Candidates
 from autodeploy.strategies.knobs import KNOBS, Knob, allowed_values, log2_ratio, pin_text
 from autodeploy.strategies.rules import WORDS, load_rules, scope_of
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
-    from ortools.sat.python import cp_model
 
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.search import SearchSpec
@@ -69,8 +70,6 @@ class LegalityModel:
         ranks_per_node: int,
         also: Candidates | None = None,
     ) -> None:
-        from ortools.sat.python import cp_model
-
         self.model = cp_model.CpModel()
         self.reasons: list[Reason] = []
         self.literals: list[cp_model.IntVar] = []
@@ -173,13 +172,11 @@ class LegalityModel:
 
     def _core(self, numbers: Iterable[int]) -> list[int] | None:
         """Of these assumptions, some that cannot hold together; None where all can."""
-        from ortools.sat.python import cp_model
-
         chosen = list(numbers)
         self.model.clear_objective()  # type: ignore[no-untyped-call]
         self.model.clear_assumptions()
         self.model.add_assumptions([self.literals[n] for n in chosen])
-        solver = _solver()
+        solver = new_solver()
         if solver.solve(self.model) != cp_model.INFEASIBLE:
             return None
         index = {self.literals[n].index: n for n in chosen}
@@ -187,13 +184,11 @@ class LegalityModel:
 
     def liftable(self) -> tuple[Reason, ...]:
         """The fewest pins to lift so that something is legal; empty where nothing helps, or nothing has to."""
-        from ortools.sat.python import cp_model
-
         pins = [n for n, reason in enumerate(self.reasons) if reason.is_pin]
         self.model.clear_assumptions()
         self.model.add_assumptions([self.literals[n] for n in range(len(self.literals)) if n not in pins])
         self.model.maximize(cp_model.LinearExpr.sum([self.literals[n] for n in pins]))
-        solver = _solver()
+        solver = new_solver()
         status = solver.solve(self.model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return ()
@@ -207,13 +202,11 @@ class LegalityModel:
         current : one strategy, built into the model as `also`.
         ignore : knobs that the strategy leaves open: changing them counts nothing.
         """
-        from ortools.sat.python import cp_model
-
         costs = [self._cost(knob, current) for knob in KNOBS if knob.name not in ignore]
         self.model.clear_assumptions()
         self.model.add_assumptions(self.literals)
         self.model.minimize(cp_model.LinearExpr.sum(costs))
-        solver = _solver()
+        solver = new_solver()
         if solver.solve(self.model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         values = {name: solver.value(variable) for name, variable in self.axes.items()}
@@ -227,15 +220,15 @@ class LegalityModel:
         names = list(knob.columns) + ([knob.matters_with] if knob.matters_with else [])
         rows = self._joint(names)
         costs = [_turned(knob, current, dict(zip(names, row, strict=True))) for row in rows.tolist()]
-        cost = self.model.new_int_var_from_domain(_values(sorted(set(costs))), f"cost of {knob.name}")
+        cost = self.model.new_int_var_from_domain(
+            cp_model.Domain.from_values(sorted(set(costs))), f"cost of {knob.name}"
+        )
         table = [(*row, c) for row, c in zip(rows.tolist(), costs, strict=True)]
         self.model.add_allowed_assignments([*(self.axes[name] for name in names), cost], table)
         return cost
 
     def every(self) -> Candidates:
         """Every legal strategy: for spaces small enough to be listed."""
-        from ortools.sat.python import cp_model
-
         self.model.clear_objective()  # type: ignore[no-untyped-call]
         self.model.clear_assumptions()
         self.model.add_bool_and(self.literals)
@@ -246,27 +239,11 @@ class LegalityModel:
             def on_solution_callback(self) -> None:
                 rows.append([self.value(variable) for variable in variables])
 
-        solver = _solver()
+        solver = new_solver()
         solver.parameters.enumerate_all_solutions = True
         solver.solve(self.model, Collect())
         columns = np.asarray(rows, dtype=np.int64).reshape(len(rows), len(variables)).T
         return _candidates(dict(zip(self.axes, columns, strict=True)))
-
-
-def _solver() -> cp_model.CpSolver:
-    """One worker and a fixed seed: equal questions have equal answers."""
-    from ortools.sat.python import cp_model
-
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    return solver
-
-
-def _values(values: Sequence[int]) -> cp_model.Domain:
-    from ortools.sat.python import cp_model
-
-    return cp_model.Domain.from_values(list(values))
 
 
 def _candidates(columns: Mapping[str, npt.NDArray[np.int64]]) -> Candidates:

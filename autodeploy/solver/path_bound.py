@@ -1,24 +1,22 @@
 """A lower bound on one candidate's step time by linear programming: layers in fractions, under paths of its schedule.
 
-For a fixed order of operations every path is linear in the chunk times, so paths found for one candidate hold for all
-candidates of the same schedule and shape: they are kept and used again. Where the layers do not fit, a stage must add
-time (see `stage_bound`), in which of its chunks is left open. The fractional layout is simulated; its longest path is
+Its rows are paths of the schedule that are known (`paths`). Where the layers do not fit, a stage must add time (see
+`stage_bound`), in which of its chunks is left open. The fractional layout is simulated; its longest path is
 the next row, until the simulation agrees with the linear programme or the bound is high enough. Rows of memory come
 the same way: those that the fractional layout breaks. A programme that lacks rows bounds from below all the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.solver.count_master import cut_costs_s
 from autodeploy.solver.hidden_shares import hidden_shares
-from autodeploy.solver.layouts import even_sizes, most_layers_per_chunk, parts_of, to_layout, uneven_sizes
+from autodeploy.solver.layouts import most_layers_per_chunk, parts_of
 from autodeploy.solver.memory_prices import surcharges
-from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
+from autodeploy.solver.paths import PathLibrary, chunk_times_s, cut_costs_s, first_layout, longest_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
     from cost_models.schedule import SchedulePath
 
-MOST_PATHS: Final = 96
-"""Paths of a shape that are kept: those that some bound rested on, the latest ones."""
-SLOWED: Final = 1.25
-"""A stage made slower by this factor attracts the longest path: a shape starts with the path of each stage."""
 STALLED: Final = 3e-4
 """A round that raises the bound by less is of little use."""
 SHARES: Final = (1.0, 0.5, 0.2)
@@ -38,45 +32,6 @@ MOST_STALLED: Final = 12
 INFINITE: Final = float("inf")
 AGREES: Final = 2e-3
 """The simulation of a fractional layout may be this much longer than the bound says."""
-
-
-@dataclass(eq=False)
-class PathLibrary:
-    """Paths by schedule and shape."""
-
-    paths: dict[tuple[str, int, int, int], dict[bytes, SchedulePath]] = field(default_factory=dict)
-
-    def of(self, problem: InnerProblem) -> dict[bytes, SchedulePath]:
-        """Paths of a problem's shape, the oldest first; a new shape starts with those of its template layouts."""
-        shape = (problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
-        if shape not in self.paths:
-            self.paths[shape] = {}
-            self.add(self.paths[shape], _paced(problem, first_layout(problem)))
-            if problem.vpp > 1 and len(uneven := uneven_sizes(problem, seed=0)):
-                layout = to_layout(problem, uneven).astype(np.float64)
-                self.add(self.paths[shape], longest_paths(problem, layout, np.zeros(layout.shape[:3])))
-        return self.paths[shape]
-
-    def add(self, known: dict[bytes, SchedulePath], found: list[SchedulePath]) -> int:
-        """Keep new paths, and how many they are."""
-        before = len(known)
-        for path in found:
-            known.setdefault(path_key(path), path)
-        added = len(known) - before
-        for key in list(known)[: max(0, len(known) - MOST_PATHS)]:
-            del known[key]
-        return added
-
-
-def path_key(path: SchedulePath) -> bytes:
-    """Equal paths have equal keys."""
-    counts = (path.forward, path.backward, path.pairs, path.covered, path.split)
-    return b"".join((*(each.tobytes() for each in counts), str(path.edges).encode()))
-
-
-def first_layout(problem: InnerProblem) -> Floats:
-    """The even layout [pp, vpp, classes]."""
-    return np.asarray(to_layout(problem, even_sizes(problem)[None])[0].astype(np.float64))
 
 
 def path_bound_s(
@@ -154,46 +109,9 @@ class _Found:
 
 def _simulated_s(problem: InnerProblem, paths: list[SchedulePath], layout: Floats, extra_s: Floats) -> Floats:
     """Length of the path of each layout [n]."""
-    forward, backward, hidden, sends = _times(problem, layout, extra_s)
+    forward, backward, hidden, sends = chunk_times_s(problem, layout, extra_s)
     each = [path.length_s(forward, backward, hidden, sends)[row] for row, path in enumerate(paths)]
     return np.array(each, dtype=np.float64)
-
-
-def _paced(problem: InnerProblem, layout: Floats) -> list[SchedulePath]:
-    """The longest path of a layout as it is, and with each stage slowed."""
-    forward, backward, hidden, sends = _times(problem, layout[None], np.zeros((1, problem.pp, problem.vpp)))
-    slow = np.concatenate([np.ones((1, problem.pp)), 1.0 + (SLOWED - 1.0) * np.eye(problem.pp)])[:, :, None]
-    many = (len(slow), *hidden.shape[1:])
-    covering = None if sends.covering_s is None else np.broadcast_to(sends.covering_s, many)
-    split = None if sends.split_s is None else np.broadcast_to(sends.split_s, (len(slow), *forward.shape[1:]))
-    beside = Sends(sends.p2p_s, covering, split)
-    return critical_paths(_order(problem), forward * slow, backward * slow, np.broadcast_to(hidden, many), beside)
-
-
-def longest_paths(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
-    """The longest path of each layout [n, pp, vpp, classes], in fractions, with extra time [n, pp, vpp]."""
-    return critical_paths(_order(problem), *_times(problem, layout, extra_s))
-
-
-def _order(problem: InnerProblem) -> OperationOrder:
-    return operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
-
-
-def _times(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tuple[Floats, Floats, Floats, Sends]:
-    """Chunk times as the linear programme sees them: what pairs hide is the least of its ceilings."""
-    forward = layout @ np.array([c.forward_s for c in problem.classes]) + problem.blocking_p2p_s
-    backward = layout @ np.array([c.backward_s for c in problem.classes]) + problem.blocking_p2p_s + extra_s
-    split = layout @ np.array([c.split_s for c in problem.classes])
-    for piece in problem.pieces:
-        forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
-        backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
-        split[:, piece.stage, piece.chunk] += piece.cost.split_s
-    hidden = np.zeros((*forward.shape, problem.vpp))
-    if shares := hidden_shares(problem):
-        ceilings = [(layout @ u)[..., :, None] + (layout @ v)[..., None, :] for u, v in shares]
-        hidden = np.minimum.reduce(ceilings)
-    covered = min(problem.p2p_s, max(c.covering_s for c in problem.classes))
-    return forward, backward, hidden, Sends(problem.p2p_s, np.full(hidden.shape, covered), split)
 
 
 class _Model:

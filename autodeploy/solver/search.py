@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.solver.columns import columns, layout_of
-from autodeploy.solver.count_master import solve_counts
+from autodeploy.solver.columns import columns
 from autodeploy.solver.layouts import to_layout, to_sizes, uneven_sizes
 from autodeploy.solver.local_search import best_of, improve
-from autodeploy.solver.master import solve_master
+from autodeploy.solver.paths import path_key
 from autodeploy.solver.problem_bound import RELAXATION, relax_bound
 from autodeploy.solver.solution import OPTIMAL_GAP
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.solver.cp_sat import Proposal
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.evaluate import Evaluator, Incumbent
     from autodeploy.solver.stage_choices import StageChoices
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 CUTS: Final = "one column a stage under the longest paths of the schedule"
 COUNTS: Final = "layer counts under the longest paths of the schedule, without the time of memory options"
-SLOWED: Final = 1.25
-"""A stage made slower by this factor attracts the critical path: its path is a useful first cut."""
 
 
 @dataclass(eq=False)
@@ -92,25 +90,12 @@ def _any_layout(state: Search) -> None:
     problem = state.problem
     if problem.kind.copies > 1:
         return
-    found = columns(problem, state.choices, np.inf, state.effort.most_choices)
-    if found is None:
-        return
-    result = solve_master(
-        problem,
-        found,
-        [],
-        np.inf,
-        hint=None,
-        deterministic_time=state.effort.deterministic_time,
-        seed=state.seed,
-        should_cancel=state.should_cancel,
-        workers=state.effort.workers,
-    )
-    state.work += result.deterministic_time
-    if result.chosen is not None:
-        sizes = to_sizes(problem, layout_of(problem, result.chosen))[None]
+    proposal = _choose_columns(state, np.inf, state.effort.deterministic_time)
+    state.work += proposal.deterministic_time
+    if proposal.layout is not None:
+        sizes = to_sizes(problem, proposal.layout)[None]
         state.take(best_of(state.evaluator, state.choices, sizes, np.inf, state.cancelled))
-    elif result.proven:
+    elif proposal.proven:
         state.proven_empty = True
 
 
@@ -119,7 +104,7 @@ def _close_gap(state: Search) -> None:
     assert state.best is not None
     _first_cuts(state)
     budget = state.effort.deterministic_time
-    known = {_key(cut) for cut in state.cuts}
+    known = {path_key(cut) for cut in state.cuts}
     for _ in range(state.effort.rounds):
         if state.closed() or state.cancelled() or budget <= 0.0:
             return
@@ -142,69 +127,66 @@ def _close_gap(state: Search) -> None:
             state.take(plan)
             state.take(improve(state.evaluator, state.choices, plan, 1, state.cancelled))
         cut = state.evaluator.critical_path(layout, applied[0])
-        if _key(cut) in known:
+        if path_key(cut) in known:
             return  # the columns' times are lower bounds: the master can't be told more
         fresh = [cut]
         if state.problem.vpp > 1:
-            fresh += state.evaluator.paced_paths(layout, applied[0], SLOWED)
-        state.cuts += [path for path in {_key(path): path for path in fresh}.values() if _key(path) not in known]
-        known |= {_key(path) for path in fresh}
+            fresh += state.evaluator.paced_paths(layout, applied[0])
+        new = {path_key(path): path for path in fresh if path_key(path) not in known}
+        state.cuts += new.values()
+        known |= new.keys()
 
 
-@dataclass(frozen=True, eq=False)
-class _Proposal:
-    bound_s: float
-    layout: Ints | None
-    deterministic_time: float
-
-
-def _ask_master(state: Search, upper_s: float, budget: float) -> _Proposal:
+def _ask_master(state: Search, upper_s: float, budget: float) -> Proposal:
     """The layout that is best under the cuts so far: columns for one chunk a stage, layer counts for more."""
     assert state.best is not None
-    if state.problem.vpp > 1:
-        bound, layout, work = solve_counts(
-            state.problem,
-            state.cuts,
-            upper_s,
-            hint=state.best.layout,
-            deterministic_time=min(budget, max(state.effort.deterministic_time / 6, budget / 3)),
-            seed=state.seed,
-            should_cancel=state.should_cancel,
-            workers=state.effort.workers,
-        )
-        return _Proposal(bound, layout, work)
+    from autodeploy.solver.count_master import solve_counts
+
+    effort = state.effort
+    if state.problem.vpp == 1:
+        return _choose_columns(state, upper_s, budget)
+    return solve_counts(
+        state.problem,
+        state.cuts,
+        upper_s,
+        hint=state.best.layout,
+        deterministic_time=min(budget, max(effort.deterministic_time / 6, budget / 3)),
+        seed=state.seed,
+        should_cancel=state.should_cancel,
+        workers=effort.workers,
+    )
+
+
+def _choose_columns(state: Search, upper_s: float, budget: float) -> Proposal:
+    """One column a stage, the best under the cuts so far; nothing where there are too many."""
+    from autodeploy.solver.cp_sat import Proposal
+    from autodeploy.solver.master import solve_master
+
     found = columns(state.problem, state.choices, upper_s, state.effort.most_choices)
     if found is None:
-        return _Proposal(0.0, None, 0.0)
-    result = solve_master(
+        return Proposal(0.0, None, False, 0.0)
+    return solve_master(
         state.problem,
         found,
         state.cuts,
         upper_s,
-        hint=state.best.layout,
+        hint=None if state.best is None else state.best.layout,
         deterministic_time=budget,
         seed=state.seed,
         should_cancel=state.should_cancel,
         workers=state.effort.workers,
     )
-    layout = None if result.chosen is None else layout_of(state.problem, result.chosen)
-    return _Proposal(result.bound_s, layout, result.deterministic_time)
 
 
 def _first_cuts(state: Search) -> None:
     """The best plan's own path, and the path that paces on each stage when that stage is slowed."""
     assert state.best is not None
     state.cuts.append(state.evaluator.critical_path(state.best.layout, state.best.applied))
-    state.cuts += state.evaluator.paced_paths(state.best.layout, state.best.applied, SLOWED)
+    state.cuts += state.evaluator.paced_paths(state.best.layout, state.best.applied)
     if state.problem.vpp > 1:
         # Layouts that empty a chunk here or there: the master would try them one by one.
         uneven = to_layout(state.problem, uneven_sizes(state.problem, state.seed))
         none = np.zeros((*uneven.shape[:2], len(state.evaluator.problem.options)), dtype=np.int64)
         state.cuts += state.evaluator.critical_paths(uneven, none)
-    unique = {_key(cut): cut for cut in state.cuts}
+    unique = {path_key(cut): cut for cut in state.cuts}
     state.cuts = list(unique.values())
-
-
-def _key(cut: SchedulePath) -> bytes:
-    counts = (cut.forward, cut.backward, cut.pairs, cut.covered, cut.split)
-    return b"".join((*(each.tobytes() for each in counts), bytes(str(cut.edges), "ascii")))

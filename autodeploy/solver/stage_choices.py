@@ -18,10 +18,11 @@ from autodeploy.evaluation.inner_problem import (
 )
 from autodeploy.solver.layer_choices import least_extra_s, most_saved
 from autodeploy.solver.nested_options import nested_frontier
-from autodeploy.solver.stage_program import StageProgram, SwapWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from autodeploy.solver.stage_program import StageProgram
 
 MOST_POINTS = 64
 """Counts that are looked at in full, of those that a stage with several chunks proposes."""
@@ -170,6 +171,8 @@ class StageChoices:
 
     def _program(self, stage: int, chunks: Chunks) -> StageProgram:
         """With one chunk a stage a byte freed counts at every moment, most at the one with most in flight."""
+        from autodeploy.solver.stage_program import StageProgram, SwapWindow
+
         key = (stage, chunks)
         if key not in self._programs:
             bare, held = self._without_options(chunks), self.moments[stage, :, 0]

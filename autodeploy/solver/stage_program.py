@@ -11,14 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from ortools.sat.python import cp_model
 
-from autodeploy.solver.master import solve_model
+from autodeploy.solver.cp_sat import solve_model
 from autodeploy.solver.memory_options import cliques
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from ortools.sat.python import cp_model
 
     from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
 
@@ -120,8 +119,6 @@ class StageProgram:
         return np.array([getattr(option, name) for option in self._options], dtype=np.float64) * (self._most > 0)
 
     def _solved(self, *, forward: bool, backward: bool) -> LeastAdded | None:
-        from ortools.sat.python import cp_model
-
         model = cp_model.CpModel()
         counts = [model.new_int_var(0, int(most), "") for most in self._most]
         self._restrict(model, counts)
@@ -168,6 +165,4 @@ def _down(counts: list[cp_model.IntVar], weights: Floats) -> cp_model.LinearExpr
 
 
 def _sum(counts: list[cp_model.IntVar], weights: Floats) -> cp_model.LinearExpr:
-    from ortools.sat.python import cp_model
-
     return cp_model.LinearExpr.weighted_sum(counts, weights.astype(np.int64).tolist())

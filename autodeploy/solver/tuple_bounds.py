@@ -11,9 +11,9 @@ import numpy as np
 from autodeploy.evaluation.build_problem import build_problem, with_choices
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.solver.count_bound import count_bound_s
-from autodeploy.solver.count_master import solve_counts
 from autodeploy.solver.memory_choices import WHOLE, memory_choices
-from autodeploy.solver.path_bound import PathBound, PathLibrary, path_bound_s
+from autodeploy.solver.path_bound import PathBound, path_bound_s
+from autodeploy.solver.paths import PathLibrary
 from autodeploy.solver.problem_bound import relax_bound
 from autodeploy.solver.uniform import set_problems
 
@@ -159,11 +159,14 @@ class TupleBounds:
         if found.fractional:
             return replace(found, bound_s=max(bound, found.bound_s))
         # No fractional layout was found. Whether there is none is for exact arithmetic to say.
+        from autodeploy.solver.count_master import solve_counts
+
         hint = np.zeros((problem.pp, problem.vpp, len(problem.classes)), dtype=np.int64)
-        low, layout, _ = solve_counts(
+        counted = solve_counts(
             problem, [], enough_s, hint=hint, deterministic_time=0.05, seed=0, should_cancel=self._should_cancel
         )
-        return PathBound(max(bound, found.bound_s, low if layout is None else 0.0), True, found.rounds)
+        low_s = counted.bound_s if counted.layout is None else 0.0
+        return PathBound(max(bound, found.bound_s, low_s), True, found.rounds)
 
     def _relaxed(self, groups: list[Ints]) -> Iterator[tuple[InnerProblem, ...]]:
         """For each group problems no harder than any of its candidates', which differ in what their states take.
