@@ -14,12 +14,12 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.first_look import best_template
-from autodeploy.solver.memory_choices import WHOLE, memory_choices, menus
+from autodeploy.solver.memory_options import WHOLE, memory_choices, menus
 from autodeploy.solver.problem_bound import relax_bound
 from autodeploy.solver.solve import solve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.inner_problem import InnerProblem
@@ -46,67 +46,109 @@ class Solved:
     @cached_property
     def classes(self) -> StepClasses:
         """Costs of its layers, for the estimate."""
-        return _classes(self.candidate, self.context, self.units)
+        return CandidatePlans(self.candidate, self.context, None, self.units).classes
 
 
 def solve_candidate(
-    candidate: Candidates,
-    context: Context,
-    index: int,
-    should_cancel: Callable[[], bool] | None,
-    units: UnitCosts | None = None,
+    candidate: Candidates, context: Context, index: int, should_cancel: Callable[[], bool] | None
 ) -> Solved:
     """One candidate, solved quickly."""
-    problem, solution = quick_plan(candidate, context, should_cancel, units)
-    return Solved(index, candidate, context, problem, solution, units)
+    return Solved(index, candidate, context, *CandidatePlans(candidate, context, should_cancel).quick())
 
 
-def quick_plan(
-    candidate: Candidates,
-    context: Context,
-    should_cancel: Callable[[], bool] | None,
-    units: UnitCosts | None = None,
-) -> Quick:
-    """One candidate's problem, solved quickly: without recomputing whole layers if that fits and swaps nothing, else
-    with it, and the faster of both: a swap that waits may cost more than a layer that runs again.
+class CandidatePlans:
+    """Plans of one candidate, each a problem with a solution. units: costs of its cut of tensors, where known."""
 
-    units: costs of its cut of tensors, where they are known already.
-    """
-    classes = _classes(candidate, context, units)
-    choices = memory_choices(candidate, context)
-    problem = build_problem(classes, candidate, context, 0, choices=choices - {WHOLE})
-    solution = _solve_quickly(problem, should_cancel)
-    settled = solution.layout is not None and not _swaps(problem, solution)
-    if settled or solution.status == "cancelled" or WHOLE not in choices:
-        return problem, solution
-    # A quick search that found no layout has not always proven that there is none.
-    whole = build_problem(classes, candidate, context, 0, choices=choices)
-    tried = [_solve_quickly(whole, should_cancel)]
-    if solution.layout is not None and not whole.uniform_options:
-        tried.append(solve(whole, effort=QUICK, should_cancel=should_cancel))
-    found = min(tried, key=lambda each: each.step_s)
-    bound_s = min(solution.bound_s, *(each.bound_s for each in tried))
-    if solution.layout is not None and solution.step_s < found.step_s:
+    def __init__(
+        self,
+        candidate: Candidates,
+        context: Context,
+        should_cancel: Callable[[], bool] | None,
+        units: UnitCosts | None = None,
+    ) -> None:
+        self.candidate, self.context, self.units, self._should_cancel = candidate, context, units, should_cancel
+        self._choices = memory_choices(candidate, context)
+
+    @cached_property
+    def classes(self) -> StepClasses:
+        """Costs of its layers."""
+        units = unit_costs(self.context, self.candidate) if self.units is None else self.units
+        return step_classes(units, self.candidate, self.context)
+
+    def solved(self, index: int, plan: Quick) -> Solved:
+        """The candidate with one of its plans."""
+        return Solved(index, self.candidate, self.context, *plan, self.units)
+
+    def template(self) -> Quick:
+        """The fastest template, in a fraction of the time of a quick plan, and mostly within 2 % of it.
+
+        Recomputing whole layers is looked at where nothing else fits, and where swaps may wait.
+
+        Without a layout where no template fits, which proves nothing.
+        """
+        found: list[Quick] = []
+        for problem in self._problems():
+            found.append((problem, best_template(problem)))
+            unsure = _waits_for_swaps if problem.uniform_options else _swaps
+            if found[-1][1].layout is not None and not unsure(*found[-1]):
+                break
+        return min(found, key=lambda each: each[1].step_s)
+
+    def quick(self) -> Quick:
+        """Solved quickly: without recomputing whole layers if that fits and swaps nothing, else with it, and the faster
+        of both: a swap that waits may cost more than a layer that runs again.
+        """
+        problems = self._problems()
+        problem = next(problems)
+        solution = _solve_quickly(problem, self._should_cancel)
+        settled = solution.layout is not None and not _swaps(problem, solution)
+        if settled or solution.status == "cancelled" or WHOLE not in self._choices:
+            return problem, solution
+        # A quick search that found no layout has not always proven that there is none.
+        whole = next(problems)
+        tried = [_solve_quickly(whole, self._should_cancel)]
+        if solution.layout is not None and not whole.uniform_options:
+            tried.append(solve(whole, effort=QUICK, should_cancel=self._should_cancel))
+        found = min(tried, key=lambda each: each.step_s)
+        bound_s = min(solution.bound_s, *(each.bound_s for each in tried))
+        if solution.layout is not None and solution.step_s < found.step_s:
+            return problem, replace(solution, bound_s=bound_s)
+        return whole, replace(found, bound_s=bound_s)
+
+    def earnest(self, effort: Effort, enough_s: float) -> Quick:
+        """The best plan, and a bound of the candidate, of no interest above enough_s.
+
+        With whole layers recomputed and without: of equal plans the one without.
+        """
+        found = [
+            (problem, solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=self._should_cancel))
+            for problem in self._problems()
+        ]
+        problem, solution = min(found, key=lambda each: each[1].step_s)
+        return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
+
+    def refined(self, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> Quick:
+        """A quick plan's problem solved in earnest from it (hint: its layout and applied choices).
+
+        Where the plan swaps, or recomputes whole layers, the other menu of memory choices may hold a faster one.
+        """
+        solution = solve(problem, effort=effort, hint=hint, should_cancel=self._should_cancel)
+        whole = any(option.name == WHOLE for option in problem.options)
+        if solution.status == "cancelled" or not (whole or _swaps(problem, solution)) or WHOLE not in self._choices:
+            return problem, solution
+        other = self._problem(self._choices - {WHOLE} if whole else self._choices)
+        rival = solve(other, effort=effort, upper_bound_s=solution.step_s, should_cancel=self._should_cancel)
+        bound_s = min(solution.bound_s, rival.bound_s)
+        if rival.step_s < solution.step_s:
+            return other, replace(rival, bound_s=bound_s)
         return problem, replace(solution, bound_s=bound_s)
-    return whole, replace(found, bound_s=bound_s)
 
+    def _problem(self, choices: frozenset[str]) -> InnerProblem:
+        return build_problem(self.classes, self.candidate, self.context, 0, choices=choices)
 
-def template_plan(candidate: Candidates, context: Context, units: UnitCosts | None = None) -> Quick:
-    """One candidate's fastest template, in a fraction of the time of a quick plan, and mostly within 2 % of it.
-
-    Recomputing whole layers is looked at where nothing else fits, and where swaps may wait.
-
-    Without a layout where no template fits, which proves nothing.
-    """
-    classes = _classes(candidate, context, units)
-    found: list[Quick] = []
-    for choices in reversed(menus(memory_choices(candidate, context))):
-        problem = build_problem(classes, candidate, context, 0, choices=choices)
-        found.append((problem, best_template(problem)))
-        unsure = _waits_for_swaps if problem.uniform_options else _swaps
-        if found[-1][1].layout is not None and not unsure(*found[-1]):
-            break
-    return min(found, key=lambda each: each[1].step_s)
+    def _problems(self) -> Iterator[InnerProblem]:
+        """Without recomputing whole layers and, where that is allowed, with it."""
+        return (self._problem(choices) for choices in reversed(menus(self._choices)))
 
 
 def _swaps(problem: InnerProblem, solution: InnerSolution) -> bool:
@@ -122,60 +164,6 @@ def _waits_for_swaps(problem: InnerProblem, solution: InnerSolution) -> bool:
     if solution.layout is None or solution.applied is None or not _swaps(problem, solution):
         return False
     return bool(chunk_times(problem, solution.layout[None], solution.applied[None]).exposed_swap_s.any())
-
-
-def earnest_plan(
-    candidate: Candidates,
-    context: Context,
-    effort: Effort,
-    enough_s: float,
-    should_cancel: Callable[[], bool] | None,
-    units: UnitCosts | None = None,
-) -> Quick:
-    """One candidate's problem with its best plan, and a bound of the candidate, of no interest above enough_s.
-
-    With whole layers recomputed and without: of equal plans the one without.
-    """
-    classes = _classes(candidate, context, units)
-    found = []
-    for choices in reversed(menus(memory_choices(candidate, context))):
-        problem = build_problem(classes, candidate, context, 0, choices=choices)
-        solution = solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=should_cancel)
-        found.append((problem, solution))
-    problem, solution = min(found, key=lambda each: each[1].step_s)
-    return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
-
-
-def refined_plan(
-    candidate: Candidates,
-    context: Context,
-    problem: InnerProblem,
-    effort: Effort,
-    hint: tuple[Ints, Ints],
-    should_cancel: Callable[[], bool] | None,
-    units: UnitCosts | None = None,
-) -> Quick:
-    """A quick plan's problem solved in earnest from it (hint: its layout and applied choices).
-
-    Where the plan swaps, or recomputes whole layers, the other menu of memory choices may hold a faster one.
-    """
-    solution = solve(problem, effort=effort, hint=hint, should_cancel=should_cancel)
-    whole = any(option.name == WHOLE for option in problem.options)
-    if solution.status == "cancelled" or not (whole or _swaps(problem, solution)):
-        return problem, solution
-    choices = next((menu for menu in menus(memory_choices(candidate, context)) if (WHOLE in menu) != whole), None)
-    if choices is None:
-        return problem, solution
-    other = build_problem(_classes(candidate, context, units), candidate, context, 0, choices=choices)
-    rival = solve(other, effort=effort, upper_bound_s=solution.step_s, should_cancel=should_cancel)
-    bound_s = min(solution.bound_s, rival.bound_s)
-    if rival.step_s < solution.step_s:
-        return other, replace(rival, bound_s=bound_s)
-    return problem, replace(solution, bound_s=bound_s)
-
-
-def _classes(candidate: Candidates, context: Context, units: UnitCosts | None) -> StepClasses:
-    return step_classes(unit_costs(context, candidate) if units is None else units, candidate, context)
 
 
 def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | None) -> InnerSolution:

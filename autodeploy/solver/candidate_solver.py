@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.candidate import earnest_plan, quick_plan, refined_plan, template_plan
+from autodeploy.solver.candidate import CandidatePlans, Solved
 from autodeploy.solver.outer_bound import outer_bounds_s
 from autodeploy.solver.tuple_bounds import TupleBounds, Visit
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.cut_costs import CutCosts
     from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
-    from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.solver.candidate import Quick
     from autodeploy.solver.effort import Effort
     from autodeploy.strategies.candidates import Candidates
@@ -33,7 +32,7 @@ class CandidateSolver:
     ) -> None:
         self._candidates, self._contexts, self._costs, self._outer = candidates, contexts, costs, outer
         self.stopped: Callable[[], bool] = should_cancel or (lambda: False)
-        self._last: tuple[int, tuple[Candidates, UnitCosts]] | None = None
+        self._last: tuple[int, CandidatePlans] | None = None
         self._tuples = TupleBounds(candidates, contexts, costs, lambda: self.stopped())
 
     def stage_bounds_s(self, rows: Ints, low_s: Floats, high_s: float) -> Floats:
@@ -52,32 +51,31 @@ class CandidateSolver:
         """`TupleBounds.visit`."""
         return self._tuples.visit(rows, ahead, known_s, enough_s, work)
 
-    def candidate(self, index: int) -> tuple[Candidates, UnitCosts]:
-        """One candidate, and the costs of its cut of tensors."""
-        if self._last is None or self._last[0] != index:
-            row = slice(index, index + 1)
-            self._last = index, (self._candidates.take(row), self._costs.of(row))
-        return self._last[1]
+    def solved(self, index: int, plan: Quick) -> Solved:
+        """A candidate with a plan of it, whoever made it."""
+        return self._plans(index).solved(index, plan)
 
     def template_plan(self, index: int) -> Quick:
         """A candidate's fastest template."""
-        candidate, units = self.candidate(index)
-        return template_plan(candidate, self._contexts(index), units)
+        return self._plans(index).template()
 
     def quick_plan(self, index: int) -> Quick:
         """A candidate's problem, solved quickly."""
-        candidate, units = self.candidate(index)
-        return quick_plan(candidate, self._contexts(index), lambda: self.stopped(), units)
+        return self._plans(index).quick()
 
     def earnest_plan(self, index: int, effort: Effort, enough_s: float) -> Quick:
         """A candidate's problem, solved in earnest."""
-        candidate, units = self.candidate(index)
-        context = self._contexts(index)
-        return earnest_plan(candidate, context, effort, enough_s, lambda: self.stopped(), units)
+        return self._plans(index).earnest(effort, enough_s)
 
     def refined(self, index: int, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> Quick:
         """A candidate's problem solved in earnest, from a plan that is known; with other memory choices too where that
         may be faster.
         """
-        candidate, units = self.candidate(index)
-        return refined_plan(candidate, self._contexts(index), problem, effort, hint, lambda: self.stopped(), units)
+        return self._plans(index).refined(problem, effort, hint)
+
+    def _plans(self, index: int) -> CandidatePlans:
+        if self._last is None or self._last[0] != index:
+            row = slice(index, index + 1)
+            candidate, context = self._candidates.take(row), self._contexts(index)
+            self._last = index, CandidatePlans(candidate, context, lambda: self.stopped(), self._costs.of(row))
+        return self._last[1]

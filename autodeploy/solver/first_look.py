@@ -11,7 +11,7 @@ from autodeploy.evaluation.inner_problem import chunk_times, stage_bytes
 from autodeploy.solver.effort import LOOK
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.layouts import to_layout
-from autodeploy.solver.memory_choices import WHOLE
+from autodeploy.solver.memory_options import WHOLE
 from autodeploy.solver.search import Search
 from autodeploy.solver.solution import InnerSolution
 from autodeploy.solver.solve import starts

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.solver.memory_options import legal_options
+from autodeploy.solver.polish import drop_excess, one_fits
 from autodeploy.solver.stage_choices import fits
 
 if TYPE_CHECKING:
@@ -31,27 +32,16 @@ def greedy_options(problem: InnerProblem, layout: Ints) -> Ints | None:
     for stage in range(problem.pp):
         for index in cheap_first:
             for _ in range(int(layout[stage, :, problem.options[index].layer_class].sum())):
-                if _one_fits(problem, layout, applied, stage):
+                if one_fits(problem, layout, applied, stage):
                     break
                 applied[stage, index] += 1
                 if not _one_legal(problem, layout, applied):
                     applied[stage, index] -= 1
                     break
-        if not _one_fits(problem, layout, applied, stage):
+        if not one_fits(problem, layout, applied, stage):
             return None
-        for index in reversed(cheap_first):
-            while applied[stage, index]:
-                applied[stage, index] -= 1
-                if not _one_fits(problem, layout, applied, stage):
-                    applied[stage, index] += 1
-                    break
+        drop_excess(problem, layout, applied, stage, list(reversed(cheap_first)))
     return applied
-
-
-def _one_fits(problem: InnerProblem, layout: Ints, applied: Ints, stage: int) -> bool:
-    from autodeploy.solver.stage_choices import stage_fits
-
-    return bool(stage_fits(problem, layout[None], applied[None])[0, stage])
 
 
 def _one_legal(problem: InnerProblem, layout: Ints, applied: Ints) -> bool:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.solver.memory_options import conflicts
-from autodeploy.solver.rivals import rivals
+from autodeploy.solver.memory_options import conflicts, rivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
-    from autodeploy.solver.rivals import Rivals
+    from autodeploy.solver.memory_options import Rivals
 
     Point = tuple[float, float]
 

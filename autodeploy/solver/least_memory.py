@@ -21,7 +21,7 @@ from autodeploy.evaluation.stage_memory import communication_bytes, on_card_byte
 from autodeploy.solver.candidate import Solved
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.frontier import Frontier, outer_tuples
-from autodeploy.solver.memory_choices import memory_choices, menus
+from autodeploy.solver.memory_options import memory_choices, menus
 from autodeploy.solver.problem_bound import relax_bound
 from autodeploy.solver.solve import solve
 

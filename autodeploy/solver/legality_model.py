@@ -227,24 +227,6 @@ class LegalityModel:
         self.model.add_allowed_assignments([*(self.axes[name] for name in names), cost], table)
         return cost
 
-    def every(self) -> Candidates:
-        """Every legal strategy: for spaces small enough to be listed."""
-        self.model.clear_objective()  # type: ignore[no-untyped-call]
-        self.model.clear_assumptions()
-        self.model.add_bool_and(self.literals)
-        rows: list[list[int]] = []
-        variables = list(self.axes.values())
-
-        class Collect(cp_model.CpSolverSolutionCallback):
-            def on_solution_callback(self) -> None:
-                rows.append([self.value(variable) for variable in variables])
-
-        solver = new_solver()
-        solver.parameters.enumerate_all_solutions = True
-        solver.solve(self.model, Collect())
-        columns = np.asarray(rows, dtype=np.int64).reshape(len(rows), len(variables)).T
-        return _candidates(dict(zip(self.axes, columns, strict=True)))
-
 
 def _candidates(columns: Mapping[str, npt.NDArray[np.int64]]) -> Candidates:
     flags = {"sequence_parallel", *OPTIMIZER_MEMORY}

@@ -1,14 +1,51 @@
-"""Which memory options compete, and which option counts and sets of options are legal."""
+"""Which memory choices may be used, which of them compete, and which counts and sets of options are legal."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.inner_problem import InnerProblem, Ints, MemoryOption, fill_chunks
-from autodeploy.solver.rivals import maximal_cliques
+from autodeploy.strategies.memory_rules import launchable
+from autodeploy.workload.memory_choices import CHOICES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.strategies.candidates import Candidates
+
+    Graph = Mapping[int, frozenset[int]] | Sequence[frozenset[int]]
+    """The neighbours of each number."""
+
+WHOLE = "full"
+"""The choice that recomputes a whole layer."""
+
+
+def memory_choices(candidate: Candidates, context: Context) -> frozenset[str]:
+    """Memory choices a candidate may use: launchable, and not switched off."""
+    return launchable(candidate, context.facts, context.target) & possible_choices(context)
+
+
+def menus(choices: frozenset[str]) -> tuple[frozenset[str], ...]:
+    """What a candidate's problems choose from: all, and all but whole layers, which take the workspace of one more."""
+    return (choices, choices - {WHOLE}) if WHOLE in choices else (choices,)
+
+
+def possible_choices(context: Context) -> frozenset[str]:
+    """Memory choices that are not switched off, whatever the candidate."""
+    allowed = frozenset(CHOICES)
+    if "selective_recompute" not in context.mechanisms:
+        allowed &= frozenset({WHOLE, "swap_attention", "swap_unpermute", "swap_moe"})
+    if "selective_swap" not in context.mechanisms:
+        allowed -= {"swap_unpermute", "swap_moe"}
+    if "swap_attention" not in context.mechanisms:
+        allowed -= {"swap_attention"}
+    return allowed
 
 
 @lru_cache(maxsize=512)
@@ -72,3 +109,61 @@ def uniform_choices(problem: InnerProblem) -> Ints:
         for name in chosen:
             masks[row, members[name]] = 1
     return masks[np.argsort(masks.sum(axis=1), kind="stable")]
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Choices that compete, directly or through others: a layer uses one set of each part, or what is instead of all.
+
+    parts : of each the largest sets that can be used together; choices of different parts never compete.
+    """
+
+    parts: tuple[tuple[tuple[int, ...], ...], ...]
+    instead: int | None
+
+
+def rivals(count: int, compete: Callable[[int, int], bool]) -> tuple[Rivals, ...]:
+    """Choices 0 .. count - 1 in groups; choices of different groups never compete."""
+    numbers = frozenset(range(count))
+    graph = [frozenset(b for b in numbers if b != a and compete(a, b)) for a in range(count)]
+    found = []
+    for group in connected(numbers, graph):
+        # Recomputing the whole layer competes with all that it would save.
+        whole = next((a for a in sorted(group) if len(group) > 1 and graph[a] >= group - {a}), None)
+        parts = connected(group - {whole}, graph)
+        friends = [{a: part - graph[a] - {a} for a in part} for part in parts]
+        sets = (tuple(maximal_cliques(part, each)) for part, each in zip(parts, friends, strict=True))
+        found.append(Rivals(tuple(sets), whole))
+    return tuple(found)
+
+
+def connected(numbers: frozenset[int], graph: Graph) -> list[frozenset[int]]:
+    """Numbers in groups of neighbours, direct or through others of them; in the order of their least."""
+    left, found = set(numbers), []
+    while left:
+        group: set[int] = set()
+        grown = {min(left)}
+        while grown:
+            group |= grown
+            grown = (set().union(*(graph[i] for i in grown)) & numbers) - group
+        found.append(frozenset(group))
+        left -= group
+    return found
+
+
+def maximal_cliques(numbers: frozenset[int], graph: Graph) -> list[tuple[int, ...]]:
+    """Sets of numbers that are all neighbours, which no other number can join, each in order.
+
+    Source: Bron and Kerbosch, Algorithm 457, Communications of the ACM 16 (1973).
+    """
+    found: list[tuple[int, ...]] = []
+
+    def grow(clique: tuple[int, ...], candidates: frozenset[int], done: frozenset[int]) -> None:
+        if not candidates and not done:
+            found.append(tuple(sorted(clique)))
+        for number in sorted(candidates):
+            grow((*clique, number), candidates & graph[number], done & graph[number])
+            candidates, done = candidates - {number}, done | {number}
+
+    grow((), numbers, frozenset())
+    return sorted(found)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.solver.candidate import Solved
 from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.outer_bound import shapes_of
 from autodeploy.solver.tuple_bounds import PER_SECOND
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.inner_problem import Floats
+    from autodeploy.solver.candidate import Solved
     from autodeploy.solver.companion import Begun, Companion
     from autodeploy.solver.frontier import Budget
     from autodeploy.solver.tuple_bounds import Visit
@@ -232,11 +232,10 @@ class OpenBounds:
         plans = [(here, self.here.earnest_plan(here, budget.effort, enough_s))]
         plans += [(other, plan) for other, each in zip(others, begun, strict=True) if (plan := each.result())]
         found = []
-        for index, (problem, solution) in plans:
-            candidate, units = self.here.candidate(index)
+        for index, plan in plans:
+            found.append(self.here.solved(index, plan))
             known.add(index)
-            self.raise_to(index, solution.bound_s)
-            found.append(Solved(index, candidate, self.contexts(index), problem, solution, units))
+            self.raise_to(index, found[-1].solution.bound_s)
         return tuple(found)
 
     def _raised(self, tuples: _Tuples, number: int) -> bool:

@@ -11,8 +11,7 @@ from autodeploy.evaluation.pair_shares import tight_shares
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes, host_room_bytes
 from autodeploy.solver.layer_choices import Choices, Part, join
-from autodeploy.solver.memory_choices import WHOLE, possible_choices
-from autodeploy.solver.rivals import rivals
+from autodeploy.solver.memory_options import WHOLE, possible_choices, rivals
 from autodeploy.solver.stage_bound import Batch, lower_bound_s, steady_micro_batches
 from autodeploy.strategies.candidates import concatenate, of_schedules
 from autodeploy.strategies.memory_rules import launchable_each

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.solver.memory_options import legal_options
-from autodeploy.solver.stage_choices import fits
+from autodeploy.solver.stage_choices import fits, stage_fits
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Ints
+    from collections.abc import Sequence
+
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
     from autodeploy.solver.evaluate import Evaluator, Incumbent
 
 
@@ -24,15 +26,25 @@ def polish(evaluator: Evaluator, plan: Incumbent) -> Incumbent:
         range(len(problem.options)),
         key=lambda i: (-problem.options[i].extra_backward_s, -problem.options[i].swap_bytes, i),
     )
-    for index in order:
-        for stage in range(problem.pp):
-            while applied[stage, index]:
-                applied[stage, index] -= 1
-                if not _allowed(evaluator, plan.layout, applied):
-                    applied[stage, index] += 1
-                    break
+    for stage in range(problem.pp):
+        drop_excess(problem, plan.layout, applied, stage, order)
     slim = evaluator.incumbent(plan.layout, applied)
     return _share_settings(evaluator, slim if slim.step_s <= plan.step_s else plan)
+
+
+def drop_excess(problem: InnerProblem, layout: Ints, applied: Ints, stage: int, order: Sequence[int]) -> None:
+    """Drop layers of a stage's options that memory doesn't need, one at a time, in an order of options."""
+    for index in order:
+        while applied[stage, index]:
+            applied[stage, index] -= 1
+            if not one_fits(problem, layout, applied, stage):
+                applied[stage, index] += 1
+                break
+
+
+def one_fits(problem: InnerProblem, layout: Ints, applied: Ints, stage: int) -> bool:
+    """Whether a stage of one plan is within the card's and the host's memory."""
+    return bool(stage_fits(problem, layout[None], applied[None])[0, stage])
 
 
 def _share_settings(evaluator: Evaluator, plan: Incumbent) -> Incumbent:

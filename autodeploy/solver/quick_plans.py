@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.candidate import Solved
 from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.plans_ahead import PlansAhead
 from autodeploy.strategies.tree import MODE_AXES
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.solver.candidate import Solved
     from autodeploy.solver.frontier import Budget, Frontier
     from autodeploy.solver.open_bounds import OpenBounds
     from autodeploy.strategies.candidates import Ints
@@ -226,8 +226,7 @@ class QuickPlans:
         if (self.prune and self._ruled_out(others, index)) or (not again and self._unlikely(others, index)):
             self.frontier.pruned += 1
             return
-        candidate, units = self.open.here.candidate(index)
-        solved = Solved(index, candidate, self.open.contexts(index), *self._looks.plan(index, soon), units)
+        solved = self.open.here.solved(index, self._looks.plan(index, soon))
         self._count(solved, LOOK)
         self.frontier.solved += 1
         others.append(solved)

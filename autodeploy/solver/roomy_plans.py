@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.candidate import Solved
 from autodeploy.solver.candidate_solver import CandidateSolver
 from autodeploy.solver.companion import Companion
 from autodeploy.solver.least_memory import card_bytes
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.cut_costs import CutCosts
     from autodeploy.evaluation.inner_problem import Ints
+    from autodeploy.solver.candidate import Solved
     from autodeploy.solver.effort import Effort
     from autodeploy.strategies.candidates import Candidates
 
@@ -55,10 +55,9 @@ class RoomyPlans:
             for place, index in enumerate(indices):
                 if self._should_cancel is not None and self._should_cancel():
                     break
-                problem, solution = ahead.plan(index, indices[place + 1 : place + 1 + SOON])
-                if solution.layout is not None:
-                    candidate, units = self._here.candidate(index)
-                    found.append(Solved(index, candidate, self._contexts(index), problem, solution, units))
+                plan = ahead.plan(index, indices[place + 1 : place + 1 + SOON])
+                if plan[1].layout is not None:
+                    found.append(replace(self._here.solved(index, plan), context=self._contexts(index)))
         return found
 
     def refined(self, solved: Solved, effort: Effort) -> Solved:

@@ -11,7 +11,7 @@ import numpy as np
 from autodeploy.evaluation.build_problem import build_problem, with_choices
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.solver.count_bound import count_bound_s
-from autodeploy.solver.memory_choices import WHOLE, memory_choices
+from autodeploy.solver.memory_options import WHOLE, memory_choices
 from autodeploy.solver.path_bound import PathBound, path_bound_s
 from autodeploy.solver.paths import PathLibrary
 from autodeploy.solver.problem_bound import relax_bound

@@ -9,8 +9,7 @@ import numpy as np
 
 from autodeploy.solver.layouts import to_layout
 from autodeploy.solver.local_search import improve
-from autodeploy.solver.memory_choices import WHOLE
-from autodeploy.solver.memory_options import uniform_choices
+from autodeploy.solver.memory_options import WHOLE, uniform_choices
 from autodeploy.solver.problem_bound import relax_bounds
 from autodeploy.solver.search import search
 from autodeploy.solver.stage_choices import StageChoices, fits

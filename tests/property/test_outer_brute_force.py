@@ -19,7 +19,7 @@ from autodeploy.planner import Prepared, prepare
 from autodeploy.solver.best_first import best_first
 from autodeploy.solver.effort import DEFAULT
 from autodeploy.solver.frontier import Budget, outer_tuples
-from autodeploy.solver.memory_choices import memory_choices
+from autodeploy.solver.memory_options import memory_choices
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s
