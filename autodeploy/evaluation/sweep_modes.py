@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.sweep_template import FIRST, LAST, MIDDLE
 from cost_models.compiled import compiled
+from cost_models.schedule import FIRST, LAST, MIDDLE
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.sweep_columns import Columns

@@ -12,9 +12,6 @@ from autodeploy.evaluation.cut_tables import REPAIRS, WORK_PARTS
 from autodeploy.evaluation.stage_memory import LossBytes, workspace_bytes
 from autodeploy.evaluation.sweep_columns import FIRST_PIECE, LAST_PIECES, Columns
 from autodeploy.evaluation.sweep_template import (
-    FIRST,
-    LAST,
-    MIDDLE,
     ChunkSeconds,
     Template,
     chunk_seconds,
@@ -24,6 +21,9 @@ from autodeploy.evaluation.sweep_template import (
     template_of,
 )
 from cost_models.schedule import (
+    FIRST,
+    LAST,
+    MIDDLE,
     Schedule,
     StageClasses,
     closed_form_classes_s,

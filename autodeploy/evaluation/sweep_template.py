@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from autodeploy.strategies.tree import distinct
+from cost_models.schedule import FIRST, LAST, MIDDLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.strategies.candidates import Ints
     from autodeploy.workload.operators import Floats
-
-FIRST, MIDDLE, LAST = 0, 1, 2
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, paired_share
-from cost_models.schedule.closed_forms import ClosedForm, closed_form_s
+from cost_models.schedule.closed_forms import (
+    FIRST,
+    LAST,
+    MIDDLE,
+    ClosedForm,
+    StageClasses,
+    closed_form_classes_s,
+    closed_form_s,
+    in_step_s,
+)
 from cost_models.schedule.critical_path import SchedulePath, critical_path, critical_paths
+from cost_models.schedule.graph_counts import fused_pairs
 from cost_models.schedule.in_flight import in_flight, in_flight_closed, in_flight_moments
 from cost_models.schedule.kinds import SCHEDULES, Schedule, plain, registered, schedule, schedules, searched
 from cost_models.schedule.orders import (
@@ -18,7 +28,6 @@ from cost_models.schedule.orders import (
 from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies
 from cost_models.schedule.sends import Sends
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
-from cost_models.schedule.stage_classes import StageClasses, closed_form_classes_s, fused_pairs, in_step_s
 from cost_models.schedule.windows import (
     BackwardHalf,
     ExpertExchange,
@@ -30,6 +39,9 @@ from cost_models.schedule.windows import (
 )
 
 __all__ = [
+    "FIRST",
+    "LAST",
+    "MIDDLE",
     "SCHEDULES",
     "BackwardHalf",
     "ClosedForm",

@@ -15,22 +15,30 @@ Equal stages: 1f1b (M + P - 1)(F + B); interleaved M (F + B) + (P - 1)(F + B) / 
 dualpipev (P - 1)(F&B + B - W) - F over the work of the stage at the turn, F, B and W (dW alone) of one chunk
 (MindSpeed's dualpipev document). A pair must hide no more than the smaller of its two halves. A schedule with an order
 of its own has work and ramp alone, with the pairs that its graph has.
+
+A pipeline is given stage by stage, or for a sweep by its first, a middle and its last stage: the same paths, of classes
+of stages with the number of stages in each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.schedule.kinds import schedule
-from cost_models.schedule.orders import Counts, OperationOrder, forwards_ahead, group_size, operation_order
-from cost_models.schedule.paths import interleaved_excursions_s, one_chunk_excursions_s, waiting_s
+from cost_models.schedule.graph_counts import fused_pairs, idle_stages, of_stages
+from cost_models.schedule.kinds import Schedule, schedule
+from cost_models.schedule.orders import forwards_ahead, group_size, operation_order
+from cost_models.schedule.paths import ONE_CHUNK, SEVERAL, STAYS, longest_paths
 from cost_models.schedule.sends import Sends, as_sends
 from cost_models.schedule.simulation import pair_counts
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from cost_models.arrays import Counts, Floats
+
+FIRST, MIDDLE, LAST = 0, 1, 2
+"""Places of the classes of a sweep's pipelines."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,22 +52,104 @@ class ClosedForm:
 
 
 @dataclass(frozen=True, eq=False)
-class PathTerms:
-    """Candidate paths [n, paths]: the work of the pacing stage, what the path spends beside it, and the stage."""
+class StageClasses:
+    """Times of one micro batch on classes of stages [n, k], for a sweep the first, each middle and the last stage
+    [n, 3], fastest in column order.
 
-    work_s: Floats
-    bubble_s: Floats
-    stage: Counts
+    forward_s, backward_s: whole stage, all its chunks. first_*: its chunk 0; last_*: its chunk vpp - 1 (with vpp = 1
+    both are the whole stage). hidden_pair_s: what one fused pair hides. split_s: weight gradients of its chunk vpp - 1
+    (read for DualPipe kinds only). With pp = 2 the middle is not read; with pp = 1 the last stage is the only one.
+    DualPipe kinds: "first" is the outermost device (dualpipev: embedding and head; dualpipe: both ends of the
+    pipeline), "last" the device at the turn (dualpipe: at the centre).
+    """
 
-    def longest(self) -> ClosedForm:
-        """The longest path of every candidate."""
-        total = self.work_s + self.bubble_s
-        best = np.argmax(total, axis=1)[:, None]
-        work = np.take_along_axis(self.work_s, best, 1)[:, 0]
-        # The best path is no shorter than the pacing stage's own work, so only rounding can make this negative.
-        bubble = np.maximum(np.take_along_axis(self.bubble_s, best, 1)[:, 0], 0.0)
-        stage = np.take_along_axis(np.broadcast_to(self.stage, total.shape), best, 1)[:, 0]
-        return ClosedForm(work + bubble, work, bubble, stage)
+    forward_s: Floats
+    backward_s: Floats
+    first_forward_s: Floats
+    first_backward_s: Floats
+    last_forward_s: Floats
+    last_backward_s: Floats
+    hidden_pair_s: Floats
+    split_s: Floats | float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Pipelines:
+    """Pipelines of one schedule.
+
+    counts : stages of each class [n, k]. work : of the first and of the last stage of each class, in a step [n, k].
+    longest : forward and backward of a stage's slowest chunk [n, k]. pp, vpp, micro_batches, size [n] : of a pipeline;
+    `orders.group_size` None where it is to be found. edge_s, least_edge_s [n] : an edge between stages, and the least
+    that one out of a pair takes. ramps : whether all micro batches come from one end. returns : whether a stage's last
+    backward is over when its output leaves.
+    """
+
+    how: Schedule
+    stages: StageClasses
+    counts: Floats
+    work: tuple[Floats, Floats]
+    longest: tuple[Floats, Floats]
+    pp: Counts | int
+    vpp: Counts | int
+    micro_batches: Counts | int
+    size: Counts | None
+    edge_s: Floats
+    least_edge_s: Floats
+    ramps: bool = True
+    returns: bool = True
+
+    def closed_form(self) -> ClosedForm:
+        """The longest path of every pipeline."""
+        how, stages = self.how, self.stages
+        pp, vpp, micro_batches = map(self._column, (self.pp, self.vpp, self.micro_batches))
+        leaves, other, size, ahead = STAYS, np.full(len(pp), -np.inf), pp, pp
+        if how.ends_meet and not how.own_order:
+            other = np.where(pp > 1, self.work[1][:, -1] + self._turn_s(pp), other)
+        elif not how.own_order:
+            leaves = ONE_CHUNK if how.alternates else SEVERAL
+            size = self._column(group_size(self.pp, self.micro_batches) if self.size is None else self.size)
+            ahead = self._column(forwards_ahead(how.name, 0, pp, vpp, micro_batches, size))
+        work, beside, stage = longest_paths(
+            np.asfortranarray(self.counts),
+            _by_column(*self.work),
+            _by_column(stages.forward_s, stages.backward_s),
+            _by_column(stages.first_forward_s, stages.first_backward_s),
+            _by_column(stages.last_forward_s, stages.last_backward_s),
+            _by_column(*self.longest),
+            (pp, vpp, micro_batches, size, ahead),
+            self._column(self.edge_s),
+            self._column(self.least_edge_s),
+            other,
+            leaves,
+            how.gathers,
+            float(self.ramps),
+            float(self.returns),
+        )
+        # The longest path is no shorter than the pacing stage's own work, so only rounding can make this negative.
+        beside = np.maximum(beside, 0.0)
+        return ClosedForm(work + beside, work, beside, stage)
+
+    def _column(self, values: Counts | int) -> Floats:
+        """As floats [n], one after the other in memory: compiled functions take numbers of one type."""
+        return np.ascontiguousarray(np.broadcast_to(values, (len(self.counts),)), dtype=np.float64)
+
+    def _turn_s(self, ranks: Floats) -> Floats:
+        """DualPipeV: what the device at the turn waits for beside its work [n]."""
+        stages, backward = self.stages, self.stages.backward_s
+        outer = stages.last_forward_s + 2 * backward - stages.hidden_pair_s - stages.split_s
+        return np.asarray(
+            (2 * ranks - 1) * stages.first_forward_s[:, 0]
+            + stages.last_forward_s[:, 0]
+            + (self.counts * outer)[:, :-1].sum(axis=1)
+            - (ranks + 1) * stages.first_forward_s[:, -1]
+            - ranks * stages.last_forward_s[:, -1]
+            - (ranks - 1) * backward[:, -1]
+        )
+
+
+def _by_column(*values: Floats) -> tuple[Any, ...]:
+    """Arrays as compiled functions take them."""
+    return tuple(np.asfortranarray(each) for each in values)
 
 
 def closed_form_s(
@@ -73,142 +163,132 @@ def closed_form_s(
     """Lower bound on the makespan of candidates that share a schedule; parameters as `simulation.makespan_s`.
 
     Sends count where a path crosses devices in ramp and filling; in the steady phase a path may hide them. The first
-    forward and the last backward of a stage are never in a pair: what covers sends in pairs does not cover theirs.
+    forward and the last backward of a stage are never in a pair: what covers sends in pairs does not cover theirs. Of
+    an order of its own the way back counts for nothing where a backward sends before its weight gradients run.
     """
-    _, pp, vpp = forward_s.shape
+    n, pp, vpp = forward_s.shape
     how, order = schedule(kind), operation_order(kind, pp, vpp, micro_batches)
-    counts = pair_counts(order)
-    hidden = np.zeros(forward_s.shape[:2])
-    if hidden_pair_s is not None:
-        hidden = np.einsum("npfb,pfb->np", hidden_pair_s, counts.astype(np.float64))
+    hides = np.zeros((*forward_s.shape, vpp)) if hidden_pair_s is None else hidden_pair_s
+    hidden = np.einsum("npfb,pfb->np", hides, pair_counts(order).astype(np.float64))
     sends = as_sends(p2p_s)
-    edge = np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), (len(forward_s),))[:, None]
-    if how.own_order:
-        chunk_m = micro_batches // how.copies
-        return _own_terms(order, chunk_m, hidden, forward_s, backward_s, edge, one_way=how.copies == 1).longest()
-    if how.ends_meet:
-        split = np.zeros_like(backward_s) if sends.split_s is None else np.broadcast_to(sends.split_s, backward_s.shape)
-        return _dual_terms(
-            how.copies, forward_s, backward_s, split, micro_batches, hidden_pair_s, hidden, edge
-        ).longest()
-    least = sends.least_s(len(forward_s))[:, None]
-    work = micro_batches * (forward_s + backward_s).sum(axis=2) - hidden
-    ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
-    ramp = np.cumsum(ramp, axis=1) - ramp
-    below = forward_s[..., -1] + backward_s[..., -1] + edge + least
-    # Compiled functions take numbers of one type: each other type would be compiled for itself.
-    grouped, waits = group_size(pp, micro_batches), how.gathers
-    m, stages, chunks, size = float(micro_batches), float(pp), float(vpp), float(grouped)
-    terms = []
-    for stage in range(pp):
-        reach = np.concatenate([np.zeros_like(edge), np.cumsum(below[:, stage + 1 :], axis=1)], axis=1)
-        own = forward_s[:, stage, 0], forward_s[:, stage, -1], backward_s[:, stage, 0]
-        first, last, backward = (np.ascontiguousarray(seconds) for seconds in own)
-        if how.alternates:
-            down = np.arange(stages - stage)
-            terms.append(one_chunk_excursions_s(m, stages - stage, down, reach, first, backward))
-        else:
-            ahead = float(forwards_ahead(kind, stage, pp, vpp, micro_batches, grouped))
-            way = np.ascontiguousarray(reach[:, -1])
-            terms.append(interleaved_excursions_s(way, ahead, m, stages, chunks, size, waits, first, last))
-    through = (forward_s + backward_s).sum(axis=(1, 2)) + 2 * (pp * vpp - 1) * least[:, 0] * (pp > 1)
-    through += waiting_s(m, stages, chunks, waits, forward_s.max(axis=(1, 2)), backward_s.max(axis=(1, 2)))
-    return PathTerms(
-        np.append(work, work[:, -1:], axis=1),
-        np.append(ramp + np.stack(terms, axis=1), (through - work[:, -1])[:, None], axis=1),
-        np.append(np.arange(pp), pp - 1)[None, :],
-    ).longest()
+    edge = np.array(np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), (n,)))
+    split = np.zeros_like(backward_s) if sends.split_s is None else np.broadcast_to(sends.split_s, backward_s.shape)
+
+    def of_side(devices: slice, way: slice, ranks: int, runs: int) -> ClosedForm:
+        """Of devices that follow each other, whose chunks run this way."""
+        forward, backward = (seconds[:, devices, way][:, :ranks] for seconds in (forward_s, backward_s))
+        whole = forward.sum(axis=2), backward.sum(axis=2)
+        ends = forward[..., 0], backward[..., 0], forward[..., -1], backward[..., -1]
+        pair = hides[:, devices, way, way][:, :ranks, -1, 0]
+        work = runs * (forward + backward).sum(axis=2) - hidden[:, devices][:, :ranks]
+        return _Pipelines(
+            how,
+            StageClasses(*whole, *ends, pair, split[:, devices, way][:, :ranks, -1]),
+            np.ones((n, ranks)),
+            (work, work),
+            (forward.max(axis=2), backward.max(axis=2)),
+            *(ranks, vpp, runs, None),
+            edge,
+            sends.least_s(n),
+            ramps=how.copies == 1 or not how.own_order,
+            returns=not (how.own_order and order.splits.any()),
+        ).closed_form()
+
+    there, back = slice(None), slice(None, None, -1)
+    if how.own_order or how.copies == 1:
+        return of_side(there, there, pp, micro_batches // how.copies)
+    # DualPipe is two pipelines that meet in the middle, with half of the micro batches each.
+    one, other = (of_side(way, way, pp // 2, micro_batches // 2) for way in (there, back))
+    longer = other.makespan_s > one.makespan_s
+    of_other = other.makespan_s, other.work_s, other.bubble_s, pp - 1 - other.pacing_stage
+    of_one = one.makespan_s, one.work_s, one.bubble_s, one.pacing_stage
+    return ClosedForm(*(np.where(longer, second, first) for first, second in zip(of_one, of_other, strict=True)))
 
 
-def _own_terms(
-    order: OperationOrder,
-    chunk_micro_batches: int,
-    hidden: Floats,
-    forward_s: Floats,
-    backward_s: Floats,
-    edge: Floats,
-    *,
-    one_way: bool,
-) -> PathTerms:
-    """Work and ramp, whatever the order: part p is the first of device p, where all micro batches come from one end.
+def closed_form_classes_s(
+    kind: str,
+    stages: StageClasses,
+    pp: Counts,
+    vpp: Counts,
+    micro_batches: Counts,
+    p2p_s: Floats | float = 0.0,
+    covered_p2p_s: Floats | float | None = None,
+    size: Counts | None = None,
+) -> ClosedForm:
+    """`closed_form_s` for candidates of any pp, vpp and micro batches [n]: equal to it when M > P, else no greater.
 
-    Neither a device's first forward nor its last backward can be in a pair. A backward that sends before its weight
-    gradients run may be done with before they are: then the way back counts for nothing.
+    A middle stage is a candidate for the pace at both ends of the run of middle stages: with M > P its path is linear
+    in its place between them. Chunks between a stage's first and last are not seen one by one. covered_p2p_s: the
+    least latency of an edge out of a pair (None: the same as any other). size: `group_size`, where they are known. Of
+    an order of its own the way back counts for nothing.
     """
-    work = chunk_micro_batches * (forward_s + backward_s).sum(axis=2) - hidden
-    ramp = np.zeros_like(work)
-    if one_way:
-        passes = forward_s[..., 0] + edge
-        if not order.splits.any():
-            passes = passes + backward_s[..., 0] + edge
-        ramp = np.cumsum(passes, axis=1) - passes
-    return PathTerms(work, ramp, np.arange(work.shape[1])[None, :])
+    n, how = len(stages.forward_s), schedule(kind)
+    edge = np.asarray(p2p_s, dtype=np.float64)
+    ranks, runs = np.broadcast_to(pp, (n,)), np.broadcast_to(micro_batches, (n,))
+    if how.copies > 1 and not how.own_order:
+        ranks, runs = ranks // 2, runs // 2
+    counts, second, nearest = np.ones((3, n)), np.minimum(1, ranks - 1), np.maximum(ranks - 2, 0)
+    counts[FIRST], counts[MIDDLE] = ranks > 1, nearest
+    works = [(stages.forward_s + stages.backward_s).T * runs] * 2
+    if how.pairs:
+
+        def paired(stage: Counts, stage_class: int) -> Floats:
+            pairs = fused_pairs(kind, stage, pp, vpp, micro_batches, size)
+            return np.asarray(works[0][stage_class] - pairs * stages.hidden_pair_s[:, stage_class])
+
+        ends = paired(np.zeros_like(ranks), FIRST), paired(ranks - 1, LAST)
+        works = [np.stack([ends[0], paired(stage, MIDDLE), ends[1]]) for stage in (second, nearest)]
+    longest = stages.first_forward_s, stages.first_backward_s
+    if stages.last_forward_s is not stages.first_forward_s:
+        lasts = stages.last_forward_s, stages.last_backward_s
+        longest = np.maximum(longest[0], lasts[0]), np.maximum(longest[1], lasts[1])
+    return _Pipelines(
+        how,
+        stages,
+        counts.T,
+        (works[0].T, works[1].T),
+        longest,
+        *(ranks, vpp, runs, size),
+        edge,
+        edge if covered_p2p_s is None else np.asarray(covered_p2p_s, dtype=np.float64),
+        returns=not how.own_order,
+    ).closed_form()
 
 
-def _dual_terms(
-    copies: int,
-    forward_s: Floats,
-    backward_s: Floats,
-    split_s: Floats,
-    micro_batches: int,
-    hidden_pair_s: Floats | None,
-    hidden: Floats,
-    edge: Floats,
-) -> PathTerms:
-    """Paths of DualPipeV; DualPipe is two of them that meet in the middle, with half of the micro batches each."""
-    if copies > 1:
-        half, m = forward_s.shape[1] // 2, micro_batches // 2
-        sides = [
-            _dual_side(
-                forward_s[:, order, chunks][:, :half],
-                backward_s[:, order, chunks][:, :half],
-                split_s[:, order, chunks][:, :half],
-                None if hidden_pair_s is None else hidden_pair_s[:, order, chunks, chunks][:, :half],
-                hidden[:, order][:, :half],
-                m,
-                edge,
-            )
-            for order, chunks in ((slice(None), slice(None)), (slice(None, None, -1), slice(None, None, -1)))
-        ]
-        mirrored = forward_s.shape[1] - 1 - sides[1].stage
-        return PathTerms(
-            np.concatenate([sides[0].work_s, sides[1].work_s], axis=1),
-            np.concatenate([sides[0].bubble_s, sides[1].bubble_s], axis=1),
-            np.concatenate([sides[0].stage, mirrored], axis=1),
-        )
-    return _dual_side(forward_s, backward_s, split_s, hidden_pair_s, hidden, micro_batches, edge)
+def in_step_s(
+    kind: str, stages: StageClasses, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
+) -> Floats:
+    """What interleaved chunks take that keep step with each other [n]: an estimate beside the bound, not a bound.
 
+    A group of micro batches runs through chunk after chunk on all stages at once, so a chunk that is longer on one
+    stage than on its neighbours (a head, an embedding) holds all of them up, whatever the stage's other chunks save:
 
-def _dual_side(
-    forward_s: Floats,
-    backward_s: Floats,
-    split_s: Floats,
-    hidden_pair_s: Floats | None,
-    hidden: Floats,
-    m: int,
-    edge: Floats,
-) -> PathTerms:
-    ranks = forward_s.shape[1]
-    own = m * (forward_s + backward_s).sum(axis=2)
-    work = own - hidden
-    ramp = forward_s[..., 0] + backward_s[..., 0] + 2 * edge
-    ramp = np.cumsum(ramp, axis=1) - ramp
-    stages = np.arange(ranks)[None, :]
-    if ranks == 1:
-        return PathTerms(work, ramp, stages)
-    pair = np.zeros(forward_s.shape[:2]) if hidden_pair_s is None else hidden_pair_s[:, :, 1, 0]
-    both = backward_s.sum(axis=2)
-    outer = forward_s[:, :-1, 1] + 2 * both[:, :-1] - pair[:, :-1] - split_s[:, :-1, 1]
-    turn = (
-        (2 * ranks - 1) * forward_s[:, 0, 0]
-        + forward_s[:, 0, 1]
-        + outer.sum(axis=1)
-        - (ranks + 1) * forward_s[:, -1, 0]
-        - ranks * forward_s[:, -1, 1]
-        - (ranks - 1) * both[:, -1]
+        M (x + excess) + (P - 1) x / V    x: F + B of a stage that is as long as its neighbours
+
+    On the first and on the last stage the forward and the backward of such a chunk meet in the same slots. Own
+    derivation; without excess it is interleaving's M (F + B) + (P - 1)(F + B) / V (arXiv 2104.04473, section 2.2).
+    size: `group_size`, where they are known already. A schedule with an order of its own idles as its graph does where
+    stages are equal.
+    """
+    how = schedule(kind)
+    interleaved = (pp > 1) & ((vpp > 1) | how.own_order) & (not how.ends_meet or how.own_order)
+    if not np.any(interleaved):
+        return np.zeros(len(stages.forward_s))
+    several = pp > 2
+
+    def of_reference(values: Floats) -> Floats:
+        return np.asarray(np.where(several, values[:, MIDDLE], values[:, FIRST]))
+
+    first, last = stages.first_forward_s + stages.first_backward_s, stages.last_forward_s + stages.last_backward_s
+    excess = np.maximum(last[:, LAST] - of_reference(last), 0.0) + np.maximum(
+        first[:, FIRST] - of_reference(first), 0.0
     )
-    return PathTerms(
-        np.concatenate([work, work[:, -1:]], axis=1),
-        np.concatenate([ramp, turn[:, None]], axis=1),
-        np.append(stages, [[ranks - 1]], axis=1),
-    )
+    whole = of_reference(stages.forward_s + stages.backward_s)
+    if not how.own_order:
+        time = micro_batches * (whole + excess) + (pp - 1) * whole / vpp
+    else:
+        time = micro_batches * whole + of_stages(idle_stages, kind, np.zeros_like(pp), pp, vpp, micro_batches) * whole
+    if how.pairs:
+        pairs = fused_pairs(kind, np.minimum(1, pp - 1), pp, vpp, micro_batches, size)
+        time = time - pairs * of_reference(stages.hidden_pair_s)
+    return np.asarray(np.where(interleaved, np.maximum(time, 0.0), 0.0))

@@ -1,4 +1,4 @@
-"""Whole numbers of a schedule with an order of its own, read from its graph for every pipeline that candidates have."""
+"""Whole numbers of stages, by formula, or for an order of its own, read from its graph."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.schedule.orders import Counts, operation_order
+from cost_models.schedule.kinds import schedule
+from cost_models.schedule.orders import Counts, forwards_ahead, operation_order
 from cost_models.schedule.simulation import makespan_s, pair_counts
 
 if TYPE_CHECKING:
@@ -54,3 +55,32 @@ def idle_stages(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:
     forward = np.full((1, pp, vpp), 1.0 / (3.0 * vpp))
     total = float(makespan_s(order, forward, 2.0 * forward)[0])
     return np.full(pp, total - micro_batches)
+
+
+def fused_pairs(
+    kind: str, stage: Counts, pp: Counts, vpp: Counts, micro_batches: Counts, size: Counts | None = None
+) -> Counts:
+    """Slots of a stage [n] that run a forward against a backward: `pair_counts` over all its chunks, by formula.
+
+    With two copies: as folded on half of the devices with half of the micro batches, counted from the nearer end.
+    size: `group_size`, where they are known already.
+    """
+    how = schedule(kind)
+    if not how.pairs:
+        return np.zeros_like(stage)
+    if how.own_order:
+        return of_stages(paired_slots, kind, stage, pp, vpp, micro_batches)
+    if not how.ends_meet:
+        pairs = np.maximum(micro_batches * vpp - forwards_ahead(kind, stage, pp, vpp, micro_batches, size), 0)
+        if how.gathers:
+            pairs = np.where((micro_batches <= pp) & (vpp > 1), 0, pairs)
+        return np.asarray(pairs)
+    if how.copies > 1:
+        stage, pp, micro_batches = np.minimum(stage, pp - 1 - stage), pp // 2, micro_batches // 2
+    return _dual_pairs(stage, pp, micro_batches)
+
+
+def _dual_pairs(stage: Counts, pp: Counts, micro_batches: Counts) -> Counts:
+    """Of a folded pipeline."""
+    main = 2 * np.maximum(micro_batches - 2 * pp + stage + 1, 0)
+    return np.asarray(main - (stage == pp - 1) * (main > 0) + (pp - stage - 1))

@@ -3,7 +3,7 @@
 Symbols: P = pp pipeline devices, V = vpp chunks a device, M micro batches. Where the parts of the model are follows
 from `folded` and `copies` (`placement`); which slots are fused from `pairs` and `extra_warm_up` (`orders`); what a
 device holds at its peak, how long a pipeline takes and how many pairs it runs from all of them (`in_flight`,
-`closed_forms`, `stage_classes`). A schedule with slots in another order brings an `order` of its own, and those are
+`closed_forms`). A schedule with slots in another order brings an `order` of its own, and those are
 read from its graph.
 
 The registry's order is part of every result: candidates hold a schedule as its place in it. What a library user

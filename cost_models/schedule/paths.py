@@ -1,7 +1,7 @@
-"""Lengths of paths through a pipeline, compiled: what a path gains away from the stage that paces, which is longest.
+"""Lengths of paths through pipelines, compiled: what a path gains away from the stage that paces, which is longest.
 
-`closed_forms` says which paths these are; it walks the stages of one pipeline, `stage_classes` has thousands of
-pipelines, each described by its first, a middle and its last stage.
+`closed_forms` says which paths these are. A pipeline is a row of classes of stages, each so many times as it has equal
+stages: classes of one stage are a whole pipeline, a first, a middle and a last class one of a sweep.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import numpy as np
 from cost_models.compiled import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from cost_models.arrays import Floats
 
-    Floats = npt.NDArray[np.float64]
-
-FIRST, MIDDLE, LAST = 0, 1, 2
+STAYS, ONE_CHUNK, SEVERAL = range(3)
+"""How a path leaves the stage that paces: not at all, or down to stages of one chunk or of several."""
 
 
 @compiled
@@ -51,191 +50,100 @@ def _lost_s(
 
 
 @compiled
-def _one_chunk_s(
-    micro_batches: float, ahead: float, depth: Floats, reach_s: Floats, forward_s: float, backward_s: float
-) -> float:
-    """What a path of 1f1b gains by leaving its stage for the stages behind it, at the start and at the end.
-
-    depth, reach_s : how many stages it may go down, and the seconds that it spends there [k].
-    """
-    start = end = -np.inf
-    for way in range(len(depth)):
-        missed = _missed(micro_batches, ahead, depth[way])
-        start = max(start, reach_s[way] - missed * forward_s)
-        end = max(end, reach_s[way] - missed * backward_s)
-    # With M <= P - p all forwards come before all backwards: there is one way down, not two.
-    return start + end if micro_batches > ahead else max(start, end)
-
-
-@compiled
-def one_chunk_excursions_s(
-    micro_batches: float, ahead: float, depth: Floats, reach_s: Floats, forward_s: Floats, backward_s: Floats
-) -> Floats:
-    """What paths of 1f1b gain by leaving a stage for the stages behind it [n].
-
-    Parameters
-    ----------
-    ahead : stages from this one to the end, itself included.
-    depth, reach_s : how many stages a path may go down [k], and the seconds that it spends there [n, k].
-    forward_s, backward_s : of the stage [n].
-    """
-    found = np.empty(len(reach_s))
-    for row in range(len(reach_s)):
-        found[row] = _one_chunk_s(micro_batches, ahead, depth, reach_s[row], forward_s[row], backward_s[row])
-    return found
-
-
-@compiled
-def interleaved_excursions_s(
-    reach_s: Floats,
-    ahead: float,
-    micro_batches: float,
-    pp: float,
-    vpp: float,
-    size: float,
-    waits: bool,
-    first_s: Floats,
-    last_s: Floats,
-) -> Floats:
-    """The same where stages have several chunks [n]: a path goes down to the last stage, or not at all.
-
-    reach_s : of the way down to the last stage [n]. first_s, last_s [n] and the others: as `_lost_s`.
-    """
-    found = np.empty(len(reach_s))
-    for row in range(len(reach_s)):
-        lost = _lost_s(ahead, micro_batches, pp, vpp, size, waits, first_s[row], last_s[row])
-        found[row] = max(reach_s[row] - lost, 0.0)
-    return found
-
-
-@compiled
-def _waiting_s(micro_batches: float, pp: float, vpp: float, waits: bool, forward_s: float, backward_s: float) -> float:
-    """One micro batch waits at the slowest chunk for all the others: in the forward or in the backward pass.
-
-    In both when all forwards come before all backwards (`waits`: interleaved, with M <= P).
-    """
-    both = waits and vpp > 1 and micro_batches <= pp
-    return (micro_batches - 1.0) * (forward_s + backward_s if both else max(forward_s, backward_s))
-
-
-@compiled
-def waiting_s(
-    micro_batches: float, pp: float, vpp: float, waits: bool, forward_s: Floats, backward_s: Floats
-) -> Floats:
-    """What a micro batch waits for the others [n] at chunks whose passes take forward_s and backward_s [n]."""
-    found = np.empty(len(forward_s))
-    for row in range(len(forward_s)):
-        found[row] = _waiting_s(micro_batches, pp, vpp, waits, forward_s[row], backward_s[row])
-    return found
-
-
-@compiled
-def _slowest_s(row: int, pp: float, first_chunk_s: Floats, last_chunk_s: Floats) -> float:
-    """The longest first or last chunk [n, 3] of the stages that a pipeline has."""
-    slowest = float(max(first_chunk_s[row, LAST], last_chunk_s[row, LAST]))
-    for stage_class, before in ((FIRST, 1.0), (MIDDLE, 2.0)):
-        if pp > before:
-            slowest = max(slowest, first_chunk_s[row, stage_class], last_chunk_s[row, stage_class])
-    return slowest
-
-
-@compiled
-def _both_s(row: int, stage_class: int, forward_s: Floats, backward_s: Floats) -> float:
-    """Forward and backward of a class of stages [n, 3]."""
-    return float(forward_s[row, stage_class] + backward_s[row, stage_class])
-
-
-@compiled
-def _through_s(row: int, pp: float, vpp: float, least_edge_s: float, forward_s: Floats, backward_s: Floats) -> float:
-    """One micro batch through every chunk and back."""
-    through = _both_s(row, LAST, forward_s, backward_s)
-    if pp > 1:
-        middle = (pp - 2.0) * _both_s(row, MIDDLE, forward_s, backward_s)
-        through += _both_s(row, FIRST, forward_s, backward_s) + middle + 2.0 * (pp * vpp - 1.0) * least_edge_s
-    return through
-
-
-@compiled
-def _ways_down(
-    micro_batches: float, ahead: float, middles: float, middle_s: float, all_s: float, depth: Floats, reach_s: Floats
-) -> None:
-    """How far a path of 1f1b may go down, and the seconds there, into arrays [4] whose first is not at all.
-
-    It loses nothing while micro batches are short of stages. middles : middle stages behind the one that paces,
-    middle_s each; all_s : of the way to the last stage.
-    """
-    free = min(max(ahead - micro_batches, 0.0), middles)
-    depth[1], depth[2], depth[3] = free, middles, ahead - 1.0
-    reach_s[1], reach_s[2], reach_s[3] = free * middle_s, middles * middle_s, all_s
-
-
-@compiled
 def longest_paths(
-    times: tuple[Floats, ...],
-    pp: Floats,
-    vpp: Floats,
-    micro_batches: Floats,
-    size: Floats,
-    ahead: Floats,
+    counts: Floats,
+    work: tuple[Floats, Floats],
+    whole: tuple[Floats, Floats],
+    first: tuple[Floats, Floats],
+    last: tuple[Floats, Floats],
+    longest: tuple[Floats, Floats],
+    sizes: tuple[Floats, Floats, Floats, Floats, Floats],
     edge_s: Floats,
     least_edge_s: Floats,
-    one_chunk: bool,
+    other_s: Floats,
+    leaves: int,
     waits: bool,
-    pairs: bool,
+    ramps: float,
+    returns: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Of the longest path of every pipeline: work of the stage that paces, what it spends beside it, the stage [n].
 
-    Stages 0, 1, P - 2 and P - 1 may pace, of equals the first; or one micro batch runs through every chunk and back.
+    The first and the last stage of every class may pace, of equals the first; or one micro batch runs through every
+    chunk and back and waits at the slowest chunk for all the others: in the forward or in the backward pass, in both
+    where all forwards come before all backwards. Down a class of equal stages a path of 1f1b gains most at its ends or
+    where the stage that it left runs out of micro batches.
 
     Parameters
     ----------
-    times : the fields of `StageClasses` up to hidden_pair_s, each [n, 3].
-    pp, vpp, micro_batches : counts [n]. size : `orders.group_size` [n].
-    ahead : `orders.forwards_ahead` of stage 0 [n]; of every next stage two fewer.
+    counts : stages of each class, in the order of the pipeline; 0 where it has none [n, k].
+    work : of the first and of the last stage of each class, in a step [n, k].
+    whole, first, last, longest : forward and backward of a stage, its first, its last and its slowest chunk [n, k].
+    sizes : pp, vpp, micro batches, `orders.group_size` and `orders.forwards_ahead` of stage 0 [n]; of every next stage
+        two fewer.
     edge_s, least_edge_s : an edge between stages, and the least that one out of a pair takes [n].
-    one_chunk : forwards and backwards of one chunk alternate. waits : all forwards come first with M <= P and several
-    chunks. pairs : steady slots are fused. All three are attributes of `kinds.Schedule`.
+    other_s : another path at the pace of the last stage where paths stay on their stage [n].
+    leaves : STAYS, ONE_CHUNK or SEVERAL. waits : all forwards come first with M <= P and several chunks.
+    ramps, returns : 1 where a path comes down to its stage; where it goes back through the stages before; else 0.
     """
-    forward_s, backward_s, first_forward_s, first_backward_s, last_forward_s, last_backward_s, hidden_pair_s = times
-    n = len(pp)
+    pp, vpp, micro_batches, size, ahead = sizes
+    n, classes = counts.shape
     best_work, best_beside, best_stage = np.empty(n), np.empty(n), np.empty(n)
-    depth, reach = np.zeros(4), np.zeros(4)
+    # All in one function: handing arrays on would cost as much as what is done with them.
+    count_of, behind = np.empty(classes), np.empty(classes)
     for row in range(n):
-        stages, m, chunks, least = pp[row], micro_batches[row], vpp[row], least_edge_s[row]
-        ramp_first = _both_s(row, FIRST, first_forward_s, first_backward_s) + 2.0 * edge_s[row]
-        ramp_middle = _both_s(row, MIDDLE, first_forward_s, first_backward_s) + 2.0 * edge_s[row]
-        behind_middle = _both_s(row, MIDDLE, last_forward_s, last_backward_s) + (edge_s[row] + least)
-        behind_last = _both_s(row, LAST, last_forward_s, last_backward_s) + (edge_s[row] + least)
-        total, work = -np.inf, 0.0
-        for stage, stage_class, exists in (
-            (0.0, FIRST, stages > 1),
-            (1.0, MIDDLE, stages > 2),
-            (stages - 2.0, MIDDLE, stages > 2),
-            (stages - 1.0, LAST, True),
-        ):
-            if not exists:
+        edge, least, m = edge_s[row], least_edge_s[row], micro_batches[row]
+        through = forward = backward = 0.0
+        for each in range(classes):
+            count_of[each] = counts[row, each]
+            behind[each] = last[0][row, each] + last[1][row, each] + (edge + least)
+            if leaves != STAYS and count_of[each] > 0.0:
+                through += count_of[each] * (whole[0][row, each] + whole[1][row, each])
+                forward, backward = max(forward, longest[0][row, each]), max(backward, longest[1][row, each])
+        total, paced, stage, begin, ramp = -np.inf, 0.0, 0.0, 0.0, 0.0
+        for own in range(classes):
+            count = count_of[own]
+            if count == 0.0:
                 continue
-            ahead_here, first_s = ahead[row] - 2.0 * stage, first_forward_s[row, stage_class]
-            work = m * _both_s(row, stage_class, forward_s, backward_s)
-            if pairs and not (waits and m <= stages and chunks > 1.0):
-                work -= max(m * chunks - ahead_here, 0.0) * hidden_pair_s[row, stage_class]
-            beside = ramp_first + (stage - 1.0) * ramp_middle if stage > 0 else 0.0
-            if stage_class != LAST:
-                middles = max(stages - 2.0 - stage, 0.0)
-                down = middles * behind_middle + behind_last
-                if one_chunk:
-                    _ways_down(m, stages - stage, middles, behind_middle, down, depth, reach)
-                    beside += _one_chunk_s(m, stages - stage, depth, reach, first_s, backward_s[row, stage_class])
-                else:
-                    last_s = last_forward_s[row, stage_class]
-                    beside += max(down - _lost_s(ahead_here, m, stages, chunks, size[row], waits, first_s, last_s), 0.0)
-            if work + beside > total:
-                total = work + beside
-                best_work[row], best_beside[row], best_stage[row] = work, beside, stage
-        forward = _slowest_s(row, stages, first_forward_s, last_forward_s)
-        backward = _slowest_s(row, stages, first_backward_s, last_backward_s)
-        through = _through_s(row, stages, chunks, least, forward_s, backward_s)
-        beside = through + _waiting_s(m, stages, chunks, waits, forward, backward) - work
-        if work + beside > total:
-            best_work[row], best_beside[row], best_stage[row] = work, beside, stages - 1.0
+            before = ramps * (first[0][row, own] + returns * first[1][row, own] + (1.0 + returns) * edge)
+            for end in range(2 if count > 1.0 else 1):
+                past = count - 1.0 if end else 0.0
+                stage = begin + past
+                paced = work[1][row, own] if end else work[0][row, own]
+                beside = ramp + past * before
+                if leaves == ONE_CHUNK:
+                    behind_it, depth, reach, most, drained = pp[row] - stage, 0.0, 0.0, 0.0, 0.0
+                    forward_s, backward_s = whole[0][row, own], whole[1][row, own]
+                    for later in range(own, classes):
+                        stages = count_of[later] if later > own else count - 1.0 - past
+                        free = max(behind_it - m - depth, 0.0)
+                        if 0.0 < free < stages:
+                            missed, seconds = _missed(m, behind_it, depth + free), reach + free * behind[later]
+                            most = max(most, seconds - missed * forward_s)
+                            drained = max(drained, seconds - missed * backward_s)
+                        depth += stages
+                        reach += stages * behind[later]
+                        missed = _missed(m, behind_it, depth)
+                        most = max(most, reach - missed * forward_s)
+                        drained = max(drained, reach - missed * backward_s)
+                    # With M <= P - p all forwards come before all backwards: there is one way down, not two.
+                    beside += most + drained if m > behind_it else max(most, drained)
+                elif leaves == SEVERAL:
+                    way, here = (count - 1.0 - past) * behind[own], ahead[row] - 2.0 * stage
+                    for later in range(own + 1, classes):
+                        way += count_of[later] * behind[later]
+                    chunks = first[0][row, own], last[0][row, own]
+                    beside += max(way - _lost_s(here, m, pp[row], vpp[row], size[row], waits, *chunks), 0.0)
+                if paced + beside > total:
+                    total = paced + beside
+                    best_work[row], best_beside[row], best_stage[row] = paced, beside, stage
+            begin += count
+            ramp += count * before
+        other = other_s[row]
+        if leaves != STAYS:
+            if pp[row] > 1.0:
+                through += 2.0 * (pp[row] * vpp[row] - 1.0) * least
+            both = waits and vpp[row] > 1.0 and m <= pp[row]
+            other = through + (m - 1.0) * (forward + backward if both else max(forward, backward))
+        if other > total:
+            best_work[row], best_beside[row], best_stage[row] = paced, other - paced, stage
     return best_work, best_beside, best_stage

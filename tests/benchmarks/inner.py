@@ -12,7 +12,7 @@ from autodeploy.solver import DEFAULT, FAST, solve
 from autodeploy.solver.greedy import greedy_options
 from autodeploy.solver.path_bound import PathLibrary, path_bound_s
 from autodeploy.solver.stage_choices import StageChoices
-from cost_models.schedule import ScheduleKind, in_flight_moments
+from cost_models.schedule import in_flight_moments
 from tests.support.figures import report
 
 GIB = float(2**30)
@@ -95,7 +95,7 @@ def pipeline(vpp: int) -> InnerProblem:
         LayerClass("dense", 0.010, 0.020, 1.2 * GIB, 0.30 * GIB, 0.01),
         LayerClass("moe", 0.024, 0.046, 4.4 * GIB, 0.58 * GIB, 0.02),
     )
-    schedule: ScheduleKind = "1f1b" if vpp == 1 else "interleaved"
+    schedule = "1f1b" if vpp == 1 else "interleaved"
     mine = tuple(replace(option, layer_class=1) for option in options(rng, 0.070, moe.activation_bytes))
     last = (15, vpp - 1)
     return InnerProblem(
