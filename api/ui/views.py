@@ -253,7 +253,7 @@ class Views:
 
     def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""
-        return formats_of(plan.strategy.schedule)
+        return formats_of(plan.strategy.schedule, post_trains=plan.strategy.rl is not None)
 
     def launch_format(self, plan: Plan | None, target: str) -> str | None:
         """The launch file to offer first: of the framework that the search was for, else of one that can launch it."""

@@ -55,10 +55,15 @@ def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
 
 def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
     """As `launch_of`, for a plan that stands in no PlanSet."""
-    strategy, arguments = plan.strategy, LaunchArguments(release_of_spec(spec, target))
-    placed = placement(plan, spec.model.num_hidden_layers)
+    arguments = LaunchArguments(release_of_spec(spec, target))
     note_doubts(arguments, spec)
     note_other_target(arguments, spec)
+    return filled_launch(arguments, spec, plan)
+
+
+def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
+    """The launch with every argument of the plan, in the order a reader expects."""
+    strategy, placed = plan.strategy, placement(plan, spec.model.num_hidden_layers)
     layers = add_parallel(arguments, spec, plan, placed)
     add_model(arguments, spec, layers)
     mindspeed = arguments.release.has("mindspeed")
@@ -106,4 +111,4 @@ def _ranks(strategy: Strategy, plan: Plan) -> int:
     return strategy.tp * strategy.pp * strategy.cp * strategy.dp
 
 
-__all__ = ["Launch", "ShellVariable", "launch_of", "launch_of_spec", "plain_launch"]
+__all__ = ["Launch", "ShellVariable", "filled_launch", "launch_of", "launch_of_spec", "plain_launch"]

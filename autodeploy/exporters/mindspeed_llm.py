@@ -54,6 +54,12 @@ def layer_spec(model: ModelSpec) -> tuple[str, ...]:
 def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
     """The plan's flags with what MindSpeed-LLM's scripts add to Megatron's, whatever the plan."""
     launch = launch_of(plan_set, plan, "mindspeed-llm")
+    add_own_arguments(launch)
+    return launch
+
+
+def add_own_arguments(launch: Launch) -> None:
+    """What its scripts add to Megatron's flags: vocabulary, layers' specification, rotary positions."""
     arguments, model = launch.arguments, launch.spec.model
     block = "GPT_ARGS"
     padded = math.ceil(model.vocab_size / launch.plan.strategy.tp) * launch.plan.strategy.tp
@@ -64,4 +70,3 @@ def _launch(plan_set: PlanSet, plan: Plan) -> Launch:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
         if "fused_operators" in launch.plan.strategy.features:
             arguments.add("OPERATOR_ARGS", "--use-fused-rotary-pos-emb")
-    return launch

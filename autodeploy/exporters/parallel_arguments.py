@@ -66,7 +66,7 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
             _add_expert_tensor_parallel(arguments, strategy)
     if strategy.tp > 1 and strategy.sequence_parallel is not False:
         add(BLOCK, "--sequence-parallel")
-    _add_schedule(arguments, strategy, plan.micro_batches)
+    add_schedule(arguments, strategy, plan.micro_batches)
     return _add_placement(arguments, spec, plan, placed)
 
 
@@ -92,7 +92,7 @@ def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> Non
         arguments.add(BLOCK, "--use-cp-send-recv-overlap")
 
 
-def _add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: int) -> None:
+def add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: int) -> None:
     """The schedule, or a refusal: another schedule would be another plan."""
     variant = variant_of(strategy.schedule, arguments.release)
     if variant is None:

@@ -24,14 +24,21 @@ if TYPE_CHECKING:
 class Format:
     """Where an exporter is, whether it is of the simulated pipeline, and the framework that launches what it writes.
 
-    `for_people`: it speaks the reader's language.
+    `brings_launch`: the script of a pre-training is in it. `for_people`: it speaks the reader's language.
     """
 
     module: str
     function: str = "export"
     of_timeline: bool = False
     launches: str = ""
+    brings_launch: bool = False
     for_people: bool = False
+
+    @property
+    def of_pre_training(self) -> bool:
+        """Whether it has no meaning for a plan of post-training."""
+        launches = bool(self.launches) and not FRAMEWORKS[self.launches].post_trains
+        return launches or self.brings_launch or self.of_timeline
 
 
 FORMATS: dict[str, Format] = {
@@ -40,7 +47,9 @@ FORMATS: dict[str, Format] = {
     "megatron": Format("megatron", launches="megatron"),
     "megatron-flags": Format("megatron", "export_flags", launches="megatron"),
     "mindformers": Format("mindformers", launches="mindformers"),
-    "ascendjob": Format("ascend_job"),
+    "verl": Format("verl", launches="verl"),
+    "mindspeed-rl": Format("mindspeed_rl", launches="mindspeed-rl"),
+    "ascendjob": Format("ascend_job", brings_launch=True),
     "chrome-trace": Format("chrome_trace", of_timeline=True),
     "json": Format("json_document"),
     "csv": Format("csv_table"),
@@ -49,10 +58,12 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def formats_of(schedule: str) -> tuple[str, ...]:
-    """Formats that a plan with this schedule can be offered in."""
-    launchers = frameworks_with(schedule)
+def formats_of(schedule: str, *, post_trains: bool = False) -> tuple[str, ...]:
+    """Formats that a plan with this schedule can be offered in, of pre-training or of post-training."""
+    launchers = [name for name in frameworks_with(schedule) if FRAMEWORKS[name].post_trains is post_trains]
     offered = [name for name, known in FORMATS.items() if not known.launches or known.launches in launchers]
+    if post_trains:
+        return tuple(name for name in offered if not FORMATS[name].of_pre_training)
     return (*offered, *own_exporters())
 
 
@@ -89,6 +100,13 @@ def export(
     if to not in FORMATS:
         raise SpecError(f"unknown format {to[:100]!r}", path="/to", hint=did_you_mean(to, (*FORMATS, *own)))
     chosen = FORMATS[to]
+    if chosen.of_pre_training and plan.strategy.rl is not None:
+        there = [name for name in formats_of("1f1b", post_trains=True) if FORMATS[name].launches]
+        raise UnsupportedError(
+            f"{to} is of pre-training, this plan trains by reinforcement",
+            path="/to",
+            hint=f"export to {' or '.join(there)}",
+        )
     function = getattr(import_module(f"autodeploy.exporters.{chosen.module}"), chosen.function)
     if chosen.for_people:
         return cast("Callable[[PlanSet, Plan, Language], Artefact]", function)(plan_set, plan, lang)

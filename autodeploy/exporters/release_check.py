@@ -17,6 +17,8 @@ _ELSEWHERE = {
     "mindspeed": f'"$(python -c "{_FIND}" 2> /dev/null || true)"',
     "megatron": '"$([[ ! -L megatron ]] || echo "$(readlink -f megatron)/..")"',
 }
+# verl imports both as packages, from checkouts that are installed in place.
+_INSTALLED = f'"$(python -c "{_FIND.replace("mindspeed", "megatron")}" 2> /dev/null || true)"'
 _FUNCTION = """\
 check_release() {
     local name="$1" commit="$2" branch="$3" top="" head="" now=""
@@ -58,13 +60,16 @@ def release_lines(release: Release) -> list[str]:
 
 def release_check(release: Release) -> str:
     """The function, and a call for each component."""
-    started_in = "mindspeed-llm" if release.has("mindspeed-llm") else "megatron"
-    calls = [_call(part, '"."' if part.name == started_in else _ELSEWHERE[part.name]) for part in _in_order(release)]
+    parts = _in_order(release)
+    elsewhere = _ELSEWHERE | ({"megatron": _INSTALLED} if release.has("verl") else {})
+    calls = [_call(part, '"."' if part is parts[0] else elsewhere[part.name]) for part in parts]
     return "# Is this the release that the flags are for?\n" + _FUNCTION + "".join(calls)
 
 
 def _in_order(release: Release) -> list[Component]:
-    return [release.components[name] for name in ("mindspeed-llm", "megatron", "mindspeed") if release.has(name)]
+    return [
+        release.components[name] for name in ("verl", "mindspeed-llm", "megatron", "mindspeed") if release.has(name)
+    ]
 
 
 def _call(part: Component, folder: str) -> str:

@@ -42,6 +42,9 @@ OVERRIDES = {
     ),
     f"{ACTOR}optim.override_optimizer_config": (("megatron/core/optimizer/optimizer_config.py", "OptimizerConfig"),),
 }
+# What of MindSpeed verl can't carry: it builds models by Megatron-Bridge, runs Megatron-LM's own schedules
+# (verl/workers/engine/megatron/transformer_impl.py), and hands each expert's weights over by its place.
+NOT_CARRIED = re.compile(r"features_manager/(pipeline_parallel/|moe/(fb_overlap|balanced_moe))")
 MINDSPEED_RL = {"rl_config": "rl_config.py", "generate_config": "generate_config.py"}
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 
@@ -140,7 +143,7 @@ def _plain(annotation: ast.expr) -> str:
 def override_keys(
     git_dir: str, ref: str, actions: Iterable[argparse.Action], row_of: Callable[[argparse.Action], RegisteredFlag]
 ) -> Iterator[RegisteredFlag]:
-    """Keys that verl hands on: fields of Megatron-LM's classes that a flag sets too, and arguments of MindSpeed.
+    """Keys that verl hands on: fields of Megatron-LM's classes, and arguments of MindSpeed; as flags, where there are.
 
     MindSpeed reads all of `override_transformer_config` as its arguments (verl/workers/engine/mindspeed/
     transformer_impl.py, `_mindspeed_repatch`).
@@ -154,11 +157,13 @@ def override_keys(
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                     where = (section, f"{path}:{statement.lineno}", _plain(statement.annotation))
                     fields.setdefault(statement.target.id, where)
+    for name, (section, source, kind) in fields.items():
+        yield RegisteredFlag(f"{section}.{name}", kind, (), "", "megatron", source)
     transformer = next(iter(OVERRIDES))
     for action in actions:
         row = row_of(action)
         section, source, kind = fields.get(action.dest, (transformer, row.source, "bool" if row.type == "flag" else ""))
-        if action.dest not in fields and row.registered_in != "mindspeed":
+        if action.dest not in fields and (row.registered_in != "mindspeed" or NOT_CARRIED.search(row.source)):
             continue
         component = "megatron" if action.dest in fields else row.registered_in
         name = f"{section}.{action.dest}"

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.errors import SpecError
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.exporters.registry import FORMATS, export, formats_of
 from autodeploy.importers.documents import load_yaml
 from autodeploy.reports.translation import translated
 from autodeploy.stack.features import FEATURES
+from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.launch_rules import launch_rules
 from hardware_profiles import list_profiles, load_profile
 from hardware_profiles.yaml_faults import _FAULTS
 from tests import factories
+from tests.support.rl_plans import CASES, changed, rl_plan_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +154,7 @@ def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
     plan_set = factories.plan_set()
     said: set[str] = set()
     for to, known in FORMATS.items():
-        if known.of_timeline:
+        if known.of_timeline or (known.launches and FRAMEWORKS[known.launches].post_trains):
             continue
         schedule = strategy.schedule if to in formats_of(strategy.schedule) else "1f1b"
         changed = plan.model_copy(update={"strategy": strategy.model_copy(update={"schedule": schedule})})
@@ -161,6 +165,27 @@ def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
     reasons = {feature.unreleased for feature in FEATURES.values()}
     reasons |= {variant.reason for feature in FEATURES.values() for variant in feature.launch}
     assert [text for text in sorted(reasons - {""}) if not CHINESE.search(translated(text, "zh"))] == []
+
+
+@pytest.mark.parametrize("target", ["verl", "mindspeed-rl"])
+def test_every_note_of_an_exported_post_training_has_its_chinese(target: str) -> None:
+    said: set[str] = set()
+    for case in CASES.values():
+        for algorithm in ("grpo", "dapo"):
+            for reference in (True, False):
+                rl = {"algorithm": algorithm, "reference_model": reference}
+                plan_set, plan = rl_plan_set(changed(case, rl=rl), target)
+                with contextlib.suppress(UnsupportedError):
+                    said |= set(export(plan_set, plan, target).notes)
+    assert len(said) > 4
+    assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
+
+
+@pytest.mark.parametrize("framework", ["verl", "mindspeed-rl"])
+def test_every_rule_of_a_launch_has_its_chinese(framework: str) -> None:
+    texts = [f"{framework} can't launch this plan: {rule.text}" for rule in launch_rules(framework)]
+    assert len(texts) > 5
+    assert [text for text in texts if not CHINESE.search(translated(text, "zh").partition("：")[2])] == []
 
 
 def test_what_records_of_features_say_has_its_chinese() -> None:

@@ -19,8 +19,10 @@ from autodeploy.exporters.layer_placement import Placement, dualpipev_order, lay
 from autodeploy.exporters.settings_table import settings_table
 from autodeploy.specs.planset import PARTS, PlanSet
 from autodeploy.specs.spec import Spec
+from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.releases import release_named
 from tests import factories, quick_planner
+from tests.support.rl_plans import CASES, rl_plan_set
 
 
 def test_json_is_a_plan_set_with_this_plan_alone():
@@ -54,13 +56,17 @@ def test_an_unknown_format_names_close_ones():
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_every_format_has_a_file_name_and_a_media_type(to):
-    plan_set = factories.plan_set(5)
-    artefact = exported(plan_set, plan_set.plans[4], to)
+    launches = FORMATS[to].launches
+    if launches and FRAMEWORKS[launches].post_trains:
+        plan_set, _ = rl_plan_set(CASES["dense"], to)
+    else:
+        plan_set = factories.plan_set(5)
+    artefact = exported(plan_set, plan_set.plans[-1], to)
     assert re.fullmatch(r"[a-z0-9_]+\.(sh|json|csv|md|yaml|html)", artefact.filename)
-    assert plan_set.plans[4].plan_id in artefact.filename
+    assert plan_set.plans[-1].plan_id in artefact.filename
     assert "/" in artefact.media_type
     assert artefact.text.endswith("\n")
-    assert plan_set.plans[4].plan_id in artefact.text
+    assert plan_set.plans[-1].plan_id in artefact.text
     assert factories.ENGINE_VERSION in artefact.text
 
 

@@ -81,16 +81,17 @@ def test_releases_differ_where_their_sources_do():
 
 
 def test_post_training_hands_on_what_its_own_classes_have():
-    """MindSpeed-RL refuses every key that MegatronConfig lacks; verl hands on all of MindSpeed's arguments."""
+    """MindSpeed-RL refuses every key that MegatronConfig lacks; verl hands on what needs no model of its own."""
     closed, handing_on = release_named("mindspeed-rl-master"), release_named("verl-mindspeed-main")
     for flag in ("--num-layer-list", "--moe-alltoall-overlap-comm", "--swap-optimizer"):
         assert closed.registers(flag)
         assert closed.registers(f"megatron_training.{flag.removeprefix('--').replace('-', '_')}")
     assert not closed.registers("--moe-fb-overlap")
-    assert handing_on.registers("--moe-fb-overlap")
+    assert not handing_on.registers("--moe-fb-overlap")
     section = "actor_rollout_ref.actor.megatron.override_transformer_config"
-    assert handing_on.registers(f"{section}.moe_fb_overlap")
-    assert not release_named("verl-main").registers("--moe-fb-overlap")
+    assert handing_on.registers("--swap-optimizer")
+    assert handing_on.registers(f"{section}.swap_optimizer")
+    assert not release_named("verl-main").registers("--swap-optimizer")
     assert handing_on.keys["actor_rollout_ref.rollout.gpu_memory_utilization"].type == "float"
     assert handing_on.keys["actor_rollout_ref.rollout.max_model_len"].type == "int"  # null in the file: of the class
 

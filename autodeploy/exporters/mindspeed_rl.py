@@ -1,0 +1,235 @@
+"""A plan of post-training as a configuration of MindSpeed-RL: one YAML, and in its comments the line that starts it.
+
+Its `global_batch_size` counts prompts, `num_npus` dies. `infer_expert_parallel_size` is the data-parallel size of the
+engine: experts lie over it times the tensor-parallel size (mindspeed_rl/models/rollout/vllm_engine.py). Training and
+generation share their cards, in turn; there is no other placement.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.exporters.artefact import Artefact, provenance_line
+from autodeploy.exporters.launch_arguments import filled_launch
+from autodeploy.exporters.launch_script import mark
+from autodeploy.exporters.mindspeed_llm import add_own_arguments
+from autodeploy.exporters.mindspeed_rl_arguments import KeyedArguments, sections
+from autodeploy.exporters.recipe_arguments import told_variables
+from autodeploy.exporters.release_check import release_lines
+from autodeploy.exporters.rl_launch import (
+    DAPO_CLIP,
+    DAPO_DROPS,
+    MISSING,
+    RlLaunch,
+    refuse_bad_keys,
+    rl_launch,
+    rl_marks,
+)
+from autodeploy.exporters.yaml_text import yaml_text
+from autodeploy.specs.training import BatchSize
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+STAGES = {"grpo": "ray_grpo", "dapo": "ray_dapo"}
+REWARD = "acc_for_dapo"  # whose values DAPO filters groups by
+KL = 0.001  # its own default of the GRPO examples
+DEFAULT_BATCHED_TOKENS = 8192  # of its examples; a prompt that is not cut into chunks has to fit
+SPLITS = 2  # a response that is interrupted ends in the next step
+
+
+def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The YAML, with what is asked for at the start as `???`.
+
+    Raises
+    ------
+    UnsupportedError
+        where MindSpeed-RL can't launch the plan, with what stops it.
+    """
+    launch = rl_launch(plan_set, plan, "mindspeed-rl", KeyedArguments)
+    _refuse(launch)
+    document = configuration(launch)
+    refuse_bad_keys(launch.release, _pairs(document))
+    comments = [provenance_line(plan_set, plan)]
+    comments += [line.removeprefix("# ") + rl_marks(launch) for line in mark(launch.launch)]
+    comments += release_lines(launch.release)
+    comments += _start(launch, plan)
+    comments += [f"Note: {note}" for note in launch.arguments.notes]
+    text = yaml_text(document, comments)
+    return Artefact(text, "application/yaml", f"mindspeed_rl_{plan.plan_id}.yaml", tuple(launch.arguments.notes))
+
+
+def _refuse(launch: RlLaunch) -> None:
+    layout, rl = launch.layout, launch.rl
+    fault = path = ""
+    if layout.placement != "colocated":
+        fault, path = "it trains and generates on the same cards, in turn", "/strategy/rl/placement"
+    elif layout.generation.precision != "bf16":
+        fault, path = "it generates in bf16 alone", "/strategy/rl/generation/precision"
+    elif layout.generation.engine not in {"vllm", "vllm-ascend"}:
+        fault, path = "it generates with vllm-ascend alone", "/strategy/rl/generation/engine"
+    elif rl.algorithm not in STAGES:
+        fault, path = "its critic has cards of its own, the plan has it on those of the actor", "/training/rl/algorithm"
+    elif rl.reward != "rule":
+        fault, path = "a reward model can't share the actor's cards", "/training/rl/reward"
+    elif launch.launch.spec.training.precision != "bf16":
+        fault, path = "it trains in bf16 alone", "/training/precision"
+    elif launch.has_experts and launch.facts.generation_ep == 1 and launch.facts.generation_dp > 1:
+        fault, path = (
+            "without expert parallelism a replica is its tensor-parallel ranks: dp is 1",
+            "/strategy/rl/generation",
+        )
+    if fault:
+        raise UnsupportedError(f"MindSpeed-RL can't launch this plan: {fault}", path=path, hint="export to verl")
+
+
+def configuration(launch: RlLaunch) -> dict[str, Any]:
+    """The keys, in the order of MindSpeed-RL's own examples."""
+    common, actor = _megatron(launch)
+    return {
+        "megatron_training": common,
+        "actor_config": actor,
+        "rl_config": _rl_config(launch),
+        "generate_config": _generate_config(launch),
+    }
+
+
+def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What Megatron-LM and MindSpeed-LLM read: model and run, and the actor's degrees and memory choices."""
+    spec, facts, arguments = _as_prompts(launch), launch.facts, launch.arguments
+    assert isinstance(arguments, KeyedArguments)
+    arguments.expert_width = spec.model.moe_intermediate_size or 1
+    filled = filled_launch(arguments, spec, launch.launch.plan)
+    add_own_arguments(filled)
+    arguments.add("TRAIN_ARGS", "--distributed-backend", "nccl")
+    arguments.add("TRAIN_ARGS", "--no-shared-storage")
+    variables = {**filled.variables, "SEQ_LENGTH": facts.prompt_tokens, "GBS": facts.prompts}
+    told = told_variables(spec.training.told)
+    common, actor = sections(arguments, variables | {name: float(value) for name, value in told.items()})
+    common |= {"stage": STAGES[launch.rl.algorithm], "tokenizer_type": "PretrainedFromHF"}
+    common |= {"tokenizer_name_or_path": MISSING, "data_path": MISSING, "split": "100,0,0"}
+    common |= {"dataset_additional_keys": ["labels"], "save_interval": 100}
+    if facts.packed:
+        # Packed sequences attend to themselves alone; stages hand on what is there.
+        common |= {"reset_attention_mask": True, "no_pad_to_seq_lengths": True}
+    actor |= {"finetune": True, "load": MISSING, "save": MISSING, "no_load_optim": True, "no_load_rng": True}
+    return common, actor
+
+
+def _as_prompts(launch: RlLaunch) -> Spec:
+    """The spec as its data loader sees it: sequences and batch are prompts; the rate is constant unless told."""
+    spec = launch.launch.spec
+    told = spec.training.told
+    constant = {} if told.lr_decay_style is not None else {"lr_decay_style": "constant", "min_lr": 0.0}
+    training = spec.training.model_copy(
+        update={
+            "seq_length": launch.facts.prompt_tokens,
+            "global_batch_size": BatchSize(value=launch.facts.prompts),
+            "recipe": told.model_copy(update=constant),
+        }
+    )
+    return spec.model_copy(update={"training": training})
+
+
+def _rl_config(launch: RlLaunch) -> dict[str, Any]:
+    facts, rl = launch.facts, launch.rl
+    found: dict[str, Any] = {
+        "use_integrated_worker": True,
+        "blocking": True,
+        "actor_resource": {"num_npus": facts.training_ranks},
+        "n_samples_per_prompt": facts.responses,
+        "max_prompt_length": facts.prompt_tokens,
+        "mini_batch_size": facts.mini_batch_prompts,
+        "adv_estimator": "group_norm",
+        "kl_ctrl_type": "fixed",
+        "init_kl_coef": KL if rl.reference_model else 0.0,
+        "rule_reward": True,
+        "log_max_throughput": rl.token_count == "max",
+    }
+    if facts.packed:
+        found |= {"use_remove_padding": True, "use_dynamic_bsz": True}
+        names = ("max", "ref_max", "actor_max", "update_max")
+        found |= {f"{name}_packing_token_size": facts.pack_tokens for name in names}
+    else:
+        found |= dict.fromkeys(
+            ("actor_forward_micro_batch_size", "ref_forward_micro_batch_size"), facts.micro_batch_size
+        )
+    if facts.partial_rollout:
+        found |= {"partial_rollout_max_split": SPLITS, "guarantee_order": False}
+    if rl.algorithm == "dapo":
+        found |= {
+            "token_level_loss": True,
+            "clip_higher_enable": True,
+            "clip_ratio_low": DAPO_CLIP[0],
+            "clip_ratio_high": DAPO_CLIP[1],
+        }
+        found |= {"verifier_function": [REWARD], "verifier_weight": [1.0]}
+        found |= {"filter_groups_enable": True, "filter_groups_metric": REWARD, "filter_groups_max_batches": -1}
+        found |= {"filter_groups_train_batch_size": facts.prompts}
+        launch.arguments.note(DAPO_DROPS)
+        if rl.reference_model:
+            launch.arguments.note("MindSpeed-RL's DAPO has no reference model")
+    elif not rl.reference_model:
+        launch.arguments.note(
+            "MindSpeed-RL computes the reference's log probabilities in GRPO whatever init_kl_coef is"
+        )
+    return found
+
+
+def _generate_config(launch: RlLaunch) -> dict[str, Any]:
+    facts, generation, offload = launch.facts, launch.layout.generation, launch.layout.offload
+    spread = launch.has_experts and facts.generation_ep > 1
+    waiting = -(-facts.prompts * facts.responses // (facts.generation_ranks // facts.generation_tp))
+    found: dict[str, Any] = {
+        "offload_train_optimizer": "optimizer" in offload,
+        "offload_train_grad": "gradients" in offload,
+        "offload_train_param": "parameters" in offload,
+        "infer_tensor_parallel_size": facts.generation_tp,
+        "infer_pipeline_parallel_size": 1,
+        "infer_expert_parallel_size": facts.generation_dp if spread else 1,
+        "enable_expert_parallel": spread,
+        # Its own default is 1: where the plan leaves it open, all of a rank's responses run at once.
+        "max_num_seqs": generation.max_num_seqs or waiting,
+        "max_model_len": facts.longest_tokens,
+        "max_num_batched_tokens": max(DEFAULT_BATCHED_TOKENS, facts.longest_tokens),
+        "dtype": "bfloat16",
+    }
+    if generation.memory_fraction is not None:
+        found["gpu_memory_utilization"] = generation.memory_fraction
+    if generation.mode is not None:
+        found["enforce_eager"] = generation.mode == "eager"
+    found["sampling_config"] = {"logprobs": 1, "max_tokens": facts.response_tokens, "top_p": 1.0, "top_k": -1}
+    found["sampling_config"] |= {"min_p": 0.0, "temperature": 1.0, "detokenize": False}
+    return found
+
+
+def _start(launch: RlLaunch, plan: Plan) -> list[str]:
+    """How it is started, and what of the environment belongs to it."""
+    facts, name = launch.facts, f"mindspeed_rl_{plan.plan_id}"
+    spread = launch.has_experts and facts.generation_ep > 1
+    engines = facts.generation_dp if spread else 1
+    program = f"cli/train_{launch.rl.algorithm}.py"
+    given = "megatron_training.tokenizer_name_or_path=DIR megatron_training.data_path=PREFIX actor_config.load=DIR"
+    asked = "actor_config.save=DIR megatron_training.train_iters=N actor_config.lr=1e-6"
+    eager = launch.layout.generation.mode != "graph"
+    return [
+        f"For {launch.launch.ranks} ranks, nodes: {facts.nodes}. Copy it into configs/ of MindSpeed-RL.",
+        "What is ??? is asked for at the start.",
+        f"Before `ray start` on every node: export VLLM_DP_SIZE={engines} TASK_QUEUE_ENABLE={2 if eager else 1}",
+        f"python {program} --config-name {name} {given} {asked}",
+    ]
+
+
+def _pairs(document: dict[str, Any]) -> dict[str, Any]:
+    """Keys by the table's path: MegatronConfig reads the common section and the actor's as one."""
+    found: dict[str, Any] = {}
+    for section, values in document.items():
+        name = "megatron_training" if section == "actor_config" else section
+        for key, value in values.items():
+            if key == "sampling_config":
+                found |= {f"{name}.{key}.{inner}": each for inner, each in value.items()}
+            else:
+                found[f"{name}.{key}"] = value
+    return found
