@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
-from hardware_profiles.reading import parse_yaml
 from hardware_profiles.schema import Document, Kind, Source, Text
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
@@ -147,10 +147,10 @@ def generation_systems() -> tuple[str, ...]:
 
 @cache
 def _document(name: str, calibrated: bool) -> GenerationDocument:
-    content = parse_yaml((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), name=name)
+    content = load_shipped_yaml((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     fitted = FOLDER / "calibrated" / f"{name}.yaml"
     if calibrated and fitted.is_file():
-        over = parse_yaml(fitted.read_text(encoding="utf-8"), name=f"calibrated {name}")
+        over = load_shipped_yaml(fitted.read_text(encoding="utf-8"))
         content = {**content, **{key: _over(content.get(key), over[key]) for key in over if key != "profile"}}
     try:
         return GenerationDocument.model_validate(content)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hardware_profiles.changes import apply_overlay, apply_overrides
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.profile import Profile
-from hardware_profiles.reading import parse_profile_document, parse_yaml, read_yaml_file
+from hardware_profiles.reading import parse_profile_document, read_yaml_file
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,10 +70,10 @@ def recalibrated(overlays: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
 @cache
 def _shipped(name: str, calibrated: bool) -> Profile:
     text = (_DATA / f"{name}.yaml").read_text(encoding="utf-8")
-    profile = Profile(parse_profile_document(parse_yaml(text, name=name), name=name))
+    profile = Profile(parse_profile_document(load_shipped_yaml(text), name=name))
     overlay = _DATA / "calibrated" / f"{name}.yaml"
     if calibrated and overlay.is_file():
-        return apply_overlay(profile, parse_yaml(overlay.read_text(encoding="utf-8"), name=f"calibrated {name}"))
+        return apply_overlay(profile, load_shipped_yaml(overlay.read_text(encoding="utf-8")))
     return profile
 
 

@@ -6,10 +6,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer, ComposerError
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent
 
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.quantities import json_pointer, quantities
@@ -23,42 +19,20 @@ if TYPE_CHECKING:
 MAX_YAML_BYTES = 128 * 1024
 """A profile is about 10 KB; ten times that leaves room for notes."""
 
-MAX_YAML_DEPTH = 20
-"""A profile is five levels deep, a calibration report in an overlay perhaps ten."""
-
 _MENDING = {
     "extra_forbidden": "remove it, or check its spelling against the documented fields",
     "missing": "add it",
 }
 
 
-class _BoundedComposer(Composer):
-    """Refuses aliases, since a few nested ones can stand for billions of nodes, and deep nesting."""
-
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.parser.check_event(AliasEvent):
-            event = self.parser.peek_event()
-            raise ComposerError(None, None, "aliases are not allowed in a profile", event.start_mark)
-        if self._depth >= MAX_YAML_DEPTH:
-            event = self.parser.peek_event()
-            raise ComposerError(None, None, f"nested more than {MAX_YAML_DEPTH} levels deep", event.start_mark)
-        self._depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self._depth -= 1
-
-
 def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     """The mapping that a YAML text holds; ProfileError with line and column when it is not one."""
     if len(text) > MAX_YAML_BYTES:
         raise ProfileError(f"{name} is larger than {MAX_YAML_BYTES // 1024} KiB", hint="a profile is about 10 KB")
-    parser = YAML(typ="safe", pure=True)
-    parser.Composer = _BoundedComposer
+    from hardware_profiles.bounded_yaml import YAMLError, load_bounded_yaml  # here: what is shipped needs none of it
+
     try:
-        content = parser.load(text)
+        content = load_bounded_yaml(text)
     except (YAMLError, ValueError) as error:
         message = f"{name} is not valid YAML: {fault_of(error, text)}"
         raise ProfileError(message, hint="mend the syntax there") from None

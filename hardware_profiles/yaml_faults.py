@@ -28,7 +28,7 @@ _FAULTS: tuple[tuple[str, str], ...] = (
     (r"expected the node content, but found .+", "a value is missing"),
     (r"expected (a comment or a line break|chomping or .+), but found .+", "nothing can follow here in this line"),
     (r"expected '<document start>', but found .+", "it belongs to nothing: what stands above is complete"),
-    (r"aliases are not allowed in a profile", "aliases are not allowed in a profile"),  # these two: `reading`
+    (r"aliases are not allowed in a profile", "aliases are not allowed in a profile"),  # these two: `bounded_yaml`
     (r"nested more than (?P<depth>\d+) levels deep", "nested more than {depth} levels deep"),
     (r"unacceptable character .+", "a control character"),
 )

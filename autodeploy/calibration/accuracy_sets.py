@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from ruamel.yaml import YAML
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Split:
 @lru_cache(maxsize=1)
 def _sets() -> dict[str, Any]:
     text = files("autodeploy.calibration").joinpath("accuracy_sets.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = YAML(typ="safe").load(text)
+    found: dict[str, Any] = load_shipped_yaml(text)
     return found
 
 

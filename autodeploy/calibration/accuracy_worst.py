@@ -8,11 +8,11 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ class Miss:
 def diagnoses() -> dict[str, Diagnosis]:
     """Written diagnoses by record id."""
     text = files("autodeploy.calibration").joinpath("accuracy_diagnoses.yaml").read_text(encoding="utf-8")
-    return {name: Diagnosis(**entry) for name, entry in YAML(typ="safe").load(text).items()}
+    return {name: Diagnosis(**entry) for name, entry in load_shipped_yaml(text).items()}
 
 
 def misses(all_runs: Iterable[Runs]) -> list[Miss]:

@@ -8,10 +8,9 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ruamel.yaml import YAML
-
 from autodeploy.calibration.fit import FitParameter
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +28,7 @@ ELSEWHERE = {
 @lru_cache(maxsize=1)
 def _table() -> dict[str, Any]:
     text = files("autodeploy.calibration").joinpath("parameters.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = YAML(typ="safe").load(text)
+    found: dict[str, Any] = load_shipped_yaml(text)
     return found
 
 

@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.evaluation.build_context import profile_of, spec_context
 from autodeploy.evaluation.estimate import estimate_layout
@@ -27,6 +26,7 @@ from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from autodeploy.stack.frameworks import FRAMEWORKS
 from cost_models.hbm import MIB
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -70,7 +70,7 @@ class StageMemory:
 def published() -> dict[str, Any]:
     """The shipped record as a mapping."""
     text = files("autodeploy.calibration").joinpath("records", RECORD).read_text(encoding="utf-8")
-    document: dict[str, Any] = YAML(typ="safe").load(text)
+    document: dict[str, Any] = load_shipped_yaml(text)
     return document
 
 

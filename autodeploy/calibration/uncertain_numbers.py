@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage
@@ -18,6 +17,7 @@ from autodeploy.evaluation.router_priors import persistent_shares
 from autodeploy.evaluation.worlds import PERSISTENT, SHIFTED, base_value, reads
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import load_profile, shipped_profiles
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,5 +196,5 @@ def _source_of(name: str) -> str:
 def prior_widths() -> tuple[dict[str, Any], ...]:
     """The rows of `prior_widths.yaml`."""
     text = files("autodeploy.calibration").joinpath("prior_widths.yaml").read_text(encoding="utf-8")
-    found = YAML(typ="safe").load(text)["numbers"]
+    found = load_shipped_yaml(text)["numbers"]
     return tuple(found)

@@ -10,11 +10,10 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ruamel.yaml import YAML
-
 from autodeploy.importers.megatron_layers import expanded_layout, layers_of_entries
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.expression import evaluate, names
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +77,7 @@ class NotKnown(KeyError):
 @cache
 def _document() -> dict[str, Any]:
     text = files("autodeploy.checks").joinpath("flag_rules.yaml").read_text(encoding="utf-8")
-    return dict(YAML(typ="safe").load(text))
+    return dict(load_shipped_yaml(text))
 
 
 @cache

@@ -7,10 +7,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
-
 from autodeploy.specs.router import STATED_AT_EP, RouterKind, even_groups
 from cost_models.expert_skew import REFERENCE_SPLIT, SkewFamily
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -37,7 +36,7 @@ class RouterPrior:
 def persistent_shares() -> dict[str, RouterPrior]:
     """Share of the variance of log loads that lasts, by kind of router; forced routers have none."""
     text = files("autodeploy.evaluation").joinpath("router_priors.yaml").read_text(encoding="utf-8")
-    known = YAML(typ="safe").load(text)
+    known = load_shipped_yaml(text)
     return {kind: RouterPrior(**each["persistent_share"], source=each["source"]) for kind, each in known.items()}
 
 

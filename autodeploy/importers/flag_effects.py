@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
-from ruamel.yaml import YAML
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,5 +55,5 @@ def flag_effects() -> Mapping[str, FlagEffect]:
 
 def _read(name: str) -> dict[str, dict[str, str]]:
     text = files("autodeploy.importers").joinpath(name).read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = YAML(typ="safe", pure=True).load(text)
+    found: dict[str, dict[str, str]] = load_shipped_yaml(text)
     return found

@@ -6,9 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
-
 from autodeploy.importers.flag_effects import BELONGS, FlagEffect
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +24,7 @@ SECTIONS = frozenset(
 def key_effects() -> Mapping[str, FlagEffect]:
     """Every key whose effect is known, by its last part, or by its path where that alone is meant."""
     text = files("autodeploy.importers").joinpath("key_effects.yaml").read_text(encoding="utf-8")
-    document = YAML(typ="safe", pure=True).load(text)
+    document = load_shipped_yaml(text)
     found: dict[str, FlagEffect] = {}
     for group in document["no_effect"].values():
         found |= {key: FlagEffect("no_effect", group["reason"]) for key in group["keys"].split()}

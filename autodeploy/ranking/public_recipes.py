@@ -7,13 +7,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
-from ruamel.yaml import YAML
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import Precision
 from hardware_profiles import load_profile
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -76,7 +76,7 @@ class PublicRecipe(Document):
 def public_recipes() -> tuple[PublicRecipe, ...]:
     """All of them, in file order."""
     text = files("autodeploy.ranking").joinpath("public_recipes.yaml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = YAML(typ="safe").load(text)["recipes"]
+    rows: list[dict[str, Any]] = load_shipped_yaml(text)["recipes"]
     return tuple(PublicRecipe.model_validate(row) for row in rows)
 
 

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from autodeploy.reports.texts import Language
@@ -51,7 +51,7 @@ def catalogue() -> dict[str, tuple[str, ...]]:
 
 def _read(name: str) -> dict[str, dict[str, str]]:
     text = files("autodeploy.reports").joinpath(name).read_text(encoding="utf-8")
-    sections: dict[str, dict[str, str]] = YAML(typ="safe").load(text)
+    sections: dict[str, dict[str, str]] = load_shipped_yaml(text)
     return sections
 
 

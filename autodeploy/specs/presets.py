@@ -14,6 +14,7 @@ from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.validation import did_you_mean, field_errors
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 MODELS_DIR = Path(__file__).parent / "models"
 
@@ -134,6 +135,4 @@ def _info(name: str, preset: Preset) -> PresetInfo:
 
 
 def _read_yaml(path: Path) -> Any:
-    from ruamel.yaml import YAML  # here, because most uses of this module read no file
-
-    return YAML(typ="safe", pure=True).load(path)
+    return load_shipped_yaml(path.read_text(encoding="utf-8"))

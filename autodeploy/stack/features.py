@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ruamel.yaml import YAML
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -207,7 +207,7 @@ def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
 
 def _read(text: str) -> tuple[Feature, ...]:
     """The records of one area."""
-    document = YAML(typ="safe").load(text)
+    document = load_shipped_yaml(text)
     return tuple(_feature(name, document["area"], dict(row)) for name, row in document["features"].items())
 
 

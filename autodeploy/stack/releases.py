@@ -13,10 +13,9 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
-
 from autodeploy.errors import SpecError
 from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,7 +97,7 @@ class Release:
 @cache
 def _shipped() -> tuple[Release, ...]:
     text = (files("autodeploy.stack") / "releases.yaml").read_text(encoding="utf-8")
-    return tuple(_release(record) for record in YAML(typ="safe", pure=True).load(text))
+    return tuple(_release(record) for record in load_shipped_yaml(text))
 
 
 def _release(record: dict[str, object]) -> Release:

@@ -8,11 +8,11 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import values_of
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ class MemoryVariant:
 def memory_variants() -> dict[str, tuple[MemoryVariant, ...]]:
     """Every choice with the variants that launch it."""
     text = files("autodeploy.strategies").joinpath("memory_rules.yaml").read_text(encoding="utf-8")
-    table: dict[str, list[dict[str, Any]]] = YAML(typ="safe").load(text)["choices"]
+    table: dict[str, list[dict[str, Any]]] = load_shipped_yaml(text)["choices"]
     return {name: tuple(_variant(**row) for row in rows) for name, rows in table.items()}
 
 

@@ -8,12 +8,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.specs.check import BrokenRule
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES
 from autodeploy.strategies.rules import WORDS
 from autodeploy.strategies.schedule_columns import LAUNCHED
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ CHOICES = {"schedule": SCHEDULES, "moe_dispatcher": DISPATCHERS, "cp_algo": CP_A
 def sentences() -> dict[str, str]:
     """Rule -> the sentence that says what is wrong."""
     text = files("autodeploy.strategies").joinpath("rule_sentences.yaml").read_text(encoding="utf-8")
-    return dict(YAML(typ="safe").load(text))
+    return dict(load_shipped_yaml(text))
 
 
 def told(broken: Sequence[Rule], values: Mapping[str, Any]) -> tuple[BrokenRule, ...]:

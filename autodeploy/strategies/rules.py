@@ -8,13 +8,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, Bools, Candidates
 from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, with_columns
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -112,7 +112,7 @@ def _asked_rules(asked: tuple[tuple[str, AskedFor], ...]) -> Iterator[Rule]:
 def read_rules() -> dict[str, Any]:
     """The file of rules: `rules` over candidates and limits on their `placement`."""
     text = files("autodeploy.strategies").joinpath("rules.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = YAML(typ="safe").load(text)
+    found: dict[str, Any] = load_shipped_yaml(text)
     return found
 
 

@@ -7,10 +7,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
-
 from autodeploy.specs.training_run import Prior
 from cost_models.goodput import job_failure_interval_s
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from autodeploy.specs.run import RunSpec
@@ -22,7 +21,7 @@ HOUR_S = 3600.0
 def priors() -> dict[str, Prior]:
     """The shipped priors by name."""
     text = files("autodeploy.training_run").joinpath("priors.yaml").read_text(encoding="utf-8")
-    return {name: Prior(name=name, **fields) for name, fields in YAML(typ="safe").load(text).items()}
+    return {name: Prior(name=name, **fields) for name, fields in load_shipped_yaml(text).items()}
 
 
 @dataclass(frozen=True, slots=True)
