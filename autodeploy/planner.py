@@ -33,6 +33,8 @@ from autodeploy.ranking.rescaled_plan import rescaled_timeline
 from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
+from autodeploy.rl_planning.planning import estimate_rl, plan_rl
+from autodeploy.rl_planning.update_layouts import update_spec
 from autodeploy.solver.best_first import best_first
 from autodeploy.solver.effort import cores
 from autodeploy.solver.least_memory import least_memory
@@ -132,6 +134,8 @@ def check_space(spec: Spec) -> None:
     SpecError
         as `prepare`, and if there would be too many candidates.
     """
+    if spec.training.rl is not None:
+        spec = update_spec(spec)
     prepared = prepare(spec)
     refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
     _check_phases(prepared.spec)
@@ -154,7 +158,7 @@ def _check_phases(spec: Spec) -> None:
 
 def search_size(spec: Spec) -> SearchSize:
     """What the time of the spec's search depends on, counted without searching; errors as `prepare`."""
-    prepared = prepare(spec)
+    prepared = prepare(spec if spec.training.rl is None else update_spec(spec))
     return size_of_search(prepared.spec, prepared.profile, prepared.choice, prepared.context)
 
 
@@ -191,6 +195,9 @@ def plan(
     """
     started = time.monotonic()
     stop = Deadline(should_cancel, started, spec.search.time_limit_s)
+    if spec.training.rl is not None:
+        update = partial(plan, should_cancel=stop, alone=True)
+        return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
     _check_phases(spec)
     prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
     with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
@@ -368,6 +375,8 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     SpecError
         if the spec has no strategy, or its degrees contradict the cluster.
     """
+    if spec.training.rl is not None:
+        return estimate_rl(spec, features=features)
     if spec.strategy is None:
         raise SpecError("estimate needs a strategy", path="/strategy", hint="give tp, pp, ep, micro_batch_size ...")
     prepared = prepare(spec)
@@ -376,6 +385,8 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
 
 def reestimate(spec: Spec, plan: Plan) -> Plan:
     """Predict a plan that a search for this spec found once more: on the cards and the batch that it uses."""
+    if spec.training.rl is not None:
+        return estimate_rl(spec, plan.strategy)
     prepared = prepare(spec)
     context = _context_of_plan(prepared, plan)
     return _with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)

@@ -23,13 +23,17 @@ PART_NAMES: dict[str, str] = {
 
 
 def degrees(plan: Plan) -> str:
-    """TP2 PP8 VPP2 EP32 DP48: the degrees above one, and dp."""
+    """TP2 PP8 VPP2 EP32 DP48: the degrees above one, and dp; where it generates too, where and how."""
     s = plan.strategy
     parts = [f"TP{s.tp}", f"PP{s.pp}"]
     parts += [f"VPP{s.vpp}"] if s.vpp > 1 else []
     parts += [f"CP{s.cp}"] if s.cp > 1 else []
     parts += [f"EP{s.ep}"] if s.ep > 1 else []
-    return " ".join([*parts, f"DP{s.dp}"])
+    parts += [f"DP{s.dp}"]
+    if s.rl is not None:
+        experts = f" EP{s.rl.generation.ep}" if s.rl.generation.ep > 1 else ""
+        parts += [f"{s.rl.placement} with generation TP{s.rl.generation.tp}{experts}"]
+    return " ".join(parts)
 
 
 def explanation(plan: Plan, other: Plan | None) -> str:

@@ -56,6 +56,11 @@ def offload_text(states: tuple[Offload, ...]) -> str:
     return "+".join(each for each in _STATES if each in states) or NOTHING_OFFLOADED
 
 
+def offloaded(text: str) -> tuple[Offload, ...]:
+    """The states of an `offload_text`."""
+    return tuple(each for each in _STATES if each in text.split("+"))
+
+
 def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
     """The value, as the strategy has it; what is offloaded as one word.
 

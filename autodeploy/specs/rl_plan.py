@@ -44,6 +44,7 @@ class RlGeneration(Document):
     kv_gib: float
     longest_s: float
     tail_share: float
+    tail_starts_s: Annotated[float, Field(description="of decoding, from which the last tenth runs alone")] = 0.0
     batch_over_time: tuple[BatchPoint, ...] = ()
 
 

@@ -21,7 +21,12 @@ def refuse_unmodelled(spec: Spec) -> None:
     """
     training, search = spec.training, spec.search
     found = [
-        ("/training/kind", training.kind != "pretrain", f"training kind {training.kind!r}", "pretrain"),
+        (
+            "/training/kind",
+            training.kind != "pretrain",
+            f"this question about {training.kind}",
+            "plan, estimate and check read such specs",
+        ),
     ]
     for field in ("fix", "allow"):
         wanted = getattr(search, field).get("schedule", ())

@@ -1,0 +1,141 @@
+"""From a predicted step of reinforcement learning to the plan that users read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.post_training import samples_of, update_context
+from autodeploy.ranking.headroom import headroom
+from autodeploy.ranking.one_strategy import predicted
+from autodeploy.ranking.plans import plan_id
+from autodeploy.specs.planset import Breakdown, Uncertainty
+from autodeploy.specs.rl_plan import BatchPoint, RlGeneration, RlPeakMemory, RlPhase, RlPlan, RlTokensPerS
+from autodeploy.workload.flops import mfu
+from cost_models.hbm import GIB
+
+if TYPE_CHECKING:
+    from autodeploy.post_training import RlStep, Series
+    from autodeploy.ranking.plans import Identity
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.rl import RlStrategy
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
+
+MOST_POINTS = 64  # of the batch over time, in a document
+
+
+def plan_of_step(
+    spec: Spec,
+    profile: Profile,
+    strategy: Strategy,
+    layout: RlStrategy,
+    step: RlStep,
+    identity: Identity,
+    *,
+    cards: int,
+    features: frozenset[str] | None = None,
+) -> Plan:
+    """The plan of a strategy of the update, a layout of generation and the step that they make.
+
+    Stages, memory choices, evidence and the probability to fit are the update's, on its fullest packs; times,
+    breakdown, tokens and the interval are the whole step's.
+
+    Parameters
+    ----------
+    strategy : with its `dp`. cards : that train and generate.
+    """
+    rl = spec.training.rl
+    assert rl is not None
+    trainers = cards - (step.generation_npus or 0)
+    dp = strategy.dp or trainers * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp)
+    samples = samples_of(rl, strategy, dp, layout.pack_tokens)
+    fullest = replace(samples, tokens=samples.full_tokens)
+    context = update_context(spec.model, profile, spec.cluster, rl, strategy, fullest, npus=trainers, features=features)
+    context = replace(context, global_batch=samples.update_rows)
+    update = predicted(strategy, context, spec, identity).plan
+    whole = update.strategy.model_copy(
+        update={"rl": layout.model_copy(update={"generation_npus": step.generation_npus})}
+    )
+    seconds = step.step_time_s
+    breakdown = Breakdown(**{name: step.breakdown.get(name, 0.0) for name in Breakdown.model_fields})
+    tokens = step.tokens_per_s[rl.token_count]
+    mean_tokens = rl.prompt_length.mean_tokens + rl.response_length.distribution().mean
+    trained = rl.samples * mean_tokens / seconds
+    share = mfu(spec.model, round(mean_tokens), trained / (cards * profile.devices_per_npu), context.machine.peak_flops)
+    peak = max(step.peak_memory_bytes.values()) / GIB
+    limit = update.memory_limit_gib
+    low, high = step.interval_s
+    return update.model_copy(
+        update={
+            "rank": 1,
+            "plan_id": plan_id(identity, whole),
+            "strategy": whole,
+            "step_time_s": seconds,
+            "tokens_per_s": tokens,
+            "tokens_per_s_per_npu": tokens / cards,
+            "mfu": share,
+            "peak_memory_gib": peak,
+            "allocator_peak_gib": max(update.allocator_peak_gib, step.peak_memory_bytes["generation"] / GIB),
+            "fits": update.fits and peak <= limit * (1.0 + 1e-9),
+            "num_npus_used": cards,
+            "breakdown": breakdown,
+            "headroom": headroom(seconds, share, breakdown),
+            "uncertainty": Uncertainty(
+                low_s=low,
+                high_s=high,
+                basis="the intervals of a time per output token and of training runs, by their shares of the step",
+                nearest_record=update.uncertainty.nearest_record,
+                extrapolated=update.uncertainty.extrapolated,
+            ),
+            "rl": _rl_plan(step, cards),
+            "assumptions": (*update.assumptions, *(note.text for note in step.notes)),
+            "provenance": "assumed",
+        }
+    )
+
+
+def _rl_plan(step: RlStep, cards: int) -> RlPlan:
+    generating = step.generation_npus
+    return RlPlan(
+        phases=tuple(
+            RlPhase(
+                name=phase.name,
+                start_s=phase.start_s,
+                end_s=phase.end_s,
+                exposed_s=phase.exposed_s,
+                devices=phase.devices,
+                bound_by=phase.bound_by,
+            )
+            for phase in step.phases
+        ),
+        generation=RlGeneration(
+            **step.generation, batch_over_time=_points(step.series), tail_starts_s=_tail_starts_s(step.series)
+        ),
+        hand_over_s=step.hand_over_s,
+        samples_in_flight=step.samples_in_flight,
+        blocked_s=step.blocked_s,
+        generation_npus=generating or cards,
+        training_npus=cards - (generating or 0),
+        tokens_per_s=RlTokensPerS(**step.tokens_per_s),
+        peak_memory_gib=RlPeakMemory(**{name: size / GIB for name, size in step.peak_memory_bytes.items()}),
+        notes=tuple(note.text for note in step.notes),
+    )
+
+
+def _tail_starts_s(series: Series) -> float:
+    return max(0.0, float(series.ends_s[-1]) - series.tail_s)
+
+
+def _points(series: Series) -> tuple[BatchPoint, ...]:
+    """The series at even instants of decoding, no more than a chart shows."""
+    ends = np.asarray(series.ends_s, dtype=np.float64)
+    at = np.linspace(ends[-1] / MOST_POINTS, ends[-1], MOST_POINTS)
+    where = np.minimum(np.searchsorted(ends, at - 1e-12 * ends[-1]), len(ends) - 1)
+    return tuple(
+        BatchPoint(until_s=float(end), batch=float(series.batch[row]), mean_batch=float(series.mean_batch[row]))
+        for end, row in zip(at, where, strict=True)
+    )

@@ -1,0 +1,332 @@
+"""The search: every layout of generation beside the best of the update, wherever both may run.
+
+A step never becomes shorter when training or generation becomes longer. So what both take at least, on the cards that a
+placement gives them, bounds every step of it: choices are put together in the order of their bounds, until those left
+cannot be among the best any more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autodeploy.errors import SpecError
+from autodeploy.post_training import Case, GenerationPart, InfeasibleRlError, combined, generation_parts, splits
+from autodeploy.rl_planning.axes import offloads, partials, placements, stalenesses, values_left
+from autodeploy.rl_planning.generation_layouts import layouts_on, thriftier
+from autodeploy.rl_planning.update_layouts import search_updates, updates_on
+from autodeploy.specs.rl import RlStrategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.deadline import Deadline
+    from autodeploy.post_training import RlStep
+    from autodeploy.rl_planning.update_layouts import Searched, Update
+    from autodeploy.specs.generation_layout import GenerationLayout
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.rl import Offload, Placement
+    from autodeploy.specs.spec import Spec
+    from hardware_profiles.profile import Profile
+
+SPLITS = 3  # of the cards, that are looked at in earnest by placement: those whose estimate is best
+AT_ONCE = 4  # layouts of the update by number of cards, that generation is put beside
+WIDE = 4  # times as many choices as plans are asked for are kept, so that plans can differ
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One plan: an update and a layout of generation under a placement, with the step that they make."""
+
+    update: Update
+    generation: GenerationPart
+    layout: RlStrategy
+    step: RlStep
+
+    @property
+    def outline(self) -> tuple[object, ...]:
+        """What makes it another plan for who launches it."""
+        u, g, how = self.update.strategy, self.layout.generation, self.layout
+        degrees = (u.tp, u.pp, u.cp, u.ep)
+        return (how.placement, how.generation_npus, how.staleness, degrees, g.tp, g.dp, g.ep, g.mode, g.precision)
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of the fullest die, in any phase."""
+        return max(self.step.peak_memory_bytes.values())
+
+
+@dataclass
+class Found:
+    """What a search found. choices : best first. bound_s : no plan takes less; refused : choices by their rule."""
+
+    choices: list[Choice] = field(default_factory=list)
+    bound_s: float | None = None
+    enumerated: int = 0
+    combined: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    errors: list[SpecError] = field(default_factory=list)
+    best_of: dict[str, float] = field(default_factory=dict)
+
+    def refuse(self, error: InfeasibleRlError) -> None:
+        """Counts a choice that cannot be."""
+        self.refused[error.rule] = self.refused.get(error.rule, 0) + 1
+        if all(known.errors[0].message != error.errors[0].message for known in self.errors[-50:]):
+            self.errors.append(error)
+
+
+@dataclass(frozen=True)
+class _Option:
+    """What may be put together: its least seconds, the update, where both run, and generation."""
+
+    least_s: float
+    update: Update
+    placement: Placement
+    offload: tuple[Offload, ...]
+    generation: GenerationPart
+
+
+class RlSearch:
+    """One search of a spec."""
+
+    def __init__(
+        self, spec: Spec, profile: Profile, cards: int, plan: Callable[[Spec], PlanSet], stop: Deadline
+    ) -> None:
+        assert spec.training.rl is not None
+        self.spec, self.profile, self.cards, self.plan, self.stop = spec, profile, cards, plan, stop
+        self.rl = spec.training.rl
+        self.found = Found()
+        self.searched: dict[int, Searched] = {}
+        self._layouts_of: dict[int, list[GenerationLayout]] = {}
+        self._updates: dict[int, list[Update]] = {}
+        self._parts: dict[tuple[int, Case, GenerationLayout], GenerationPart | None] = {}
+
+    def run(self) -> Found:
+        """The best choices of all placements."""
+        there = placements(self.spec.search)
+        options: list[_Option] = []
+        bounds: list[float] = []
+        if "colocated" in there:
+            self._search_updates(self.cards)
+            options += self._colocated()
+            bounds.append(self._least_colocated_s())
+        for placement in there:
+            if placement != "colocated" and self.cards > 1:
+                mine, bound = self._beside(placement)
+                options += mine
+                bounds.append(bound)
+        self.found.choices = self._put_together(options)
+        least = min(bounds, default=math.inf)
+        if self.found.choices and math.isfinite(least):
+            self.found.bound_s = min(least, min(each.step.step_time_s for each in self.found.choices))
+        return self.found
+
+    # -- updates -------------------------------------------------------------------------------------------------
+
+    def _search_updates(self, npus: int) -> None:
+        if npus in self.searched:
+            return
+        found = search_updates(self.spec, npus, self.plan)
+        self.searched[npus] = found
+        self.found.enumerated += found.enumerated
+        if not found.strategies:
+            for why in found.why:
+                self.found.errors.append(SpecError(why, path="/training", hint="more cards, or a smaller model"))
+
+    def _updates_on(self, npus: int) -> list[Update]:
+        if npus not in self._updates:
+            unique = {repr(s): s for each in self.searched.values() for s in each.strategies}
+            self._updates[npus] = updates_on(self.spec, self.profile, npus, list(unique.values()), self.found.refused)[
+                :AT_ONCE
+            ]
+        return self._updates[npus]
+
+    def _least_training_s(self, npus: int) -> float:
+        """Seconds that training on so many cards takes at least: fewer cards are never faster than more."""
+        known = [
+            self._updates_on(n)[0].part.training_s / (1.0 + (self.searched[n].gap or 0.0))
+            for n in sorted(self.searched)
+            if n >= npus and self._updates_on(n)
+        ]
+        return max(known, default=0.0)
+
+    # -- generation ----------------------------------------------------------------------------------------------
+
+    def _layouts(self, npus: int) -> list[GenerationLayout]:
+        if npus not in self._layouts_of:
+            self._layouts_of[npus] = layouts_on(self.spec, self.profile, npus, self.found.refused)
+        return self._layouts_of[npus]
+
+    def _generations(self, cases: Sequence[Case]) -> list[GenerationPart]:
+        """Generation in all cases by every layout of their cards, those that fit."""
+        by_cards: dict[int, list[Case]] = {}
+        for case in dict.fromkeys(cases):
+            by_cards.setdefault(case.npus, []).append(case)
+        found: list[GenerationPart] = []
+        for npus, mine in by_cards.items():
+            for layout in self._layouts(npus):
+                if self.stop():
+                    break
+                new = [case for case in mine if (npus, case, layout) not in self._parts]
+                made = generation_parts(self.spec.model, self.profile, self.spec.cluster, self.rl, layout, new)
+                for case, each in zip(new, made, strict=True):
+                    if isinstance(each, InfeasibleRlError):
+                        self.found.refuse(each)
+                    self._parts[npus, case, layout] = None if isinstance(each, InfeasibleRlError) else each
+                found += [part for case in mine if (part := self._parts[npus, case, layout]) is not None]
+        return found
+
+    # -- placements ----------------------------------------------------------------------------------------------
+
+    def _colocated(self) -> list[_Option]:
+        ways = [
+            (update, offload, Case(self.cards, update.part.left_bytes(offload), 0, partial))
+            for update in self._updates_on(self.cards)
+            for offload in offloads(self.spec.search)
+            for partial in partials(self.spec.search)
+        ]
+        by_case: dict[Case, list[GenerationPart]] = {}
+        for part in self._generations([case for _, _, case in ways]):
+            by_case.setdefault(part.case, []).append(part)
+        return [
+            _Option(update.part.training_s + part.generation_s, update, "colocated", offload, part)
+            for update, offload, case in ways
+            for part in by_case.get(case, ())
+        ]
+
+    def _least_colocated_s(self) -> float:
+        cases = [Case(self.cards, 0.0, 0, partial) for partial in partials(self.spec.search)]
+        least = min((part.generation_s for part in self._generations(cases)), default=math.inf)
+        return self._least_training_s(self.cards) + least
+
+    def _beside(self, placement: Placement) -> tuple[list[_Option], float]:
+        """Choices of both on cards of their own, and what any such plan takes at least."""
+        search = self.spec.search
+        ways = [(staleness, partial) for staleness in stalenesses(search, placement) for partial in partials(search)]
+        known = values_left(search, "rl.generation_npus", splits(self.cards, self.profile))
+        shares = [int(npus) for npus in known if 0 < int(npus) < self.cards]
+        cases = [Case(npus, 0.0, staleness, partial) for npus in shares for staleness, partial in ways]
+        generations: dict[int, list[GenerationPart]] = {}
+        for part in self._generations(cases):
+            generations.setdefault(part.case.npus, []).append(part)
+        fastest = {npus: min(map(_least_generation_s, parts)) for npus, parts in generations.items()}
+        if not fastest:
+            return [], math.inf
+        if not self.searched:
+            self._search_updates(self.cards - sorted(fastest)[len(fastest) // 2])
+        order = self._promising(placement, fastest)
+        self._search_updates(self.cards - order[0])
+        order = self._promising(placement, fastest)
+        self._search_updates(self.cards - order[0])
+        options = [
+            _Option(_joined(placement, update.part.training_s, _least_generation_s(part)), update, placement, (), part)
+            for npus in order[:SPLITS]
+            for update in self._updates_on(self.cards - npus)
+            for part in generations[npus]
+        ]
+        least = min(
+            _joined(placement, self._least_training_s(self.cards - npus), seconds) for npus, seconds in fastest.items()
+        )
+        return options, least
+
+    def _promising(self, placement: Placement, fastest: dict[int, float]) -> list[int]:
+        """Cards that generate, the best estimate first: training scales with the cards from the nearest search."""
+
+        def step_s(npus: int) -> float:
+            trainers = self.cards - npus
+            near = min(self.searched, key=lambda n: abs(math.log(n / trainers)))
+            updates = self._updates_on(near)
+            seconds = updates[0].part.training_s * near / trainers if updates else math.inf
+            return _joined(placement, seconds, fastest[npus])
+
+        return sorted(fastest, key=lambda npus: (step_s(npus), npus))
+
+    # -- together ------------------------------------------------------------------------------------------------
+
+    def _put_together(self, options: list[_Option]) -> list[Choice]:
+        """The best choices: options in the order of their bounds, until none that is left can be among the best."""
+        wanted = WIDE * self.spec.search.top_k
+        self.found.enumerated += len(options)
+        best: dict[tuple[object, ...], Choice] = {}
+        for option in sorted(options, key=lambda each: each.least_s):
+            if self.stop():
+                break
+            ranked = sorted(choice.step.step_time_s for choice in best.values())
+            if len(ranked) >= wanted and option.least_s > ranked[wanted - 1]:
+                break
+            choice = self._choice(option)
+            if choice is None:
+                continue
+            placement, seconds = option.placement, choice.step.step_time_s
+            self.found.best_of[placement] = min(seconds, self.found.best_of.get(placement, math.inf))
+            known = best.get(choice.outline)
+            if known is None or _order(choice) < _order(known):
+                best[choice.outline] = choice
+        for placement in dict.fromkeys(option.placement for option in options):
+            mine = (o for o in sorted(options, key=lambda each: each.least_s) if o.placement == placement)
+            while placement not in self.found.best_of and (another := next(mine, None)) is not None:
+                if (choice := self._choice(another)) is not None:
+                    self.found.best_of[placement] = choice.step.step_time_s
+                    best.setdefault(choice.outline, choice)
+        ranked_choices = sorted(best.values(), key=_order)
+        first = ranked_choices[: self.spec.search.top_k]
+        return sorted((*map(self._thrifty, first), *ranked_choices[self.spec.search.top_k :]), key=_order)
+
+    def _thrifty(self, choice: Choice) -> Choice:
+        """The choice without memory of the engine that makes no step shorter."""
+        for layout in thriftier(self.spec, choice.layout.generation):
+            case = choice.generation.case
+            (part,) = generation_parts(self.spec.model, self.profile, self.spec.cluster, self.rl, layout, [case])
+            if isinstance(part, InfeasibleRlError):
+                continue
+            how = choice.layout
+            found = self._choice(_Option(0.0, choice.update, how.placement, how.offload, part))
+            if found is not None and found.step.step_time_s <= choice.step.step_time_s * (1.0 + 1e-9):
+                return found
+        return choice
+
+    def _choice(self, option: _Option) -> Choice | None:
+        beside = option.placement != "colocated"
+        case = option.generation.case
+        layout = RlStrategy(
+            placement=option.placement,
+            generation_npus=case.npus if beside else None,
+            generation=option.generation.layout,
+            staleness=case.staleness,
+            partial_rollout=case.partial,
+            offload=option.offload,
+            pack_tokens=option.update.pack_tokens,
+        )
+        self.found.combined += 1
+        try:
+            step = combined(
+                option.update.part,
+                option.generation,
+                self.rl,
+                layout,
+                profile=self.profile,
+                cluster=self.spec.cluster,
+            )
+        except InfeasibleRlError as error:
+            self.found.refuse(error)
+            return None
+        limit = self.spec.search.memory_limit_gib
+        if limit is not None and max(step.peak_memory_bytes.values()) > limit * 2.0**30:
+            self.found.refused["memory_limit_gib"] = self.found.refused.get("memory_limit_gib", 0) + 1
+            return None
+        return Choice(option.update, option.generation, layout, step)
+
+
+def _least_generation_s(part: GenerationPart) -> float:
+    return part.generation_s if part.ahead_s is None else min(part.generation_s, part.ahead_s)
+
+
+def _joined(placement: Placement, training_s: float, generation_s: float) -> float:
+    """Seconds of both in turn, or beside each other."""
+    return max(training_s, generation_s) if placement == "async" else training_s + generation_s
+
+
+def _order(choice: Choice) -> tuple[float, float, str]:
+    """Faster first; of equally fast ones the one that takes less memory."""
+    return (round(choice.step.step_time_s, 9), choice.peak_bytes, choice.layout.model_dump_json())

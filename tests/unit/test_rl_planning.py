@@ -1,0 +1,183 @@
+"""Plans of reinforcement learning: what adds up, what is pinned, what is bound, what is refused and what is said."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline, why_not
+from autodeploy.reports.translation import translated
+from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
+from autodeploy.specs.rl_axes import RL_AXES, value_of
+
+RL: dict[str, Any] = {
+    "prompts_per_step": 64,
+    "responses_per_prompt": 8,
+    "prompt_length": {"max": 256},
+    "response_length": {"mean": 512, "cv": 0.8, "max": 2048},
+}
+UPDATE: dict[str, Any] = {"tp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}
+QUICK: dict[str, Any] = {**UPDATE, "rl.generation.mode": "graph"}
+
+
+def spec_of(*, cards: int = 16, rl: dict[str, Any] | None = None, strategy: Any = None, **search: Any) -> Any:
+    """Llama2-7B on nodes of eight."""
+    document = {
+        "model": "llama2-7b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": cards},
+        "training": {"kind": "rl_post_training", "rl": {**RL, **(rl or {})}},
+        "search": {"target": "any", "top_k": 4, **search},
+    }
+    return read_spec_document(document if strategy is None else {**document, "strategy": strategy})
+
+
+@cache
+def planned() -> PlanSet:
+    return plan(spec_of(fix=QUICK), search_id="srch_1")
+
+
+def rl_of(chosen: Plan) -> Any:
+    assert chosen.rl is not None
+    assert chosen.strategy.rl is not None
+    return chosen.rl
+
+
+def test_plans_add_up_and_differ() -> None:
+    result = planned()
+    assert result.status in {"optimal", "feasible"}
+    assert [each.rank for each in result.plans] == [1, 2, 3, 4]
+    for each in result.plans:
+        exposed = sum(phase.exposed_s for phase in rl_of(each).phases)
+        assert exposed == pytest.approx(each.step_time_s, rel=1e-9)
+        assert sum(getattr(each.breakdown, part) for part in PARTS) == pytest.approx(each.step_time_s, rel=1e-9)
+        assert rl_of(each).training_npus + rl_of(each).generation_npus in {16, 32}
+        assert each.peak_memory_gib == pytest.approx(max(vars(rl_of(each).peak_memory_gib).values()))
+        assert each.uncertainty.low_s < each.step_time_s < each.uncertainty.high_s
+    layouts = {each.strategy.model_dump_json() for each in result.plans}
+    assert len(layouts) == 4
+
+
+def test_no_plan_beats_the_bound_and_the_gap_follows_from_it() -> None:
+    result = planned()
+    assert result.optimality.bound is not None
+    best = min(each.step_time_s for each in (*result.plans, *result.pareto))
+    assert 0.0 < result.optimality.bound <= best
+    assert result.optimality.gap == pytest.approx(1.0 - result.optimality.bound / best)
+
+
+def test_two_plans_of_one_spec_are_equal_to_the_byte() -> None:
+    again = plan(spec_of(fix=QUICK), search_id="srch_1").model_copy(update={"timing": Timing()})
+    assert again.model_dump_json() == planned().model_copy(update={"timing": Timing()}).model_dump_json()
+    assert PlanSet.model_validate_json(again.model_dump_json()) == again
+
+
+def test_a_plan_is_its_own_estimate() -> None:
+    result = planned()
+    for each in result.plans[:2]:
+        again = reestimate(spec_of(fix=QUICK), each)
+        assert again.plan_id == each.plan_id
+        assert again.step_time_s == pytest.approx(each.step_time_s, rel=1e-9)
+        given = each.strategy.model_dump(mode="json", exclude_none=True)
+        assert estimate(spec_of(strategy=given)).step_time_s == pytest.approx(each.step_time_s, rel=1e-9)
+
+
+def test_a_better_placement_is_not_missed() -> None:
+    """Each placement alone gives no faster plan than the search over all of them."""
+    for placement in ("colocated", "separate", "async"):
+        alone = plan(spec_of(fix={**QUICK, "rl.placement": placement}, top_k=1)).plans[0]
+        assert alone.strategy.rl is not None
+        assert alone.strategy.rl.placement == placement
+        assert alone.step_time_s >= planned().plans[0].step_time_s * (1.0 - 1e-9)
+
+
+def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_is_said() -> None:
+    """Generation is most of the step: on a part of the cards it takes longer than both on all of them."""
+    rl = planned().plans[0].strategy.rl
+    assert rl is not None
+    assert rl.placement == "colocated"
+    assert any("asynchrony does not pay here" in said for said in planned().warnings)
+
+
+def test_where_asynchrony_pays_its_price_is_said() -> None:
+    """Training is most of the step, and few cards generate beside it."""
+    short = {"response_length": {"max": 256}}
+    result = plan(spec_of(cards=8, rl=short, fix=QUICK, top_k=2))
+    assert result.plans[0].strategy.rl is not None
+    assert result.plans[0].strategy.rl.placement == "async"
+    assert any("an older policy" in said for said in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"),
+    [
+        ("rl.placement", "separate"),
+        ("rl.generation_npus", 8),
+        ("rl.generation.tp", 4),
+        ("rl.generation.mode", "eager"),
+        ("rl.generation.memory_fraction", 0.8),
+        ("rl.generation.max_num_seqs", 32),
+        ("rl.offload", "optimizer"),
+        ("rl.pack_tokens", 4096),
+        ("rl.partial_rollout", True),
+    ],
+)
+def test_what_is_pinned_is_kept(axis: Any, value: Any) -> None:
+    assert axis in RL_AXES
+    fixed = {**QUICK, "rl.placement": "colocated", axis: value}
+    if axis == "rl.generation_npus":
+        fixed["rl.placement"] = "async"
+    for each in plan(spec_of(fix=fixed, top_k=2)).plans:
+        assert each.strategy.rl is not None
+        assert value_of(each.strategy.rl, axis) == value
+
+
+def test_what_is_forbidden_is_not_there() -> None:
+    result = plan(spec_of(fix=UPDATE, forbid={"rl.placement": ["colocated", "separate"], "rl.generation.tp": [8]}))
+    assert result.plans
+    for each in result.plans:
+        assert each.strategy.rl is not None
+        assert each.strategy.rl.placement == "async"
+        assert each.strategy.rl.generation.tp != 8
+
+
+def test_responses_that_fit_nowhere_are_no_plan_but_a_reason() -> None:
+    rl = {"response_length": {"max": 1_000_000}}
+    found = plan(spec_of(rl=rl, fix={**QUICK, "rl.generation.tp": 1, "rl.placement": "separate", "tp": 8}, top_k=1))
+    assert found.status == "infeasible"
+    assert found.plans == ()
+    assert found.infeasible is not None
+    assert found.infeasible.binding_rules
+    assert found.infeasible.nearest
+
+
+def test_cards_that_no_layout_divides_name_the_nearest() -> None:
+    strategy = {"tp": 1, "rl": {"placement": "separate", "generation_npus": 6, "generation": {"tp": 4}}}
+    with pytest.raises(SpecError, match="no whole number of replicas") as caught:
+        estimate(spec_of(strategy=strategy))
+    assert caught.value.errors[0].path == "/strategy/rl/generation/tp"
+    assert caught.value.errors[0].hint
+
+
+def test_questions_that_are_not_answered_are_refused_by_name() -> None:
+    spec, strategy = spec_of(fix=QUICK), planned().plans[0].strategy
+    for ask in (lambda: why_not(spec, strategy), lambda: timeline(spec, strategy)):
+        with pytest.raises(UnsupportedError, match="rl_post_training") as caught:
+            ask()
+        assert caught.value.errors[0].path == "/training/kind"
+
+
+def test_the_space_is_checked_and_counted_before_a_search() -> None:
+    check_space(spec_of(fix=QUICK))
+    assert search_size(spec_of(fix=QUICK)).candidates > 0
+
+
+def test_everything_said_has_its_chinese() -> None:
+    result = planned()
+    said = [*result.warnings, result.optimality.relaxation, result.plans[0].uncertainty.basis]
+    said += [each.explanation for each in result.plans]
+    assert [text for text in said if not re.search(r"[\u4e00-\u9fff]", translated(text, "zh"))] == []
