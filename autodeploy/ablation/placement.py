@@ -27,8 +27,8 @@ def with_balanced_layers(prepared: Prepared, strategy: Strategy, features: froze
     even = predict(prepared, strategy, features)
     if strategy.layers_per_stage is not None or "virtual_pipeline_balance" not in features:
         return even
-    chosen = frozenset(name.partition("@")[0] for name in even.layout.applied)
-    problem = build_problem(even.classes, even.candidate, even.context, 0, choices=chosen, menu=False)
+    choices = frozenset(key.name for key in even.layout.applied)
+    problem = build_problem(even.classes, even.candidate, even.context, 0, choices=choices, menu=False)
     limit = problem.limit_bytes if even.plan.fits else BOUNDLESS
     layout = solve(replace(_with_choices(problem), limit_bytes=limit)).layout
     if layout is None:

@@ -27,6 +27,7 @@ from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
 from autodeploy.evaluation.step_parts import TAIL_PARTS
 from autodeploy.evaluation.update_copy import update_copy_bytes
+from autodeploy.specs.choice_key import ChoiceKey
 from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import Sends, model_parts, operation_order, pair_counts, simulate
 
@@ -42,12 +43,17 @@ PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
 class Layout:
     """Where layers are and what they recompute or swap.
 
-    layers [pp, vpp, class]; applied: choice -> layers of each stage that use it [pp]. A choice "name" counts layers of
-    all classes, the first of the stage first; "name@class" counts layers of that class.
+    layers [pp, vpp, class]; applied: choice -> layers of each stage that use it [pp]. One that names no class counts
+    layers of all classes, the first of the stage first.
     """
 
     layers: Ints
-    applied: dict[str, Ints]
+    applied: dict[ChoiceKey, Ints]
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """The choices that any layer uses."""
+        return frozenset(key.name for key, counts in self.applied.items() if int(np.sum(counts)))
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,7 @@ def estimate_layout(
     """
     if forward_only:
         layout = Layout(layout.layers, {})
-    chosen = frozenset(name.partition("@")[0] for name, count in layout.applied.items() if int(np.sum(count)))
-    problem = build_problem(classes, candidates, context, index, choices=chosen, menu=False)
+    problem = build_problem(classes, candidates, context, index, choices=layout.chosen, menu=False)
     applied = applied_array(problem, layout)
     layers = layout.layers[None]
     problem = without_overlaps(problem, layers, applied, candidates, context, index)
@@ -168,11 +173,11 @@ def _holds(problem: InnerProblem) -> tuple[tuple[str, ...], ...]:
 def applied_array(problem: InnerProblem, layout: Layout) -> Ints:
     """The layout's counts as the problem's [1, pp, option] array; a choice holds for all classes, first ones first."""
     applied = np.zeros((1, problem.pp, len(problem.options)), dtype=np.int64)
-    left = {name: np.asarray(count, dtype=np.int64).copy() for name, count in layout.applied.items()}
+    left = {key: np.asarray(count, dtype=np.int64).copy() for key, count in layout.applied.items()}
     nothing = np.zeros(problem.pp, dtype=np.int64)
     for number, option in enumerate(problem.options):
         room = layout.layers[..., option.layer_class].sum(axis=1)
-        for key in (f"{option.name}@{problem.classes[option.layer_class].name}", option.name):
+        for key in (ChoiceKey(option.name, problem.classes[option.layer_class].name), ChoiceKey(option.name)):
             taken = np.minimum(left.get(key, nothing), room)
             applied[0, :, number] += taken
             room = room - taken

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autodeploy.evaluation.entries import at
+from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.workload.memory_choices import CHOICES
 from cost_models.swap import exposed_swap_s
 
@@ -55,10 +56,10 @@ def _exposed_s(step: StepClass, swap_bytes: float, context: Context, index: int)
 
 def _used(layout: Layout, choice: str, layers: str, number: int) -> int:
     """Layers of a class that use a choice: named for the class, or counted over all classes, first layers first."""
-    own = layout.applied.get(f"{choice}@{layers}")
+    own = layout.applied.get(ChoiceKey(choice, layers))
     if own is not None:
         return int(np.sum(own))
-    counts = layout.applied.get(choice)
+    counts = layout.applied.get(ChoiceKey(choice))
     if counts is None:
         return 0
     held = layout.layers.sum(axis=1)  # [pp, class]

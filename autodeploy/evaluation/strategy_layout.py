@@ -8,6 +8,7 @@ import numpy as np
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.estimate import Layout, template_layers
+from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import placed_facts
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
@@ -183,10 +184,10 @@ def _per_chunk(given: tuple[int, ...] | tuple[tuple[int, ...], ...], kind: str, 
     return np.asarray(rows, dtype=np.int64).reshape(pp, vpp)
 
 
-def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[str, np.ndarray]:
+def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np.ndarray]:
     """Layers of each stage per memory choice, capped at the stage's layers."""
     recompute = strategy.recompute
-    applied: dict[str, np.ndarray] = {}
+    applied: dict[ChoiceKey, np.ndarray] = {}
     limit = stage_layers
     if recompute.num_layers_per_stage is not None:
         limit = np.minimum(stage_layers, recompute.num_layers_per_stage)
@@ -194,25 +195,25 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[str, np.ndarr
         limit = np.minimum(stage_layers, recompute.num_layers)
     if recompute.per_stage is not None:
         for name in sorted({name for stage in recompute.per_stage for name in stage}):
-            if name.partition("@")[0] not in CHOICES:
+            if ChoiceKey.of(name).name not in CHOICES:
                 raise SpecError(
                     f"unknown recompute module {name!r}", path="/strategy/recompute/per_stage", hint=", ".join(CHOICES)
                 )
             counts = np.asarray([stage.get(name, 0) for stage in recompute.per_stage], dtype=np.int64)
-            applied[name] = np.minimum(counts, stage_layers)
+            applied[ChoiceKey.of(name)] = np.minimum(counts, stage_layers)
     elif recompute.granularity == "full":
-        applied["full"] = limit
+        applied[ChoiceKey("full")] = limit
     elif recompute.granularity == "selective":
-        applied.update(dict.fromkeys(recompute.modules, limit))
+        applied.update(dict.fromkeys(map(ChoiceKey, recompute.modules), limit))
     if strategy.swap_per_stage is not None:
         for name in sorted({name for stage in strategy.swap_per_stage for name in stage}):
-            module, at, kind = name.partition("@")
-            if module not in SWAP_NAMES:
-                raise UnsupportedError(f"swapping {module!r} is not modelled", path="/strategy/swap_per_stage")
+            module = ChoiceKey.of(name)
+            if module.name not in SWAP_NAMES:
+                raise UnsupportedError(f"swapping {module.name!r} is not modelled", path="/strategy/swap_per_stage")
             counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
-            applied[SWAP_NAMES[module] + at + kind] = np.minimum(counts, stage_layers)
+            applied[module._replace(name=SWAP_NAMES[module.name])] = np.minimum(counts, stage_layers)
     for name in () if strategy.swap_per_stage is not None else strategy.swap:
         if name not in SWAP_NAMES:
             raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap")
-        applied[SWAP_NAMES[name]] = stage_layers
+        applied[ChoiceKey(SWAP_NAMES[name])] = stage_layers
     return applied

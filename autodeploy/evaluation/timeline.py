@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.evaluation.estimate import Layout, applied_array
 from autodeploy.evaluation.inner_problem import chunk_times, tail_s
@@ -28,8 +26,7 @@ def pipeline_timeline(
 
     Of more than 50,000 slots the first and the last are kept: between them the pipeline repeats itself.
     """
-    chosen = frozenset(name.partition("@")[0] for name, count in layout.applied.items() if int(np.sum(count)))
-    problem = build_problem(classes, candidates, context, index, choices=chosen, menu=False)
+    problem = build_problem(classes, candidates, context, index, choices=layout.chosen, menu=False)
     layers = layout.layers[None]
     times = chunk_times(problem, layers, applied_array(problem, layout))
     order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)

@@ -157,10 +157,9 @@ class _Batch:
 
 def _of_one(rows: Sequence[Row], layout: Layout) -> Floats:
     """Step time of one candidate's rows of batches under its layout [rows], its schedule walked through once."""
-    choices = frozenset(name.partition("@")[0] for name, used in layout.applied.items() if int(np.sum(used)))
     start, place = rows[0]
-    plain = start.problem(place, choices)
-    problems = [batch.in_place_of(plain, row, choices) for batch, row in rows]
+    plain = start.problem(place, layout.chosen)
+    problems = [batch.in_place_of(plain, row, layout.chosen) for batch, row in rows]
     first, layers = problems[0], layout.layers[None]
     applied = applied_array(first, layout)
     problems = [

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.specs.choice_key import ChoiceKey
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -66,9 +68,9 @@ def treats_as_planned(name: str, given: Sequence[int], held: Sequence[int], full
 
 def by_stage(stages: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
     """Choice -> layers of each stage. A plan counts layers of each class ("full@moe"); the flags know only layers."""
-    names = dict.fromkeys(key.partition("@")[0] for stage in stages for key in stage)
+    names = dict.fromkeys(ChoiceKey.of(key).name for stage in stages for key in stage)
     return {
-        name: [sum(count for key, count in stage.items() if key.partition("@")[0] == name) for stage in stages]
+        name: [sum(count for key, count in stage.items() if ChoiceKey.of(key).name == name) for stage in stages]
         for name in names
     }
 

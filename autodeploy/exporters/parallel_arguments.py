@@ -14,6 +14,7 @@ from autodeploy.exporters.layer_placement import (
     noop_padding,
     padded_layer,
 )
+from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.schedules import frameworks_with, schedule, variant_of
 
@@ -218,7 +219,7 @@ def _divides_by_a_chunk(arguments: LaunchArguments, strategy: Strategy, placed: 
     and recompute_common.py, should_recompute).
     """
     recompute = strategy.recompute
-    used = {name.partition("@")[0] for stage in recompute.per_stage or () for name in stage} | {*recompute.modules}
+    used = {ChoiceKey.of(name).name for stage in recompute.per_stage or () for name in stage} | {*recompute.modules}
     return len(placed.chunks) > 1 and not used.isdisjoint(CHUNK_BY_CHUNK) and arguments.knows("--recompute-norm")
 
 

@@ -12,6 +12,7 @@ from autodeploy.evaluation.build_context import spec_context
 from autodeploy.evaluation.one_strategy import as_candidate
 from autodeploy.evaluation.strategy_layout import facts_of_placement
 from autodeploy.ranking.one_strategy import predicted
+from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.candidates import DISPATCHERS, concatenate
@@ -229,8 +230,10 @@ def _choices(strategy: Strategy) -> frozenset[str]:
     """Memory choices that it uses, by their names."""
     recompute = strategy.recompute
     named: set[str] = set(recompute.modules) | ({FULL} if recompute.granularity == FULL else set())
-    named |= {name.partition("@")[0] for stage in recompute.per_stage or () for name in stage}
-    swapped = set(strategy.swap) | {name.partition("@")[0] for stage in strategy.swap_per_stage or () for name in stage}
+    named |= {ChoiceKey.of(name).name for stage in recompute.per_stage or () for name in stage}
+    swapped = set(strategy.swap) | {
+        ChoiceKey.of(name).name for stage in strategy.swap_per_stage or () for name in stage
+    }
     return frozenset(named | {SWAP_NAMES[name] for name in swapped if name in SWAP_NAMES})
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.measured_mfu import highest_mfu
-from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.build_problem import with_choices
 from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
 from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
@@ -21,6 +21,7 @@ from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.rescaled_plan import rescaled
 from autodeploy.ranking.uncertainty import interval, slopes_of
 from autodeploy.ranking.unproven import evidence_for
+from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -72,15 +73,16 @@ def layout_of_solution(problem: InnerProblem, layout: Ints, applied: Ints, read:
     ----------
     read : the problem as an estimate of this layout builds it; it may know options that the solver did without.
     """
-    plain: dict[str, Ints] = {}
+    plain: dict[ChoiceKey, Ints] = {}
     for number, option in enumerate(problem.options):
         if applied[:, number].any():
-            plain[option.name] = plain.get(option.name, np.zeros(problem.pp, dtype=np.int64)) + applied[:, number]
+            key = ChoiceKey(option.name)
+            plain[key] = plain.get(key, np.zeros(problem.pp, dtype=np.int64)) + applied[:, number]
     guess = Layout(layout, plain)
     if _counts(read, applied_array(read, guess)[0]) == _counts(problem, applied):
         return guess
     exact = {
-        f"{option.name}@{problem.classes[option.layer_class].name}": applied[:, number]
+        ChoiceKey(option.name, problem.classes[option.layer_class].name): applied[:, number]
         for number, option in enumerate(problem.options)
         if applied[:, number].any()
     }
@@ -140,14 +142,11 @@ def _memory_documents(layout: Layout, pp: int) -> tuple[Recompute, tuple[dict[st
     recompute: list[dict[str, int]] = [{} for _ in range(pp)]
     swap: list[dict[str, int]] = [{} for _ in range(pp)]
     for key, counts in layout.applied.items():
-        name, _, kind = key.partition("@")
-        suffix = f"@{kind}" if kind else ""
-        for stage in range(pp):
-            if int(counts[stage]):
-                if CHOICES[name].kind == "swap":
-                    swap[stage][back[name] + suffix] = int(counts[stage])
-                else:
-                    recompute[stage][key] = int(counts[stage])
+        for stage in np.flatnonzero(counts).tolist():
+            if CHOICES[key.name].kind == "swap":
+                swap[stage][str(key._replace(name=back[key.name]))] = int(counts[stage])
+            else:
+                recompute[stage][str(key)] = int(counts[stage])
     names = _names(recompute)
     swapped = tuple(swap) if any(swap) else ()
     if not names:
@@ -161,7 +160,7 @@ def _memory_documents(layout: Layout, pp: int) -> tuple[Recompute, tuple[dict[st
 
 def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     """Choices that any stage uses, without the class they are for."""
-    return tuple(sorted({key.partition("@")[0] for stage in stages for key in stage}))
+    return tuple(sorted({ChoiceKey.of(key).name for stage in stages for key in stage}))
 
 
 def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity) -> list[Plan]:
@@ -185,7 +184,7 @@ def layout_of_solved(solved: Solved) -> Layout:
     assert solved.solution.applied is not None
     problem, applied = solved.problem, solved.solution.applied
     used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
-    read = build_problem(solved.classes, solved.candidate, solved.context, 0, choices=used, menu=False)
+    read = with_choices(problem, solved.classes, solved.candidate, solved.context, 0, used)
     return layout_of_solution(problem, solved.solution.layout, applied, read)
 
 

@@ -7,6 +7,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import Language, say
+from autodeploy.specs.choice_key import ChoiceKey
 from cost_models.schedule import schedule
 from hardware_profiles.loader import list_profiles, load_profile
 
@@ -82,7 +83,7 @@ def swap_names(strategy: Strategy) -> list[str]:
 
 def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
     """Modules of any stage; of which class of layers (`activation@moe`) is the stage's own table to tell."""
-    return [name.partition("@")[0] for stage in per_stage or () for name, layers in stage.items() if layers > 0]
+    return [ChoiceKey.of(name).name for stage in per_stage or () for name, layers in stage.items() if layers > 0]
 
 
 def choices(strategy: Strategy, lang: Language) -> str:

@@ -14,6 +14,7 @@ from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, te
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.sweep import Sweep, sweep
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.specs.choice_key import ChoiceKey
 from tests.support.accounting.cases import (
     DENSE,
     ESTIMATED,
@@ -43,7 +44,7 @@ def estimated(context: Context, d: Degrees, per_chunk: list[list[int]], applied:
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(context, candidates), candidates, context)
     layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk), d.schedule)
-    counts = {name: np.asarray(values) for name, values in applied.items()}
+    counts = {ChoiceKey(name): np.asarray(values) for name, values in applied.items()}
     return estimate_layout(classes, candidates, context, 0, Layout(layers, counts))
 
 

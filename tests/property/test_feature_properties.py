@@ -14,6 +14,7 @@ from autodeploy.evaluation.lane_report import lane_report
 from autodeploy.evaluation.memory_menu import memory_menu
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.workload.memory_choices import CHOICES
 from tests.support.accounting.cases import (
     LATENT,
@@ -50,7 +51,7 @@ def estimated(case: Case, d: Degrees, per_chunk: list[list[int]], applied: dict[
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk))
-    counts = {name: np.asarray(values) for name, values in applied.items()}
+    counts = {ChoiceKey(name): np.asarray(values) for name, values in applied.items()}
     return estimate_layout(classes, candidates, case.context, 0, Layout(layers, counts))
 
 
@@ -197,7 +198,7 @@ def test_the_lanes_of_a_layer_and_its_menu() -> None:
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     layers = template_layers(tuple(c.count for c in classes.layers), 1, 1, np.asarray([[8]]))
-    menu = memory_menu(classes, case.context, 0, Layout(layers, {"norm": np.asarray([3])}))
+    menu = memory_menu(classes, case.context, 0, Layout(layers, {ChoiceKey("norm"): np.asarray([3])}))
     assert {item.choice for item in menu if item.layers == "moe"} >= {"full", "norm", "swap_layer_input", "permute"}
     seconds_a_byte = [item.added_s / item.saved_bytes for item in menu if item.layers == "moe"]
     assert seconds_a_byte == sorted(seconds_a_byte)

@@ -14,6 +14,7 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.sweep import Sweep, sweep
 from autodeploy.evaluation.sweep_template import template_of as planned_template
 from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.specs.choice_key import ChoiceKey
 from tests.support.accounting.cases import (
     DENSE,
     ESTIMATED,
@@ -38,7 +39,7 @@ def estimated(case: Case, d: Degrees, per_chunk: list[list[int]], applied: dict[
     candidates = candidates_of([d])
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk), d.schedule)
-    counts = {name: np.asarray(values) for name, values in applied.items()}
+    counts = {ChoiceKey(name): np.asarray(values) for name, values in applied.items()}
     return estimate_layout(classes, candidates, case.context, 0, Layout(layers, counts))
 
 

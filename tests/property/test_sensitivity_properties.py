@@ -18,6 +18,7 @@ from autodeploy.evaluation.sensitivity import STEP, sensitivities
 from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.ranking.uncertainty import parameter_variance
+from autodeploy.specs.choice_key import ChoiceKey
 from hardware_profiles.covariance import Covariance, FittedFactor
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
 
@@ -108,7 +109,7 @@ def test_sensitivities_are_differences_of_the_estimate(data: st.DataObject, case
         candidate = candidates_of([d])
         per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
         counts = tuple(c.count for c in step_classes(unit_costs(context, candidate), candidate, context).layers)
-        applied = {name: np.asarray(used) for name, used in data.draw(memory_choices(per_chunk)).items()}
+        applied = {ChoiceKey(name): np.asarray(used) for name, used in data.draw(memory_choices(per_chunk)).items()}
         layout = Layout(template_layers(counts, d.pp, d.vpp, np.asarray(per_chunk), d.schedule), applied)
         layouts.append(layout)
         moves = [{name: values.get(name, 1.0) * float(np.exp(STEP)) for name in f.multiplies} for f in factors]

@@ -13,6 +13,7 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.evaluation.worlds import context_in, step_times_in
 from autodeploy.ranking.error_box import error_box
+from autodeploy.specs.choice_key import ChoiceKey
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def test_every_world_is_the_estimate_in_its_context_to_the_bit(data: st.DataObje
         per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
         candidate = candidates_of([d])
         counts = tuple(c.count for c in step_classes(unit_costs(context, candidate), candidate, context).layers)
-        applied = {name: np.asarray(used) for name, used in data.draw(memory_choices(per_chunk)).items()}
+        applied = {ChoiceKey(name): np.asarray(used) for name, used in data.draw(memory_choices(per_chunk)).items()}
         layouts.append(Layout(template_layers(counts, d.pp, d.vpp, np.asarray(per_chunk), d.schedule), applied))
     draws = box.draws(8)
     worlds = [dict.fromkeys((n.name for n in box.numbers), 0.0), *(box.world(draw) for draw in draws[:3]), *box.ends()]
