@@ -127,6 +127,12 @@ class InnerProblem:
         return chunk_micro_batches(self.schedule, self.micro_batches)
 
     @property
+    def moments(self) -> Floats:
+        """Micro batches that each chunk holds at the moments at which its stage may hold most [pp, moments, vpp]."""
+        counts = self.in_flight if self.in_flight.ndim == 3 else self.in_flight[:, None, :]
+        return np.asarray(counts, dtype=np.float64)
+
+    @property
     def pairs(self) -> bool:
         """Whether the schedule runs a forward against a backward."""
         return self.kind.pairs
@@ -239,8 +245,7 @@ def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floa
 
 def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
     """Peak bytes [n, pp] of what chunks hold per micro batch in flight [n, pp, vpp]."""
-    counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
-    return np.asarray(np.einsum("npc,pkc->npk", chunk_bytes, counts.astype(np.float64)).max(axis=-1))
+    return np.asarray(np.einsum("npc,pkc->npk", chunk_bytes, problem.moments).max(axis=-1))
 
 
 def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:

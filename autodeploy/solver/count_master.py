@@ -141,12 +141,11 @@ def _hidden_in_pairs(
 
 
 def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
-    moments = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
     lean = [c.activation_bytes - most_saved(problem.options, i) for i, c in enumerate(problem.classes)]
     for stage in range(problem.pp):
         pieces = [p for p in problem.pieces if p.stage == stage]
         static = float(problem.fixed_bytes[stage]) + sum(p.cost.static_bytes for p in pieces)
-        for held in moments[stage]:
+        for held in problem.moments[stage]:
             room = problem.limit_bytes - static - sum(p.cost.activation_bytes * float(held[p.chunk]) for p in pieces)
             used = [
                 int(np.floor((c.static_bytes + lean[i] * float(held[chunk])) * UNITS / max(problem.limit_bytes, 1.0)))

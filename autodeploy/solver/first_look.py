@@ -40,9 +40,7 @@ def best_template(problem: InnerProblem) -> InnerSolution:
         seconds = evaluator.step_s(layout, applied) if len(layout) else np.zeros(0)
         row = int(np.argmin(seconds)) if len(seconds) else -1
         best = evaluator.incumbent(layout[row], applied[row]) if row >= 0 else None
-    if best is None:
-        return InnerSolution("pruned", None, None, float("inf"), float("inf"), 0.0, "")
-    return InnerSolution("feasible", best.layout, best.applied, best.makespan_s, best.step_s, 0.0, "")
+    return InnerSolution.of("pruned" if best is None else "feasible", best)
 
 
 def _by_stage(problem: InnerProblem, masks: Ints, low: Floats, layouts: Ints) -> tuple[Ints, Ints]:
@@ -95,8 +93,7 @@ def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, ap
 
 def _held(problem: InnerProblem) -> Floats:
     """Micro batches in flight in the chunk that holds most, on each stage [pp]."""
-    counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
-    return np.asarray(counts.max(axis=(1, 2)))
+    return np.asarray(problem.moments.max(axis=(1, 2)))
 
 
 def _lightened(problem: InnerProblem, layout: Ints, applied: Ints) -> Ints:

@@ -64,10 +64,9 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     if not np.isfinite(problem.limit_bytes):
         return None
     batch = batch_of(problem, empty_classes=True)
-    moments = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
-    unique = [np.unique(row, axis=0) for row in moments]
+    unique = [np.unique(row, axis=0) for row in problem.moments]
     stage = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique])
-    held = np.concatenate(unique).astype(np.float64)
+    held = np.concatenate(unique)
     constant = problem.fixed_bytes[stage] - problem.limit_bytes
     for piece in problem.pieces:
         own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]

@@ -10,6 +10,7 @@ import numpy as np
 from autodeploy.solver.evaluate import Evaluator
 from autodeploy.solver.layouts import neighbours, templates, to_layout, to_sizes
 from autodeploy.solver.local_search import MOST
+from autodeploy.solver.solution import InnerSolution
 from autodeploy.solver.stage_choices import StageChoices
 from autodeploy.solver.uniform import undominated_sets
 
@@ -65,20 +66,8 @@ def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
             seen.add(key)
             plan = evaluator.incumbent(layout[row], option[row])
             bound_s = min(own.bound_s, plan.step_s)
-            found.append(
-                replace(
-                    solved,
-                    solution=replace(
-                        own,
-                        status="feasible",
-                        layout=plan.layout,
-                        applied=plan.applied,
-                        makespan_s=plan.makespan_s,
-                        step_s=plan.step_s,
-                        bound_s=bound_s,
-                    ),
-                )
-            )
+            other = InnerSolution.of("feasible", plan, bound_s, own.relaxation, own.deterministic_work)
+            found.append(replace(solved, solution=other))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Ints
+    from autodeploy.solver.evaluate import Incumbent
 
 Status = Literal["optimal", "feasible", "infeasible", "cancelled", "pruned"]
 OPTIMAL_GAP = 1e-6
@@ -40,7 +41,15 @@ class InnerSolution:
     deterministic_work: float = 0.0
     binding_stage: int | None = None
     missing_bytes: float = 0.0
-    greedy_step_s: float | None = None
+
+    @classmethod
+    def of(
+        cls, status: Status, plan: Incumbent | None, bound_s: float = 0.0, relaxation: str = "", work: float = 0.0
+    ) -> InnerSolution:
+        """A plan, or none, and what is proven; nothing where nothing is said."""
+        if plan is None:
+            return cls(status, None, None, float("inf"), float("inf"), bound_s, relaxation, work)
+        return cls(status, plan.layout, plan.applied, plan.makespan_s, plan.step_s, bound_s, relaxation, work)
 
     @property
     def gap(self) -> float:

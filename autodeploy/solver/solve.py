@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.solver.effort import DEFAULT, Effort
 from autodeploy.solver.evaluate import Evaluator
-from autodeploy.solver.greedy import greedy
+from autodeploy.solver.greedy import greedy, polish
 from autodeploy.solver.layouts import most_layers_per_chunk, parts_of, rounded, templates, to_layout, to_sizes
 from autodeploy.solver.memory_options import legal_options
-from autodeploy.solver.polish import polish
 from autodeploy.solver.problem_bound import binding_stage, room_for_layers
 from autodeploy.solver.search import Search, search
 from autodeploy.solver.solution import OPTIMAL_GAP, InnerSolution, Status
@@ -75,43 +75,23 @@ def starts(problem: InnerProblem) -> Ints:
 
 
 def _answer(state: Search, start: Ints) -> InnerSolution:
-    problem, greedy_s = state.problem, None
+    problem = state.problem
     if state.best is not None and not state.cancelled() and not problem.uniform_options and state.best.applied.any():
         rows = np.unique(np.concatenate([to_layout(problem, start)[:1], state.best.layout[None]]), axis=0)
-        baseline = greedy(state.evaluator, rows)
-        state.take(baseline)
-        greedy_s = None if baseline is None else baseline.step_s
-        state.take(polish(state.evaluator, state.best))
+        state.take(greedy(state.evaluator, rows))
         polished = polish(state.evaluator, state.best)
         if polished.step_s <= state.best.step_s:
             state.best = polished
     best = state.best
     if best is None:
-        stage, missing = binding_stage(problem)
         status: Status = "infeasible" if state.proven_empty else "cancelled" if state.cancelled() else "pruned"
-        bound = float("inf") if state.proven_empty else state.bound_s
-        return InnerSolution(
-            status,
-            None,
-            None,
-            float("inf"),
-            float("inf"),
-            bound,
-            state.relaxation,
-            state.work,
-            stage if state.proven_empty else None,
-            missing if state.proven_empty else 0.0,
-        )
-    bound = min(state.bound_s, best.step_s)
-    proven = bound >= best.step_s * (1.0 - OPTIMAL_GAP)
-    return InnerSolution(
-        "optimal" if proven else "cancelled" if state.cancelled() else "feasible",
-        best.layout,
-        best.applied,
-        best.makespan_s,
-        best.step_s,
-        bound,
-        state.relaxation,
-        state.work,
-        greedy_step_s=greedy_s,
-    )
+        bound_s = float("inf") if state.proven_empty else state.bound_s
+        found = InnerSolution.of(status, None, bound_s, state.relaxation, state.work)
+        if not state.proven_empty:
+            return found
+        stage, missing = binding_stage(problem)
+        return replace(found, binding_stage=stage, missing_bytes=missing)
+    bound_s = min(state.bound_s, best.step_s)
+    proven = bound_s >= best.step_s * (1.0 - OPTIMAL_GAP)
+    status = "optimal" if proven else "cancelled" if state.cancelled() else "feasible"
+    return InnerSolution.of(status, best, bound_s, state.relaxation, state.work)

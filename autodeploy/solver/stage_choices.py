@@ -71,8 +71,7 @@ class StageChoices:
     def __init__(self, problem: InnerProblem, mask: Ints | None = None) -> None:
         self.problem = problem
         self.mask = mask
-        counts = problem.in_flight if problem.in_flight.ndim == 3 else problem.in_flight[:, None, :]
-        self.moments = counts.astype(np.float64)
+        self.moments = problem.moments
         self.stop: Callable[[], bool] | None = None  # polled between look-ups: the rest counts as not fitting
         self.hurry: Callable[[], bool] | None = None  # polled within a look-up: it gives what it has
         self._saved = np.array([most_saved(problem.options, number) for number in range(len(problem.classes))])
