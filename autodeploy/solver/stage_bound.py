@@ -100,10 +100,11 @@ class Batch:
         """With the card's memory alone and, where its end may count, with the host's as well."""
         return (self, self.pooled()) if self.pools() else (self,)
 
-    def order(self) -> _Order:
-        """Of the operations of all candidates."""
-        steady = steady_micro_batches(self.pp, int(self.micro_batches[0]), self.kind)
-        return _order(self.kind, self.pp, self.vpp, steady)
+    def order(self, *, steady: bool = False) -> _Order:
+        """Of the operations of the first candidate, or of the steady micro batches that all candidates have."""
+        micro_batches = int(self.micro_batches[0])
+        some = steady_micro_batches(self.pp, micro_batches, self.kind) if steady else micro_batches
+        return _order(self.kind, self.pp, self.vpp, some)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +194,7 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
 
     Every candidate must have micro_batches of which `steady_micro_batches` are the same.
     """
-    found, order = low_s, batch.order()
+    found, order = low_s, batch.order(steady=True)
     for memory in batch.memories():
         rows, known = np.flatnonzero(np.isfinite(found)), found
         found = np.full(len(low_s), np.inf)
@@ -203,7 +204,10 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
 
 
 def least_bound_s(batch: Batch) -> Floats:
-    """The bound that `lower_bound_s` looks for, not looked for but computed [n], and of every class alone as well."""
+    """The bound that `lower_bound_s` looks for, not looked for but computed [n], and of every class alone as well.
+
+    For candidates with the same number of micro batches: where stages hold most is known for just as many.
+    """
     order, found = batch.order(), np.zeros(len(batch.micro_batches))
     for memory in batch.memories():
         rows = _time_rows(memory, order)
