@@ -7,18 +7,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, LayerPairs, MemoryOption
+from autodeploy.evaluation.inner_problem import (
+    FixedPiece,
+    InnerProblem,
+    LayerClass,
+    LayerPairs,
+    MemoryOption,
+    chunk_times,
+    tail_s,
+)
 from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.count_bound import count_bound_s
 from autodeploy.solver.effort import FAST
+from autodeploy.solver.layouts import most_layers_per_chunk
 from autodeploy.solver.memory_prices import Surcharges
 from autodeploy.solver.path_bound import PathBound, PathLibrary, _Model, path_bound_s
 from autodeploy.solver.problem_bound import batch_of
 from autodeploy.solver.stage_bound import lower_bound_s, steady_micro_batches
 from autodeploy.solver.tuple_bounds import CLOSE, TupleBounds, _Open, easiest
 from autodeploy.solver.uniform import set_problems
-from cost_models.schedule import chunk_micro_batches, in_flight_moments, operation_order, pair_counts
-from tests.property.test_solver_brute_force import best_step_s, random_problem
+from cost_models.schedule import chunk_micro_batches, in_flight_moments, makespan_s, operation_order, pair_counts
+from tests.property.test_solver_brute_force import best_step_s, everything, random_problem
 
 CASES = 240
 # Of the optimum, in the mean over each block of cases: by work, by stages, by paths, by counts; rounded down.
@@ -230,6 +239,28 @@ def test_no_bound_exceeds_the_optimum_where_micro_batches_enter_from_both_ends()
             assert relax_bound(problem) <= truth * (1 + 1e-9), seed
             assert stage_bound_s(problem, 0.0, 2.0 * truth) <= truth * (1 + 1e-9), seed
     assert feasible > 20
+
+
+def test_no_bound_exceeds_the_optimum_of_equal_chunks() -> None:
+    """A chunk holds an even share of all layers at most, and may have more of a class than its even share."""
+    uneven = 0
+    for seed in range(1000, 1060):
+        problem = replace(heavy_problem(seed), equal_chunks=True)
+        layout, applied = everything(problem)
+        if not len(layout):
+            continue
+        held = layout.sum(axis=-1).max(axis=(1, 2)) <= most_layers_per_chunk(problem)
+        if not held.any():
+            continue
+        times = chunk_times(problem, layout[held], applied[held])
+        order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+        makespan = makespan_s(order, times.forward_s, times.backward_s, times.hidden_pair_s, problem.p2p_s)
+        step_s = makespan + tail_s(problem, layout[held])
+        assert relax_bound(problem) <= step_s.min() * (1 + 1e-9), seed
+        best = layout[held][step_s.argmin()].max(axis=(0, 1))
+        shares = [-(-layers // (problem.pp * problem.vpp)) for layers in problem.layers]
+        uneven += bool((best > shares).any())
+    assert uneven, "of some class"
 
 
 def test_the_bound_of_a_tuple_is_that_of_paths() -> None:
