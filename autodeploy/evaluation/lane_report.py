@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.exchanges import Groups
+from autodeploy.evaluation.exchanges import Groups, LayerInputs
 from autodeploy.evaluation.lanes import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.evaluation.layer_cost import issued, layer_times, synchronisation_s
 from autodeploy.evaluation.unit_costs import sharding_of
@@ -17,7 +17,7 @@ from cost_models.host_bound import exposed_host_s, issue_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.layer_cost import OperatorTime
+    from autodeploy.evaluation.operator_time import OperatorTime
     from autodeploy.strategies.candidates import Candidates
 
 # Sorting and reordering of routed rows: the class of operators that sort instructions speed up.
@@ -57,16 +57,19 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     """The lanes of candidate `index`, from the tables and times that its estimate rests on."""
     one = candidates.take(np.asarray([index]))
     shard, features = sharding_of(one, context.seq_length), context.exchange_features(one)
+    groups = Groups.of(shard, context.machine)
     seconds = dict.fromkeys(CLASSES, 0.0)
     hidden = synchronisations = event = 0.0
     calls = {False: 0.0, True: 0.0}
     for kind, count in layer_kinds(context.model):
         table = layer_table(context.model, shard, context.operators, kind)
-        _, times, exchanged = layer_times(table, shard, context.machine, features, Groups.of(shard, context.machine))
+        layer = LayerInputs(table, shard, context.machine, features, groups)
+        found = layer_times(layer)
+        times, exchanged = found.busiest, found.exchanged
         for op in table.operators:
             seconds[class_of(op.name, op.kind)] += count * _both_s(times[op.name])
         for back in calls:
-            calls[back] += count * at(issued(table, exchanged, features, backward=back), 0)
+            calls[back] += count * at(issued(layer, exchanged, backward=back), 0)
         if features.vector_parallel:
             hidden += count * sum(
                 at(beside_matrix_work_s(times, exchanged, backward=back), 0) for back in (False, True)
@@ -74,7 +77,7 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
         waits = at(np.asarray(table.synchronisations), 0)
         if waits and not features.sync_free:
             synchronisations += count * waits
-            restart, queued = synchronisation_s(table, context.machine, features, times, exchanged)
+            restart, queued = synchronisation_s(layer, found)
             event = max(event, _event_s(context, waits, restart, queued) / waits)
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
     each = 0.0 if features.compiled else at(issue_s(1.0, context.machine.host.issue_s, 0.0, 0.0), 0)

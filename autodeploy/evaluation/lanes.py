@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.exchanges import ExchangeTimes
-    from autodeploy.evaluation.layer_cost import OperatorTime
+    from autodeploy.evaluation.operator_time import OperatorTime
     from autodeploy.workload.operators import Floats
 
 # Reordering of rows on either side of the experts, with the exchange beside it.

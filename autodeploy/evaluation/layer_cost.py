@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import CORE, HOT, ExchangeTimes, Groups, exchange_times
+from autodeploy.evaluation.exchanges import CORE, HOT, ExchangeTimes, LayerInputs, exchange_times
 from autodeploy.evaluation.lanes import beside_matrix_work_s
+from autodeploy.evaluation.operator_time import OperatorTime, operator_time
 from autodeploy.evaluation.options import ALL_GATHER
 from autodeploy.evaluation.pair_windows import Pairing, halves
-from autodeploy.evaluation.prices import Prices
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
-from cost_models import compute
-from cost_models.compute import cast_s
 from cost_models.data_parallel import sharded_pass_s, synchronisation
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 from cost_models.swap import beyond_own_layer_s
@@ -23,9 +21,7 @@ from cost_models.swap import beyond_own_layer_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autodeploy.evaluation.machine import Machine
-    from autodeploy.evaluation.options import ExchangeFeatures
-    from autodeploy.workload.operators import Floats, LayerTable, Operator, Sharding
+    from autodeploy.workload.operators import Floats, LayerTable, Operator
 
 
 EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
@@ -33,20 +29,6 @@ WITH_WEIGHTS = {"dispatch": 2.0, "combine": 1.0}  # messages of an exchange: tok
 HOOKED = "gradient_accumulation"  # hooks of parameters, which no graph runs
 PERMUTES = "permute"  # a replay with this operator selects its rows again
 ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
-
-
-@dataclass(frozen=True)
-class OperatorTime:
-    """Seconds of one operator [n]: forward, gradient of its input, gradient of its weight."""
-
-    forward_s: Floats
-    input_gradient_s: Floats
-    weight_gradient_s: Floats
-
-    @cached_property
-    def backward_s(self) -> Floats:
-        """Both gradients."""
-        return np.asarray(self.input_gradient_s + self.weight_gradient_s)
 
 
 @dataclass(frozen=True)
@@ -113,105 +95,52 @@ class LayerCost:
         return np.asarray(self.forward.total_s + self.backward.total_s)
 
 
-def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> OperatorTime:
-    """Seconds of an operator that does `factor` times its rows, bytes or attention FLOPs.
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """Seconds of a layer's operators by name, under even load and on the busiest rank, and of its exchanges."""
 
-    In 8 bits a linear layer casts its input forward and its output's gradient backward; the head and attention stay in
-    16. Source: Transformer Engine's FP8 recipes; Megatron-LM --fp8-format.
-    """
-    rates = machine.rates.wide() if op.wide or op.kind == "attention" else machine.rates
-    if op.kind == "gemm":
-        m, n, k, g = op.rows, op.columns, op.depth, op.groups
-        once = rates.cube_op_s
-        shapes = ((m, n, k, None), (m, k, n, None), (k, n, m, op.gradient_bytes))
-        # A batch of equal products is one operator: its fixed cost is paid once.
-        forward, dx, dw = (
-            (compute.gemm_s(rows, columns, depth, rates, groups=g, result_bytes=result) - once) * g + once
-            for rows, columns, depth, result in shapes
-        )
-        times = (forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates), dw)
-    elif op.kind == "grouped_gemm":
-        m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
-        times = (
-            compute.grouped_gemm_s(g, m, n, k, rates, fused=op.fused) + cast_s(g * m * k, rates),
-            compute.grouped_gemm_s(g, m, k, n, rates, fused=op.fused) + cast_s(g * m * n, rates),
-            compute.grouped_gemm_s(
-                g, k, n, m, rates, fused=op.fused, uneven_depth=True, result_bytes=op.gradient_bytes
-            ),
-        )
-    elif op.kind == "attention":
-        flops = op.flops * factor
-        times = (
-            compute.attention_s(flops, op.head_dim, op.seq, rates, backward=False),
-            compute.attention_s(op.backward_flops * factor, op.head_dim, op.seq, rates, backward=True),
-            np.zeros(1),
-        )
-    else:
-        moved = op.forward_bytes * factor, op.backward_bytes * factor
-        if op.kind == "vector":
-            forward, backward = (compute.vector_s(size, op.launches, rates) for size in moved)
-        else:
-            forward, backward = (
-                compute.movement_s(size, op.launches, rates, whole_rows=op.whole_rows) for size in moved
-            )
-        times = (forward, backward, np.zeros(1))
-    slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
-    return OperatorTime(*(np.asarray(t * slower) for t in times))
+    even: dict[str, OperatorTime]
+    busiest: dict[str, OperatorTime]
+    exchanged: ExchangeTimes
 
 
-def layer_times(
-    table: LayerTable,
-    shard: Sharding,
-    machine: Machine,
-    features: ExchangeFeatures,
-    groups: Groups,
-    prices: Prices | None = None,
-) -> tuple[dict[str, OperatorTime], dict[str, OperatorTime], ExchangeTimes]:
-    """Times of a layer's operators under even load and on the busiest rank, and of its exchanges."""
-    prices = prices or Prices()
+def layer_times(layer: LayerInputs) -> LayerTimes:
+    """Times of a layer."""
+    features, machine = layer.features, layer.machine
 
     def seconds(op: Operator, factor: Floats | float) -> OperatorTime:
-        return prices.once((op, factor), operator_time, op, machine, factor)
+        return layer.prices.once((op, factor), operator_time, op, machine, factor)
 
-    balanced = {op.name: seconds(op, EVEN) for op in table.operators}
-    busiest = dict(balanced)
-    for op in table.operators:
+    even = {op.name: seconds(op, EVEN) for op in layer.table.operators}
+    busiest = dict(even)
+    for op in layer.table.operators:
         if op.per_expert:
             busiest[op.name] = seconds(op, features.balance.compute)
         elif op.kind == "attention":
             busiest[op.name] = seconds(op, features.attention_imbalance)
-    return balanced, busiest, exchange_times(table, shard, machine, features, busiest, groups, prices)
+    return LayerTimes(even, busiest, exchange_times(layer, busiest))
 
 
-def layer_cost(
-    table: LayerTable,
-    shard: Sharding,
-    machine: Machine,
-    features: ExchangeFeatures,
-    groups: Groups,
-    prices: Prices | None = None,
-) -> LayerCost:
-    """Cost of a layer table for every candidate of `shard`, whose communication groups are `groups`.
+def layer_cost(layer: LayerInputs) -> LayerCost:
+    """Cost of a layer for every candidate.
 
     Imbalance, of experts and of packed documents, is priced as the difference between the busiest and the mean rank:
-    compute_s is the balanced work. prices : of other tables of the same candidates, whose features differ in the
-    balance of experts alone.
+    compute_s is the balanced work.
     """
-    prices = prices or Prices()
-    balanced, busiest, exchanged = layer_times(table, shard, machine, features, groups, prices)
-    forward = _phase(table, machine, features, balanced, busiest, exchanged, backward=False)
-    backward = _phase(table, machine, features, balanced, busiest, exchanged, backward=True)
-    pairing = _pairing(table, shard, machine, features, busiest, exchanged, (forward, backward), groups, prices)
+    table, features, zero, times = layer.table, layer.features, layer.zero, layer_times(layer)
+    exchanged = times.exchanged
+    forward, backward = (_phase(layer, times, backward=back) for back in (False, True))
+    pairing = _pairing(layer, times, (forward, backward))
     peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
-    activation = np.asarray(sum(kept.values()) + np.zeros_like(shard.tp))
+    activation = np.asarray(sum(kept.values()) + zero)
     return LayerCost(
         name=table.name,
         forward=forward,
         backward=backward,
         pairing=pairing,
-        covering_s=np.zeros_like(shard.tp) if pairing is None else np.where(features.paired, pairing.covering_s, 0.0),
-        split_s=np.zeros_like(shard.tp) if pairing is None else np.where(features.paired, pairing.split_s, 0.0),
+        covering_s=zero if pairing is None else np.where(features.paired, pairing.covering_s, 0.0),
+        split_s=zero if pairing is None else np.where(features.paired, pairing.split_s, 0.0),
         ep_shown_forward_s=np.asarray(sum(exchanged.exposed_ep(backward=False))),
         ep_shown_backward_s=np.asarray(sum(exchanged.exposed_ep(backward=True))),
         ep_total_s=exchanged.ep_total_s,
@@ -219,16 +148,14 @@ def layer_cost(
         cp_total_s=exchanged.cp_total_s,
         activation_bytes=activation,
         worst_activation_bytes=activation,
-        balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + np.zeros_like(shard.tp)),
-        expert_activation_bytes=np.asarray(
-            sum(t.kept_bytes for t in table.tensors if t.per_expert) + np.zeros_like(shard.tp)
-        ),
-        workspace_bytes=np.asarray(table.workspace_bytes + np.zeros_like(shard.tp)),
-        passing_bytes=np.asarray(table.passing_bytes + np.zeros_like(shard.tp)),
+        balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + zero),
+        expert_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors if t.per_expert) + zero),
+        workspace_bytes=np.asarray(table.workspace_bytes + zero),
+        passing_bytes=np.asarray(table.passing_bytes + zero),
         moved_params=np.asarray(table.expert_params * features.balance.moved_share),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
-        choices=_choices(table, kept, busiest, exchanged, shard, machine, features, forward.host_bound_s),
+        choices=_choices(layer, kept, times, forward.host_bound_s),
     )
 
 
@@ -256,38 +183,28 @@ def _of_layers(choice: ChoiceCost, less: Floats) -> ChoiceCost:
     return replace(choice, saved_bytes=choice.saved_bytes - off, uneven_bytes=choice.uneven_bytes - off)
 
 
-def _phase(
-    table: LayerTable,
-    machine: Machine,
-    features: ExchangeFeatures,
-    balanced: dict[str, OperatorTime],
-    busiest: dict[str, OperatorTime],
-    exchanged: ExchangeTimes,
-    *,
-    backward: bool,
-) -> PhaseCost:
+def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCost:
     part: Callable[[OperatorTime], Floats] = (lambda t: t.backward_s) if backward else (lambda t: t.forward_s)
-    mean = np.asarray(sum(part(t) for t in balanced.values()))
-    busy = np.asarray(sum(part(t) for t in busiest.values()))
-    if features.vector_parallel:
-        mean = mean - beside_matrix_work_s(balanced, exchanged, backward=backward)
-        busy = busy - beside_matrix_work_s(busiest, exchanged, backward=backward)
+    exchanged = times.exchanged
+    mean = np.asarray(sum(part(t) for t in times.even.values()))
+    busy = np.asarray(sum(part(t) for t in times.busiest.values()))
+    if layer.features.vector_parallel:
+        mean = mean - beside_matrix_work_s(times.even, exchanged, backward=backward)
+        busy = busy - beside_matrix_work_s(times.busiest, exchanged, backward=backward)
     ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
     tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
-    dp = _sharded_s(table, machine, features, busy, backward=backward)
+    dp = _sharded_s(layer, busy, backward=backward)
     device = busy + ep + ep_imbalance + tp + cp + dp
-    exposed = _host_s(table, machine, features, busiest, exchanged, device, backward=backward)
+    exposed = _host_s(layer, times, device, backward=backward)
     zero = np.zeros_like(device)
     uneven = busy - mean + ep_imbalance
     parts = (mean, uneven, tp, ep, cp, dp, exposed)
     return PhaseCost(*(np.asarray(part + zero) for part in parts))
 
 
-def _sharded_s(
-    table: LayerTable, machine: Machine, features: ExchangeFeatures, work_s: Floats, *, backward: bool
-) -> Floats:
+def _sharded_s(layer: LayerInputs, work_s: Floats, *, backward: bool) -> Floats:
     """Seconds of a pass in which sharded parameters are gathered or their gradients reduced, and nothing hides it."""
-    sharded = features.sharded
+    table, machine, sharded = layer.table, layer.machine, layer.features.sharded
     if sharded is None:
         return np.zeros(1)
     gather, reduce = np.zeros(1), np.zeros(1)
@@ -313,35 +230,20 @@ def _sharded_s(
     )
 
 
-def _host_s(
-    table: LayerTable,
-    machine: Machine,
-    features: ExchangeFeatures,
-    times: dict[str, OperatorTime],
-    exchanged: ExchangeTimes,
-    device_s: Floats,
-    *,
-    backward: bool,
-) -> Floats:
+def _host_s(layer: LayerInputs, times: LayerTimes, device_s: Floats, *, backward: bool) -> Floats:
     """Seconds of a pass in which the device waits for the host."""
-    rates = machine.host
+    rates, table, features = layer.machine.host, layer.table, layer.features
     if features.compiled:
         return np.zeros(1)
-    calls = issued(table, exchanged, features, backward=backward)
+    calls = issued(layer, times.exchanged, backward=backward)
     if features.sync_free or backward or not np.any(table.synchronisations):
         return exposed_host_s(issue_s(calls, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
-    restart, queued = synchronisation_s(table, machine, features, times, exchanged)
+    restart, queued = synchronisation_s(layer, times)
     host = issue_s(calls, rates.issue_s, table.synchronisations, rates.sync_s)
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
 
 
-def synchronisation_s(
-    table: LayerTable,
-    machine: Machine,
-    features: ExchangeFeatures,
-    times: dict[str, OperatorTime],
-    exchanged: ExchangeTimes,
-) -> tuple[Floats, Floats]:
+def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Floats]:
     """After a synchronisation: the wait until the host is ahead again, and the work still queued beside it.
 
     An all-gather of tokens does not depend on what the host waits for: issued asynchronously, it runs beside the wait.
@@ -350,18 +252,18 @@ def synchronisation_s(
     gets ahead. Source: MindSpeed 2.0.0_core_r0.8.0, allgather_token_permutation under --moe-permutation-async-comm;
     Megatron-LM's own gathers, which later releases keep, end before its wait.
     """
-    rows = {op.name: op for op in table.operators}
-    names = [name for name in table.after_synchronisation if name in rows or name in WITH_WEIGHTS]
+    rows, features, busiest, exchanged = layer.operators, layer.features, times.busiest, times.exchanged
+    names = [name for name in layer.table.after_synchronisation if name in rows or name in WITH_WEIGHTS]
     early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
-    queued = np.asarray(sum((times[name].forward_s for name in early), np.zeros(1)))
+    queued = np.asarray(sum((busiest[name].forward_s for name in early), np.zeros(1)))
     queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, exchanged.dispatch_s, 0.0)
     seconds = {"dispatch": exchanged.dispatch_s, "combine": exchanged.combine_s}
-    seconds |= {name: times[name].forward_s for name in rows}
+    seconds |= {name: busiest[name].forward_s for name in rows}
     calls = {name: np.where(seconds[name] > 0.0, each, 0.0) for name, each in WITH_WEIGHTS.items()}
     calls |= {name: np.asarray(launches(op, backward=False)) for name, op in rows.items()}
     late = [name for name in names if name not in early]
-    restart = restart_s([calls[name] for name in late], [seconds[name] for name in late], machine.host.issue_s)
-    return restart, queued
+    issue_each = layer.machine.host.issue_s
+    return restart_s([calls[name] for name in late], [seconds[name] for name in late], issue_each), queued
 
 
 def launches(op: Operator, *, backward: bool) -> Floats | float:
@@ -372,13 +274,14 @@ def launches(op: Operator, *, backward: bool) -> Floats | float:
     return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
 
 
-def issued(table: LayerTable, exchanged: ExchangeTimes, features: ExchangeFeatures, *, backward: bool) -> Floats:
+def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> Floats:
     """Operators and exchanges that the host issues in a pass.
 
     Captured, all that comes before the sizes are known is one graph: attention, norms and router; of a layer without
     experts everything. Source: Megatron-LM --cuda-graph-modules attn moe_router moe_preprocess.
     """
-    singly = [op for op in table.operators if not (features.captured and _fixed_size(op, table))]
+    table = layer.table
+    singly = [op for op in table.operators if not (layer.features.captured and _fixed_size(op, table))]
     graphs = 1.0 if len(singly) < len(table.operators) else 0.0
     return np.asarray(sum(launches(op, backward=backward) for op in singly) + graphs + exchanged.launches[backward])
 
@@ -387,27 +290,18 @@ def _fixed_size(op: Operator, table: LayerTable) -> bool:
     return op.name not in table.after_synchronisation and op.name != HOOKED
 
 
-def _pairing(
-    table: LayerTable,
-    shard: Sharding,
-    machine: Machine,
-    features: ExchangeFeatures,
-    times: dict[str, OperatorTime],
-    exchanged: ExchangeTimes,
-    passes: tuple[PhaseCost, PhaseCost],
-    groups: Groups,
-    prices: Prices,
-) -> Pairing | None:
+def _pairing(layer: LayerInputs, times: LayerTimes, passes: tuple[PhaseCost, PhaseCost]) -> Pairing | None:
     """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
+    features = layer.features
     if not features.paired.any():
         return None
-    each_s = 0.0 if features.compiled else np.asarray(machine.host.issue_s)
-    issue = tuple(np.asarray(issued(table, exchanged, features, backward=b) * each_s) for b in (False, True))
+    each_s = 0.0 if features.compiled else np.asarray(layer.machine.host.issue_s)
+    issue = tuple(np.asarray(issued(layer, times.exchanged, backward=b) * each_s) for b in (False, True))
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
     waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])
     return Pairing(
-        *halves(table, shard, machine, features, times, exchanged, groups, prices),
+        *halves(layer, times.busiest, times.exchanged),
         alone_s=(passes[0].total_s, passes[1].total_s),
         device_s=(device[0], device[1]),
         issue_s=(issue[0], issue[1]),
@@ -416,14 +310,7 @@ def _pairing(
 
 
 def _choices(
-    table: LayerTable,
-    kept: dict[str, Floats],
-    times: dict[str, OperatorTime],
-    exchanged: ExchangeTimes,
-    shard: Sharding,
-    machine: Machine,
-    features: ExchangeFeatures,
-    forward_host_s: Floats,
+    layer: LayerInputs, kept: dict[str, Floats], times: LayerTimes, forward_host_s: Floats
 ) -> dict[str, ChoiceCost]:
     """What each memory choice of this layer frees and costs; choices that free nothing here are left out.
 
@@ -432,11 +319,12 @@ def _choices(
     permutes again waits for the selections of its rows. Source: Megatron-LM checkpointed layers run the dispatcher's
     preprocess, with its device-to-host copy, a second time.
     """
+    table, machine, features, zero = layer.table, layer.machine, layer.features, layer.zero
+    busiest, exchanged = times.busiest, times.exchanged
     again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
-    zero = np.zeros_like(shard.tp)
     found = {}
-    waits = _waits(kept, times, exchanged, features)
+    waits = _waits(kept, busiest, np.asarray(sum(exchanged.exposed_ep(backward=True)) * features.recompute_in_waits))
     even = {t.name: t.kept_bytes for t in table.tensors}
     for choice in CHOICES.values():
         freed = freed_by(choice, kept)
@@ -447,10 +335,10 @@ def _choices(
         if choice.kind == "swap":
             waited = 2.0 * saved / memory_rate
             if choice.own_layer:
-                waited = waited + np.where(features.paired, 0.0, _own_layer_s(table, saved, times, machine))
+                waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, saved, busiest))
             found[choice.name] = ChoiceCost(saved, np.asarray(waited), saved, zero, uneven)
             continue
-        work = _replayed_work(choice, times)
+        work = _replayed_work(choice, busiest)
         replayed = zero + work - np.minimum(work, waits(choice, work))
         for name, seconds in exchanged.forward_s.items():
             if name in HOT:
@@ -464,17 +352,17 @@ def _choices(
     return found
 
 
-def _own_layer_s(table: LayerTable, swapped: Floats, times: dict[str, OperatorTime], machine: Machine) -> Floats:
+def _own_layer_s(layer: LayerInputs, swapped: Floats, times: dict[str, OperatorTime]) -> Floats:
     """Seconds in which a layer waits for swapping what its attention keeps, beyond what its whole passes hide.
 
     It leaves beside attention itself and what follows, and comes back beside the backward pass of what follows. A pair
     has another micro batch's pass in between.
     """
-    after = [op.name for op in table.operators if op.window != "attention"]
+    after = [op.name for op in layer.table.operators if op.window != "attention"]
     core = [CORE] if CORE in times else []
     out = sum((times[name].forward_s for name in (*core, *after)), np.zeros(1))
     back = sum((times[name].backward_s for name in after), np.zeros(1))
-    link = machine.host.link_bytes_per_s
+    link = layer.machine.host.link_bytes_per_s
     passes = [sum(part) for part in zip(*((t.forward_s, t.backward_s) for t in times.values()), strict=True)]
     return np.asarray(
         sum(beyond_own_layer_s(swapped, link, window, whole) for window, whole in zip((out, back), passes, strict=True))
@@ -488,15 +376,14 @@ def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime]) -> Floa
 
 
 def _waits(
-    kept: dict[str, Floats], times: dict[str, OperatorTime], exchanged: ExchangeTimes, features: ExchangeFeatures
+    kept: dict[str, Floats], times: dict[str, OperatorTime], exposed: Floats
 ) -> Callable[[MemoryChoice, Floats], Floats]:
-    """How much of a choice's replay runs while the backward pass waits for an expert exchange.
+    """How much of a choice's replay runs while the backward pass waits for an expert exchange (`exposed`).
 
     A replay needs no gradient, so it can run beside the exchanges of the backward pass that nothing else hides. Full
     recompute has them to itself; choices that may be combined share them in proportion to their work, so that together
     they never hide more than there is.
     """
-    exposed = sum(exchanged.exposed_ep(backward=True)) * features.recompute_in_waits
     partial = [c for c in CHOICES.values() if c.kind == "recompute" and EVERYTHING not in c.frees and freed_by(c, kept)]
     together = np.asarray(sum((_replayed_work(c, times) for c in partial), np.zeros(1)))
 

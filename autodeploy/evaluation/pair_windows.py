@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.exchanges import HOT, Groups, expert_s, group_name
+from autodeploy.evaluation.exchanges import HOT, LayerInputs, expert_s, group_name
 from autodeploy.evaluation.lanes import beside_matrix_work_s
 from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.exchanges import ExchangeTimes, Groups
-    from autodeploy.evaluation.layer_cost import OperatorTime
+    from autodeploy.evaluation.exchanges import ExchangeTimes
     from autodeploy.evaluation.machine import Machine
-    from autodeploy.evaluation.options import ExchangeFeatures
-    from autodeploy.evaluation.prices import Prices
-    from autodeploy.workload.operators import Exchange, Floats, LayerTable, Operator, Sharding
+    from autodeploy.evaluation.operator_time import OperatorTime
+    from autodeploy.workload.operators import Exchange, Floats, Operator
 
 ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
 DENSE = ("mlp_up_", "mlp_activation", "mlp_down_")  # the MLP of a dense layer, in the experts' place
@@ -86,18 +84,10 @@ def pair_cost(forward: Pairing, backward: Pairing, paired: np.ndarray) -> PairCo
 
 
 def halves(
-    table: LayerTable,
-    shard: Sharding,
-    machine: Machine,
-    features: ExchangeFeatures,
-    times: dict[str, OperatorTime],
-    exchanged: ExchangeTimes,
-    groups: Groups,
-    prices: Prices,
+    layer: LayerInputs, times: dict[str, OperatorTime], exchanged: ExchangeTimes
 ) -> tuple[ForwardHalf, BackwardHalf]:
     """The layer's operators and collectives by the step of a pair in which they run."""
-    zero = np.zeros_like(shard.tp)
-    collected = _Collectives(exchanged, groups, machine, zero, prices)
+    zero, collected = layer.zero, _Collectives(layer, exchanged)
     experts_dw, left_over = zero, zero
     work: dict[str, list[Floats]] = {step: [zero, zero] for step in ("ahead", "middle", "back_middle", "back")}
 
@@ -105,7 +95,7 @@ def halves(
         lane = 0 if op.kind in CUBE else 1
         work[step][lane] = work[step][lane] + seconds
 
-    for op in table.operators:
+    for op in layer.table.operators:
         time = times[op.name]
         routed, shared, dense = (op.name.startswith(names) for names in (ROUTED, SHARED, DENSE))
         add("middle" if routed or dense else "ahead", op, time.forward_s)
@@ -116,10 +106,10 @@ def halves(
             left_over = left_over + time.weight_gradient_s
         else:
             add("back_middle" if dense else "back", op, time.weight_gradient_s)
-    if features.vector_parallel:
+    if layer.features.vector_parallel:
         _beside_matrix_work(work, times, exchanged)
     exchanges = [
-        _expert_exchange(name, table, groups, shard, machine, features, seconds, prices)
+        _expert_exchange(layer, name, seconds)
         for name, seconds in (("dispatch", exchanged.dispatch_s), ("combine", exchanged.combine_s))
     ]
     ahead = collected.lanes(work["ahead"], ("attention", "shared"), backward=False)
@@ -148,16 +138,14 @@ def _beside_matrix_work(
 class _Collectives:
     """Collectives other than dispatch and combine, by the half of the layer in which they run."""
 
-    def __init__(
-        self, exchanged: ExchangeTimes, groups: Groups, machine: Machine, zero: Floats, prices: Prices
-    ) -> None:
-        self._zero, self._tiers = zero, range(len(machine.tiers))
+    def __init__(self, layer: LayerInputs, exchanged: ExchangeTimes) -> None:
+        self._zero, self._tiers = layer.zero, range(len(layer.machine.tiers))
         self._found: list[tuple[str, bool, tuple[Floats, ...], Floats]] = []
         for one in exchanged.each:
             if one.exchange.kind in {"dispatch", "combine"}:
                 continue
             half, of = _half(one.exchange), (one.exchange, one.once_s)
-            forward, backward = prices.once(of, _passes_on_tiers, *of, groups, machine)
+            forward, backward = layer.prices.once(of, _passes_on_tiers, layer, *of)
             self._found.append((half, False, forward, one.exposed_forward_s))
             self._found.append((half, True, backward, one.exposed_backward_s))
 
@@ -181,14 +169,15 @@ def _half(exchange: Exchange) -> str:
     return "attention" if exchange.window == "attention" else "shared"
 
 
-def _passes_on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine) -> list[tuple[Floats, ...]]:
+def _passes_on_tiers(layer: LayerInputs, exchange: Exchange, once_s: Floats) -> list[tuple[Floats, ...]]:
     """Seconds that the runs of a forward and of a backward pass keep each tier busy [n]."""
-    once = _on_tiers(exchange, once_s, groups, machine)
+    once = _on_tiers(layer, exchange, once_s)
     return [tuple(np.asarray(tier * n) for tier in once) for n in (exchange.forward_count, exchange.backward_count)]
 
 
-def _on_tiers(exchange: Exchange, once_s: Floats, groups: Groups, machine: Machine) -> tuple[Floats, ...]:
+def _on_tiers(layer: LayerInputs, exchange: Exchange, once_s: Floats) -> tuple[Floats, ...]:
     """Seconds that one run keeps each tier busy [n]: where its group's outermost members are, or each tier's share."""
+    groups, machine = layer.groups, layer.machine
     if exchange.name in HOT:
         return tuple(
             all_gather_s(exchange.message_bytes, groups.ep, _alone(machine, number).tiers, 0.0)
@@ -206,31 +195,16 @@ def _alone(machine: Machine, number: int) -> Machine:
     return replace(machine, tiers=tiers, comm_op_s=0.0)
 
 
-def _expert_exchange(
-    name: str,
-    table: LayerTable,
-    groups: Groups,
-    shard: Sharding,
-    machine: Machine,
-    features: ExchangeFeatures,
-    seconds: Floats,
-    prices: Prices,
-) -> ExpertExchange:
+def _expert_exchange(layer: LayerInputs, name: str, seconds: Floats) -> ExpertExchange:
     """One dispatch or combine beside computation; on each tier as long as if the other tiers took no time."""
-    exchange = next((e for e in table.exchanges if e.kind == name), None)
+    exchange = next((e for e in layer.table.exchanges if e.kind == name), None)
     if exchange is None:
-        return ExpertExchange(np.zeros_like(shard.tp), tuple(np.zeros_like(shard.tp) for _ in machine.tiers))
-    tiers = prices.once(
-        (exchange, *features.balance.busiest), _expert_tiers, exchange, table, groups, machine, features
-    )
-    rate = machine.exchange_beside
+        return ExpertExchange(layer.zero, tuple(layer.zero for _ in layer.machine.tiers))
+    tiers = layer.prices.once((exchange, *layer.features.balance.busiest), _expert_tiers, layer, exchange)
+    rate = layer.machine.exchange_beside
     return ExpertExchange(np.asarray(seconds / rate), tuple(np.minimum(tier, seconds) / rate for tier in tiers))
 
 
-def _expert_tiers(
-    exchange: Exchange, table: LayerTable, groups: Groups, machine: Machine, features: ExchangeFeatures
-) -> list[Floats]:
-    return [
-        expert_s(exchange, groups, _alone(machine, number), features, table, busiest=True)
-        for number in range(len(machine.tiers))
-    ]
+def _expert_tiers(layer: LayerInputs, exchange: Exchange) -> list[Floats]:
+    machines = (_alone(layer.machine, number) for number in range(len(layer.machine.tiers)))
+    return [expert_s(replace(layer, machine=machine), exchange, busiest=True) for machine in machines]

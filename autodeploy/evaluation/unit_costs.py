@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.evaluation.context import LEVELLING
-from autodeploy.evaluation.exchanges import Groups
+from autodeploy.evaluation.exchanges import Groups, LayerInputs
 from autodeploy.evaluation.expert_balance import even_balance, migrated_balance, routed_balance
 from autodeploy.evaluation.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
@@ -118,9 +118,8 @@ class _Batch:
     def cost(
         self, table: LayerTable, features: ExchangeFeatures | None = None, cut: Sharding | None = None
     ) -> LayerCost:
-        return layer_cost(
-            table, cut or self.shard, self.context.machine, features or self.exchange, self.groups, self.prices
-        )
+        features, shard = features or self.exchange, cut or self.shard
+        return layer_cost(LayerInputs(table, shard, self.context.machine, features, self.groups, self.prices))
 
     def even_cost(self, table: Callable[[ModelSpec, Sharding, OperatorFeatures], LayerTable]) -> LayerCost:
         """Of a piece without experts."""
