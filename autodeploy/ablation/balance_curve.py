@@ -106,7 +106,7 @@ def lengths_of_imbalance(spec: Spec, features: frozenset[str], imbalance: float)
 
     def uneven(whole: float) -> float:
         packs = packs_of(histogram(whole), seq, base.context.global_batch)
-        return float(attention_factor(replace(base.context, packs=packs), base.candidate)[0])
+        return float(attention_factor(packs, base.candidate, rearranged=False)[0])
 
     return histogram(_bisected(lambda share: -uneven(share), 0.05, 1.0, -imbalance))
 

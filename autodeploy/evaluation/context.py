@@ -132,8 +132,8 @@ class Context:
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
             recompute_in_waits=~paired & ("selective_recompute" in on and self.framework.recomputes_in_waits),
-            balance=placed_balance(self, self.expert_ranks(candidates)),
-            attention_imbalance=attention_factor(self, candidates),
+            balance=placed_balance(self.loads, self.expert_ranks(candidates)),
+            attention_imbalance=attention_factor(self.packs, candidates, rearranged="sample_rearrangement" in on),
             paired=paired,
             deduplicate=self.deduplicate,
             # A compiled graph has fixed sizes and runs without the host.

@@ -28,7 +28,6 @@ from cost_models.load_balance import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.context import Context
     from autodeploy.specs.router import RouterKind
 
 Floats = npt.NDArray[np.float64]
@@ -124,18 +123,18 @@ def even_balance(n: int) -> ExpertBalance:
     return ExpertBalance(one, one, one, one, one, zero, zero)
 
 
-def placed_balance(context: Context, groups: ExpertRanks) -> ExpertBalance:
+def placed_balance(loads: Loads, groups: ExpertRanks) -> ExpertBalance:
     """Experts stay where the framework puts them: consecutive ones share a rank."""
-    compute, peak = _each(groups, lambda *cases: _placed(context.loads, cases))
+    compute, peak = _each(groups, lambda *cases: _placed(loads, cases))
     one, zero = np.ones_like(compute), np.zeros_like(compute)
     # Without loads of experts, nodes are taken to be as uneven as ranks.
     return ExpertBalance(compute, compute, one, compute, peak, zero, zero)
 
 
-def migrated_balance(context: Context, groups: ExpertRanks) -> ExpertBalance:
+def migrated_balance(loads: Loads, groups: ExpertRanks) -> ExpertBalance:
     """Experts move to level the ranks, never to more imbalance than without."""
-    placed = placed_balance(context, groups)
-    left, node, peak, moved = _each(groups, lambda *cases: _migrated(context.loads, cases))
+    placed = placed_balance(loads, groups)
+    left, node, peak, moved = _each(groups, lambda *cases: _migrated(loads, cases))
     left = np.minimum(left, placed.compute)
     return ExpertBalance(
         left,
@@ -143,15 +142,14 @@ def migrated_balance(context: Context, groups: ExpertRanks) -> ExpertBalance:
         placed.mean_exchange,
         np.minimum(node, placed.node),
         np.minimum(peak, placed.peak),
-        moved * groups.ranks / context.loads.experts,
+        moved * groups.ranks / loads.experts,
         placed.hot_experts,
     )
 
 
-def routed_balance(context: Context, groups: ExpertRanks, allowed: npt.NDArray[np.bool_]) -> ExpertBalance:
+def routed_balance(loads: Loads, groups: ExpertRanks, allowed: npt.NDArray[np.bool_]) -> ExpertBalance:
     """Every rank computes its own tokens for the hottest experts, whose weights it receives instead."""
-    placed = placed_balance(context, groups)
-    loads = context.loads
+    placed = placed_balance(loads, groups)
     most = np.minimum(loads.levelling.hot_experts, np.floor(loads.experts / groups.ranks))
     hot = np.where(allowed & (groups.ranks > 1), most, 0.0)
     share, coldest = _each(groups, lambda *cases: _routed(loads, cases), hot)
@@ -161,14 +159,13 @@ def routed_balance(context: Context, groups: ExpertRanks, allowed: npt.NDArray[n
     return ExpertBalance(share + busiest, busiest, 1.0 - share, placed.node, placed.peak, zero, hot)
 
 
-def peak_over_layers(context: Context, groups: ExpertRanks, layers: Floats) -> Floats:
+def peak_over_layers(loads: Loads, groups: ExpertRanks, layers: Floats) -> Floats:
     """Of what the worst moment adds to the busiest rank of one layer, the share that it adds in the mean over the
     mixture-of-experts layers of a rank [n].
 
     The rank that is busiest in one layer is not in the next, whose experts are others: a rank's sum over its layers is
     less uneven. A file of loads says what its layers' worst moments are.
     """
-    loads = context.loads
     if loads.series is not None or loads.worst.value <= 1.0:
         return np.ones_like(groups.ranks)
 
@@ -181,11 +178,11 @@ def peak_over_layers(context: Context, groups: ExpertRanks, layers: Floats) -> F
     return np.asarray(np.where(groups.ranks > 1, np.clip(found, 0.0, 1.0), 1.0))
 
 
-def worst_imbalance(context: Context, groups: ExpertRanks) -> Floats:
+def worst_imbalance(loads: Loads, groups: ExpertRanks) -> Floats:
     """The factor that sizes memory, where experts stay where the framework puts them [n]."""
-    if context.loads.worst.value <= 1.0:
+    if loads.worst.value <= 1.0:
         return np.ones(1)
-    worst = context.loads.worst
+    worst = loads.worst
 
     def factors(*cases: Case) -> list[tuple[float]]:
         ranks, _, sequences, copies = np.array(cases).T
@@ -194,13 +191,13 @@ def worst_imbalance(context: Context, groups: ExpertRanks) -> Floats:
     return _each(groups, factors)[0]
 
 
-def prediction_error(context: Context, groups: ExpertRanks) -> float:
+def prediction_error(loads: Loads, groups: ExpertRanks) -> float:
     """Error of the predicted loads that expert migration places by, on the file or the family behind the factor."""
     ranks, sequences, copies = int(groups.ranks[0]), float(groups.sequences[0]), float(groups.copies[0])
-    series = _series(context.loads, ranks, sequences, copies)
+    series = _series(loads, ranks, sequences, copies)
     if series is None or not _divides(series, ranks):
         return 0.0
-    how = context.loads.levelling
+    how = loads.levelling
     found = migrate(series, nodes=1, ranks=ranks, interval=how.interval_steps, least_drop=how.least_drop)
     return found.prediction_error
 

@@ -14,7 +14,6 @@ from cost_models.sample_packing import MOST_PACKS, attention_imbalance, mean_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates
 
 Floats = npt.NDArray[np.float64]
@@ -44,21 +43,20 @@ def _packs(weights: tuple[tuple[int, float], ...], seq_length: int, packs: int) 
     return Packs(squares, mean_keys(squares, seq_length), max(1.0, seq_length / mean))
 
 
-def attention_factor(context: Context, candidates: Candidates) -> Floats:
+def attention_factor(packs: Packs | None, candidates: Candidates, *, rearranged: bool) -> Floats:
     """Time of attention on the ranks that set the pace, against the mean [n]; 1 where sequences are full.
 
     Ranks whose experts lie on each other wait for each other in every micro batch; the others at the end of a step.
-    A pipeline's bubble is that of equal micro batches.
+    A pipeline's bubble is that of equal micro batches. rearranged : similar packs share a micro batch.
     """
-    if context.packs is None:
+    if packs is None:
         return np.ones(len(candidates))
     c = candidates
     spread = np.where(c.ep > 1, c.ep * c.etp // np.maximum(c.tp * c.cp, 1), 1)
     ranks = np.gcd(np.clip(spread, 1, np.maximum(c.dp, 1)), c.dp)
     keys = np.stack([c.dp // ranks, ranks, c.micro_batch_size, c.micro_batches], axis=1)
     distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-    rearranged = "sample_rearrangement" in context.mechanisms
-    found = [_factor(context.packs, *(int(value) for value in row), rearranged) for row in distinct]
+    found = [_factor(packs, *(int(value) for value in row), rearranged) for row in distinct]
     return np.asarray(found)[inverse.ravel()]
 
 

@@ -84,7 +84,7 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         )
 
     shares = merged_kinds(costs)
-    peak = peak_over_layers(context, context.expert_ranks(candidates), expert_layers(context, candidates))
+    peak = peak_over_layers(context.loads, context.expert_ranks(candidates), expert_layers(context, candidates))
     layers = [
         step_class(
             over_layers(_mean([(costs.layers[n], share) for n, share in members]), peak),

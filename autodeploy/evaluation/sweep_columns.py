@@ -117,7 +117,7 @@ def _over_layers(found: dict[Key, Floats], classes: int, tree: CandidateTree, co
     _, group = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.micro_batch_size])
     rows, which = distinct([group[tree.cut_of], tree.placed.pp])
     few = tree.placed.take(rows)
-    less = (1.0 - peak_over_layers(context, context.expert_ranks(few), expert_layers(context, few))).take(which)
+    less = (1.0 - peak_over_layers(context.loads, context.expert_ranks(few), expert_layers(context, few))).take(which)
     if not less.any():
         return
     for number in uneven:

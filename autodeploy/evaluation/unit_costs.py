@@ -246,7 +246,7 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
         copied = _with_copies(some, before, may_copy[rows], context)
         return {n: _put(cost, plain.layers[n], rows, len(candidates)) for n, cost in copied.items()}, {}
     if "expert_migration" in context.mechanisms and plain.tables:
-        balance = migrated_balance(context, context.expert_ranks(candidates))
+        balance = migrated_balance(context.loads, context.expert_ranks(candidates))
         features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
         return {}, {n: batch.cost(table, features) for n, table in plain.tables.items()}
     return {}, {}
@@ -257,7 +257,7 @@ def _with_copies(
 ) -> dict[int, LayerCost]:
     """Costs with copies of the hot experts where that is allowed and faster than without, by place."""
     shard, exchange = batch.shard, batch.exchange
-    balance = routed_balance(context, context.expert_ranks(batch.candidates), may_copy)
+    balance = routed_balance(context.loads, context.expert_ranks(batch.candidates), may_copy)
     routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
     tables = batch.tables(experts=True, cut=copied)
     return {n: _faster(batch.cost(table, routed, copied), plain[n], exchange) for n, table in tables.items()}

@@ -42,8 +42,8 @@ def expert_imbalance(candidate: Candidates, context: Context) -> ExpertImbalance
     if not context.model.is_moe:
         return None
     groups, loads = context.expert_ranks(candidate), context.loads
-    balance = placed_balance(context, groups)
-    share = float(peak_over_layers(context, groups, expert_layers(context, candidate))[0])
+    balance = placed_balance(context.loads, groups)
+    share = float(peak_over_layers(context.loads, groups, expert_layers(context, candidate))[0])
     peak = float(balance.peak[0])
     return ExpertImbalance(
         ep=int(candidate.ep[0]),
@@ -69,13 +69,13 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
             f"tokens above {context.loads.capacity} times the mean expert's are dropped: imbalance {placed:.2f}"
         )
     if levels and "mutual_routing" in context.mechanisms:
-        copied = routed_balance(context, groups, np.ones(1, dtype=np.bool_))
+        copied = routed_balance(context.loads, groups, np.ones(1, dtype=np.bool_))
         notes.append(
             f"where it is faster, copies of hot experts ({int(copied.hot_experts[0])} a layer) compute "
             f"{100.0 * (1.0 - float(copied.mean_exchange[0])):.0f} % of all tokens where they are"
         )
     elif levels and "expert_migration" in context.mechanisms:
-        moved = migrated_balance(context, groups)
+        moved = migrated_balance(context.loads, groups)
         family = (
             "" if context.loads.series is not None and not context.loads.of_ranks else " (lognormal loads of experts)"
         )
@@ -83,6 +83,6 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
         notes.append(
             f"where it pays, experts move every {interval} steps: imbalance {placed:.2f} -> "
             f"{float(moved.compute[0]):.2f}{family}, loads predicted within "
-            f"{100.0 * prediction_error(context, groups):.0f} %"
+            f"{100.0 * prediction_error(context.loads, groups):.0f} %"
         )
     return notes

@@ -41,7 +41,7 @@ def balances(case: Case, d: Degrees) -> tuple[ExpertBalance, ExpertBalance]:
     """What migration and what copying leaves, of the one candidate."""
     groups = case.context.expert_ranks(candidates_of([d]))
     flat = np.array([d.etp == 1 and d.dispatcher in {"alltoall", "alltoall_seq"}])
-    return migrated_balance(case.context, groups), routed_balance(case.context, groups, flat)
+    return migrated_balance(case.context.loads, groups), routed_balance(case.context.loads, groups, flat)
 
 
 def levelled(balance: ExpertBalance) -> Levelled:
