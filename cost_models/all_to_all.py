@@ -7,10 +7,14 @@ is max / mean tokens over the ranks of the group: the busiest rank receives that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.collectives import Floats, Group, Number, Tier, all_gather_s, tier_rate
+from cost_models.collectives import Group, Tier, all_gather_s, tier_rate
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
 
 
 def distinct_targets(choices: Number, places: Number) -> Floats:

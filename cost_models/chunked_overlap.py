@@ -10,7 +10,8 @@ from cost_models.collectives import overlapped_s
 from cost_models.gemm_waves import tiled_efficiency
 
 if TYPE_CHECKING:
-    from cost_models.compute import ComputeRates, Floats, Number
+    from cost_models.arrays import Floats, Number
+    from cost_models.compute import ComputeRates
 
 
 def tile_loss(m: Number, n: Number, k: Number, chunks: Number, rates: ComputeRates) -> Floats:

@@ -8,12 +8,13 @@ run level by level, so that each rank's slower links carry only what they must.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ operator from below; measured shapes bend it with few parameters of physical mea
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.gemm_waves import tiled_efficiency
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.collectives import Floats, GatherRate, Group, Number, Tier, all_gather_s, all_reduce_s, gather_rate
+from cost_models.collectives import GatherRate, Group, Tier, all_gather_s, all_reduce_s, gather_rate
 from cost_models.hbm import FULL, OptimizerFormat, Switch, optimizer_moved_bytes
 from cost_models.swap import exposed_swap_s
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
 
 # Parameters of a bucket whose collective overlaps with a pass: at least this many, and this many for each rank, so that
 # messages of a ring stay large. Source: Megatron-LM core_v0.12.1, --ddp-bucket-size.

@@ -17,18 +17,12 @@ import numpy as np
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import Group, Tier, all_gather_s
 from cost_models.compiled import compiled
-from cost_models.load_balance import (
-    LEAST,
-    Floats,
-    Ints,
-    LoadSeries,
-    Number,
-    contiguous,
-    imbalance_of,
-)
+from cost_models.load_balance import LEAST, LoadSeries, contiguous, imbalance_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cost_models.arrays import Floats, Ints, Number
 
 EMA_WEIGHT = 0.9  # of the old prediction, per step
 WEIGHT_BYTES, STATE_BYTES = 2.0, 12.0  # of a parameter: BF16; FP32 copy and two moments

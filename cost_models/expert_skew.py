@@ -18,13 +18,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+    from cost_models.arrays import Floats, Number
+
 
 # The group that a factor without further words is stated for: TP x CP of 8, micro batch 1, as in the published runs of
 # Pangu Ultra MoE (TP8 EP32) that the default factor is of.

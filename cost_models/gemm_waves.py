@@ -7,11 +7,12 @@ Where that wastes much, the library takes smaller tiles or cuts the depth into s
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+import numpy as np
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
 
 # Rows, columns [elements] and rate (fraction) of the tiles that a library chooses from. A product in a smaller tile
 # reads more operands: 1 / 128 + 1 / 128 elements against 1 / 256 + 1 / 128, a third more.

@@ -12,15 +12,17 @@ the matrix units large ones. What remains a constant a layer is launches, norms,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.all_to_all import flat_s
-from cost_models.collectives import Group, Number, Tier, gather_rate
+from cost_models.collectives import Group, Tier, gather_rate
 from cost_models.compute import ComputeRates, attention_flops, attention_s, gemm_s, grouped_gemm_s
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
 
 
 def experts_touched(experts: Number, chosen: Number, tokens: Number) -> Floats:

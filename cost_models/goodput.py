@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.hbm import FULL, OptimizerFormat
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
 
 WEIGHT_BYTES = 2.0
 

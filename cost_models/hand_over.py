@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.collectives import tier_rate
 from cost_models.swap import transfer_s
@@ -19,10 +18,9 @@ from cost_models.swap import transfer_s
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from cost_models.arrays import Floats, Number
     from cost_models.collectives import Group, Tier
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
 
 INDEX_BYTES = 4.0  # beside each changed value goes its place as int32. Source: vllm-project/vime, pull request 392
 

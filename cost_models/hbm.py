@@ -6,12 +6,14 @@ All sizes are bytes on one rank.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
+
 Switch = npt.NDArray[np.bool_] | bool
 GIB = float(2**30)
 MIB = float(2**20)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+    from cost_models.arrays import Floats, Number
+
 
 # Threads of a process that keep a device's queue filled, each wanting a core of its own: Python's main thread, the
 # autograd thread of backward passes, the second level of the task queue and the one that watches collectives. Source:

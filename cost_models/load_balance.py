@@ -13,16 +13,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.compiled import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Number = Floats | float | int
+    from cost_models.arrays import Floats, Ints
+
 
 # Of a load series that stands in for a factor; a few layers and intervals give its mean within a few percent.
 SERIES_LAYERS, SERIES_ROWS, SERIES_SEED = 8, 5, 20251121

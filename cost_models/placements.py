@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+    from cost_models.arrays import Floats, Number
+
 Devices = Literal["all", "generation", "training"]
 
 # What a device does with its memory around generation, before and after it, in the order of a step.

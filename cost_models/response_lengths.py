@@ -13,15 +13,14 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.expert_skew import LOG_CDF, LOG_DENSITY, NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
+    from cost_models.arrays import Floats, Number
+
 
 QUANTILES = 128  # lengths that stand for a lognormal: its largest of 10^5 then is right within a percent
 FARTHEST = 6.0  # standard deviations of the logarithm up to which they reach: one response of 10^9 is longer

@@ -8,14 +8,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.sample_packing import SEED
 
 if TYPE_CHECKING:
+    from cost_models.arrays import Floats
     from cost_models.response_lengths import Lengths
 
-Floats = npt.NDArray[np.float64]
 
 MOST_SAMPLES = 2048  # that are packed; more change the tokens of a mean pack by less than 1 in 1000
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Floats
 from cost_models.response_lengths import likeness
 from cost_models.rollout_batch import Engines, Stretches, slowest
 from cost_models.rollout_parts import at_steps, folded
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from cost_models.response_lengths import Lengths
     from cost_models.rollout_batch import TokenTime
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
 PrefillTime = Callable[[Floats], Floats]  # seconds of a rank's prefill by its tokens [n]
 
 TAIL = 0.1  # the last responses of a step, whose time is its tail. Source: Seer, arXiv:2511.14617

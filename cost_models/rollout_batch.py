@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from cost_models.arrays import Floats, Number
 from cost_models.response_lengths import largest_normal
 from cost_models.rollout_slots import drained
 
 if TYPE_CHECKING:
     from cost_models.response_lengths import Lengths, Likeness
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
 # Seconds of a step by a rank's batch, the mean context and, where asked for, the batch of all ranks of a unit [n, any].
 TokenTime = Callable[..., Floats]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.rollout_batch import LEAST, Stretches
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats
 
 CELLS = 48  # of a step in which responses of several steps run: its batch is the mean of each
 

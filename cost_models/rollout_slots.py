@@ -11,13 +11,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Number
     from cost_models.response_lengths import Lengths
 
-Floats = npt.NDArray[np.float64]
-Number = Floats | float | int
 
 STEPS_A_MEAN, MOST_WAVES = 32, 16  # of the lattice of steps: in a mean length; responses a slot that it follows
 LEAST = 1e-12

@@ -11,12 +11,12 @@ from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Floats = npt.NDArray[np.float64]
+    from cost_models.arrays import Floats
+
 
 SEED = 20251121
 MOST_PACKS = 4096  # of a global batch that are looked at; more only sharpen the mean

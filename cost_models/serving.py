@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from cost_models.collectives import Number
+    from cost_models.arrays import Floats, Number
     from cost_models.generation import Generation
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
-Floats = npt.NDArray[np.float64]
+import numpy as np
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats
 
 
 def transfer_s(transfer_bytes: Floats | float, link_bytes_per_s: Floats | float) -> Floats:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
 
 DIFFERENT = math.log(1.07)  # pairs of measured times nearer than this are repeats of one another, not an order
 GROUP_SIZE = 5

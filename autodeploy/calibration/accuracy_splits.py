@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.accuracy_sets import Split
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
 
 UNIDENTIFIED = 0.8  # of the prior's standard deviation
 

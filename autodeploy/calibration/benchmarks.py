@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import Fit, FitParameter, Floats, fit
+from autodeploy.calibration.fit import Fit, FitParameter, fit
 from autodeploy.calibration.overlay_numbers import overlay_numbers
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import Group, Tier, all_gather_s, all_reduce_s
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.machine import Machine
     from autodeploy.specs.measured_run import CollectivePoint, GemmPoint
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 NOISE = 0.05  # log standard deviation of one point: repeats, clocks, and what three numbers can't follow

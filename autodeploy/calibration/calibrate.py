@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from autodeploy.calibration.configurations import shares_of
 from autodeploy.calibration.covariances import covariance_document, fitted_covariance
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import Fit, Floats, fit, left_out_residuals, limits_of, parameter_variances, values_of
+from autodeploy.calibration.fit import Fit, fit, left_out_residuals, limits_of, parameter_variances, values_of
 from autodeploy.calibration.measured import fits_time, measured_step_s, states_time
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, nuisances_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.predict import Prediction
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 # Noise of a record, log standard deviation: repeats of one configuration differ by 3.5 %; a chip grade that the source

@@ -14,13 +14,14 @@ import numpy as np
 from autodeploy.calibration.calibrate import NOISE
 from autodeploy.calibration.covariances import covariance_document, covariance_of_fit
 from autodeploy.calibration.coverage import carried_from
-from autodeploy.calibration.fit import Fit, FitParameter, Floats, fit, left_out_residuals
+from autodeploy.calibration.fit import Fit, FitParameter, fit, left_out_residuals
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 # Of the cards and the software of one cluster against those of the records: the spread of left-out residuals of a

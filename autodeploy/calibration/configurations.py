@@ -17,8 +17,8 @@ from autodeploy.calibration.release_defaults import release_of, stack_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
 
 OF_THE_SIZE = {"name", "num_hidden_layers"}  # of a model: sources cut its depth with the number of devices
 OF_THE_RANKS = {"pp", "dp", "layers_per_stage"}  # of a strategy: the layers of a stage stand for them

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.fit import Fit, FitParameter, Floats
+    from autodeploy.calibration.fit import Fit, FitParameter
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 OF_LINKS = (

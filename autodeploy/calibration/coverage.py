@@ -18,7 +18,8 @@ from hardware_profiles.loader import list_profiles, load_profile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from autodeploy.calibration.fit import Floats
+    from cost_models.arrays import Floats
+
 
 Z90 = 1.6449  # half-width of a normal 90 % interval in standard deviations
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.arrays import Floats
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, limited
 
-Floats = npt.NDArray[np.float64]
 STEP = 0.02  # of a log factor, in the Jacobian
 DEGREES = 4.0  # of the Student distribution of residuals
 

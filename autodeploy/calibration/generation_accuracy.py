@@ -23,9 +23,9 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.fit import Floats
     from autodeploy.calibration.generation_fit import GenerationFit
     from autodeploy.specs.generation import GenerationRecord
+    from cost_models.arrays import Floats
 
 EVERY = 10  # rows of a left-out file between two that its constants are refitted on
 FITTED_SETS = 3  # sets of lengths that are fitted, the others predicted

@@ -22,9 +22,10 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.calibration.fit import Fit, Floats
+    from autodeploy.calibration.fit import Fit
     from autodeploy.calibration.generation_predict import Batch
     from autodeploy.specs.generation import GenerationRecord
+    from cost_models.arrays import Floats
     from hardware_profiles.generation import Number
 
 FREE = ("weights", "cache", "all_reduce", "prefill", "issue_us")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
 
 EXPERTS = "experts"  # the factor of routing and experts
 _NUISANCES = {parameter.name for parameter in NUISANCES}

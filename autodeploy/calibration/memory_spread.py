@@ -18,7 +18,8 @@ from autodeploy.specs.planset import MemoryInterval
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
+
 
 STEADY, FEW_ITERATIONS = "steady", "few iterations"
 # Standard deviation of log memory that each doubling beyond the records of an axis adds, and each feature that none of

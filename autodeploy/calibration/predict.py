@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.record import MemoryCounts, Record
     from autodeploy.strategies.candidates import Candidates
-    from cost_models.collectives import Number
+    from cost_models.arrays import Number
     from hardware_profiles.profile import Profile
 
 ANY_FRAMEWORK = SearchSpec(target=UNRESTRICTED)

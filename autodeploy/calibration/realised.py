@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.fit import Floats
     from autodeploy.calibration.strategy_groups import StrategyGroup
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
 
 LEAST_FITTED = 10  # records that the fit must have seen
 HOW = "{gains} gains on {models} models that fits promised which had seen no run with the feature or degree"

@@ -15,8 +15,8 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
 
 
 def without(calibration: Calibration, out: Callable[[Record], bool]) -> Calibration:

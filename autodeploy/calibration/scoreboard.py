@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from autodeploy.calibration.accuracy_errors import Errors
     from autodeploy.calibration.accuracy_splits import Held
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.fit import Floats
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 MANY = 30  # configurations from which a share inside its interval is judged by itself

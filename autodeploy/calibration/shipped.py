@@ -23,7 +23,7 @@ from hardware_profiles.loader import load_profile, shipped_profiles
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autodeploy.calibration.fit import Floats
+    from cost_models.arrays import Floats
     from hardware_profiles.schema import CalibrationOrigin
 from autodeploy.calibration.left_out_widths import width_table
 from autodeploy.calibration.measured import fits_time, memory_regime

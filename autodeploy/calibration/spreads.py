@@ -11,7 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.calibration.fit import Floats
+    from cost_models.arrays import Floats
+
 
 Z80 = 1.2816  # half-width of a normal 80 % interval in standard deviations
 LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones

@@ -30,7 +30,7 @@ from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 RECORD = "deepseek_v3_stage_memory.yaml"
 RECOMPUTED_LAYERS = (0, 1)  # of every stage, as published

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.fit import Floats
     from autodeploy.calibration.predict import Prediction
     from autodeploy.specs.record import Record
+    from cost_models.arrays import Floats
 
 SAME = 1e-6  # of log times: strategies that the formulas do not tell apart
 

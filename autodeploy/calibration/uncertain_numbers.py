@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.fit import FitParameter
     from autodeploy.evaluation.context import Context
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 _NO_RUN = "prior: no run of the fit used this network"

@@ -12,8 +12,8 @@ from autodeploy.strategies.rules import load_rules, scope_of, values_of
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.strategies.candidates import Bools, Candidates, Ints
-    from autodeploy.workload.operators import Floats
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Bools, Floats, Ints
 
 
 def fastest_costs(context: Context, candidates: Candidates, *, one_machine: bool = False) -> tuple[UnitCosts, Ints]:

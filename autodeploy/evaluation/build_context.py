@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.training import TrainingSpec
     from autodeploy.stack.releases import Release
     from autodeploy.strategies.feature_choice import FeatureChoice
-    from cost_models.collectives import Number
+    from cost_models.arrays import Number
     from hardware_profiles.profile import Device, Profile
 
 # A kernel launched for each expert inside one operator, against the host's cost of a whole operator: no Python and no

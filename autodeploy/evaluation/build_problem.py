@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.inner_problem import FixedPiece, Floats, InnerProblem, LayerClass, LayerPairs, MemoryOption
+from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, LayerPairs, MemoryOption
 from autodeploy.evaluation.stage_memory import host_room_bytes, stage_buffers
 from autodeploy.evaluation.stage_sends import p2p_s
 from autodeploy.strategies.placement_rules import placement_limits
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import ChoiceCost
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Floats
 
     Known = list[dict[str, ChoiceCost]]  # choices of each class of layers
     Menu = Callable[[Known, Sequence[int], int], list[list[str]]]

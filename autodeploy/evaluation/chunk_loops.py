@@ -9,10 +9,9 @@ import numpy as np
 from cost_models.compiled import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from cost_models.arrays import Floats, Ints
 
-    Floats = npt.NDArray[np.float64]
-    Ints = npt.NDArray[np.int64]
+    pass
 
 
 @compiled

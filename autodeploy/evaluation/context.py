@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from autodeploy.stack.frameworks import Framework
     from autodeploy.stack.releases import Release
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Bools, Floats, OperatorFeatures
+    from autodeploy.workload.operators import OperatorFeatures
+    from cost_models.arrays import Bools, Floats
     from hardware_profiles.profile import Profile
 
 # Mechanisms that change nothing but which rank holds which experts.

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.strategies.candidates import Candidates, Ints
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Ints
 
 
 @dataclass(frozen=True, eq=False)

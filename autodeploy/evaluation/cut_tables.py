@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import LayerCost
     from autodeploy.evaluation.stage_classes import Migration
     from autodeploy.evaluation.unit_costs import UnitCosts
-    from autodeploy.strategies.candidates import Ints
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats, Ints
 
 WORK_PARTS = tuple(field.name for field in fields(PhaseCost))
 REPAIRS = ("norm", "activation", "mla_up_proj", "full")  # choices that stand for all in the order of candidates

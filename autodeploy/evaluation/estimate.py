@@ -13,7 +13,6 @@ from autodeploy.evaluation.hidden_shares import hidden_shares
 from autodeploy.evaluation.inner_problem import (
     ChunkTimes,
     InnerProblem,
-    Ints,
     activation_bytes,
     chunk_times,
     fill_chunks,
@@ -34,7 +33,7 @@ from cost_models.schedule import Sends, model_parts, operation_order, pair_count
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats, Ints
 
 PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
 

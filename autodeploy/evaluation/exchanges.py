@@ -26,7 +26,8 @@ from cost_models.compute import vector_s
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.operator_time import OperatorTime
-    from autodeploy.workload.operators import Exchange, Floats, LayerTable, Operator, Sharding
+    from autodeploy.workload.operators import Exchange, LayerTable, Operator, Sharding
+    from cost_models.arrays import Floats
 
 HOT = frozenset({"hot_weights", "hot_gradients"})
 EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT

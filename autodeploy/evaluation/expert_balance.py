@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.specs.router import RouterKind
+    from cost_models.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 
 # Without a file: by how much the load of an expert differs from its prediction, relative, one standard deviation.
 PREDICTION_CHANGE = 0.1

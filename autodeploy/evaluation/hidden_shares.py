@@ -10,9 +10,9 @@ from autodeploy.evaluation.build_problem import held_pieces
 from autodeploy.evaluation.entries import at
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import ChunkTimes, InnerProblem, Ints
+    from autodeploy.evaluation.inner_problem import ChunkTimes, InnerProblem
     from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats, Ints
 
 
 def hidden_shares(

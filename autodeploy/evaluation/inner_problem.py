@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.evaluation.chunk_loops import add_options, beside_swaps, pair_chunks
+from cost_models.arrays import Floats as Floats  # noqa: TC001  others take it from here
+from cost_models.arrays import Ints as Ints  # noqa: TC001
 from cost_models.schedule import Schedule, Sends, chunk_micro_batches, kinds
 from cost_models.swap import exposed_swap_s, transfer_s
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

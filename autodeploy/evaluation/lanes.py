@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from autodeploy.evaluation.exchanges import ExchangeTimes
     from autodeploy.evaluation.operator_time import OperatorTime
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 # Reordering of rows on either side of the experts, with the exchange beside it.
 VECTOR_LANE = {"dispatch": ("permute", "sort_by_expert"), "combine": ("sort_by_rank", "unpermute")}

@@ -21,7 +21,8 @@ from cost_models.swap import beyond_own_layer_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autodeploy.workload.operators import Floats, LayerTable, Operator
+    from autodeploy.workload.operators import LayerTable, Operator
+    from cost_models.arrays import Floats
 
 
 EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.collectives import Group, Number, Tier
-from cost_models.compute import ComputeRates, Floats
+from cost_models.collectives import Group, Tier
+from cost_models.compute import ComputeRates
 from cost_models.host_bound import bound_issue_factor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cost_models.arrays import Floats, Number
     from hardware_profiles.profile import Device, Profile
     from hardware_profiles.profile import Tier as ProfileTier
     from hardware_profiles.topology import ClusterTopology

@@ -13,7 +13,8 @@ from cost_models.compute import cast_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
-    from autodeploy.workload.operators import Floats, Operator
+    from autodeploy.workload.operators import Operator
+    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from autodeploy.strategies.candidates import DISPATCHERS
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from autodeploy.evaluation.expert_balance import ExpertBalance
     from cost_models.all_to_all import ExpertGroups
+    from cost_models.arrays import Bools
     from cost_models.collectives import Group
 
-Bools = npt.NDArray[np.bool_]
 FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
 
 

@@ -17,8 +17,9 @@ from autodeploy.workload.memory_choices import CHOICES, compete
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints, MemoryOption
+    from autodeploy.evaluation.inner_problem import InnerProblem, MemoryOption
     from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Ints
 
 
 def without_overlaps(

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.exchanges import ExchangeTimes
     from autodeploy.evaluation.machine import Machine
     from autodeploy.evaluation.operator_time import OperatorTime
-    from autodeploy.workload.operators import Exchange, Floats, Operator
+    from autodeploy.workload.operators import Exchange, Operator
+    from cost_models.arrays import Floats
 
 ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
 DENSE = ("mlp_up_", "mlp_activation", "mlp_down_")  # the MLP of a dense layer, in the experts' place

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.sample_packing import MOST_PACKS, attention_imbalance, mean_keys, pack_squares
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.strategies.candidates import Candidates
-
-Floats = npt.NDArray[np.float64]
+    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True, eq=False)

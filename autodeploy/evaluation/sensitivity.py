@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
     from hardware_profiles.covariance import FittedFactor
 
 STEP = 0.02  # of a log factor, as in the Jacobian of the fit

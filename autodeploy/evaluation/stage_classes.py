@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.unit_costs import UnitCosts
-    from autodeploy.strategies.candidates import Bools, Candidates, Ints
-    from autodeploy.workload.operators import Floats
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)

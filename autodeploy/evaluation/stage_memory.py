@@ -15,8 +15,8 @@ from cost_models.schedule import kinds, model_parts
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.strategies.candidates import Bools, Candidates, Ints
-    from autodeploy.workload.operators import Floats
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Bools, Floats, Ints
 
 # Beside what is kept, a backward pass holds gradients of the tensors around one operator: about a quarter of a layer.
 GRADIENT_SHARE = 0.25

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from cost_models.collectives import point_to_point_s
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 
 def p2p_bytes(candidates: Candidates, context: Context) -> Floats:

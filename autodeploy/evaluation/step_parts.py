@@ -17,7 +17,7 @@ from cost_models.hbm import StateBytes, state_bytes
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.layer_cost import LayerCost
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 
 TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")

@@ -23,7 +23,7 @@ from autodeploy.evaluation.sweep_columns import PlacedCosts, placed_costs
 from autodeploy.evaluation.sweep_modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep_runs import Runs, Shapes, Way, runs_of
 from autodeploy.strategies.tree import distinct, tree_of
-from autodeploy.workload.operators import Floats
+from cost_models.arrays import Floats, Ints
 from cost_models.schedule import group_size, schedules
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.unit_costs import UnitCosts
-    from autodeploy.strategies.candidates import Candidates, Ints
+    from autodeploy.strategies.candidates import Candidates
     from autodeploy.strategies.tree import CandidateTree
 
 BLOCK = 16_384  # runs whose columns stay in the cache together

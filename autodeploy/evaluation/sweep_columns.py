@@ -16,7 +16,7 @@ from autodeploy.evaluation.stage_memory import gathered_bytes
 from autodeploy.evaluation.step_parts import ParameterGroups, migration_of, state_rates, synchronised_of
 from autodeploy.evaluation.unit_costs import MODULE
 from autodeploy.strategies.tree import distinct, with_mode
-from autodeploy.workload.operators import Floats
+from cost_models.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stage_classes import Migration
     from autodeploy.evaluation.step_parts import StateRates
     from autodeploy.evaluation.unit_costs import UnitCosts
-    from autodeploy.strategies.candidates import Candidates, Ints
+    from autodeploy.strategies.candidates import Candidates
     from autodeploy.strategies.tree import CandidateTree
 
 Key = tuple[str, int | str]

@@ -13,7 +13,7 @@ from cost_models.schedule import FIRST, LAST, MIDDLE
 if TYPE_CHECKING:
     from autodeploy.evaluation.sweep_columns import Columns
     from autodeploy.evaluation.sweep_runs import Runs
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 UNLIKELY = 1e3  # factor on the estimate of candidates that are solved last
 REPAIRED_BY = ("norm", "activation", "mla_up_proj")

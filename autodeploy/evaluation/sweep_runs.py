@@ -35,8 +35,7 @@ from cost_models.schedule import (
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
-    from autodeploy.strategies.candidates import Bools, Ints
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)

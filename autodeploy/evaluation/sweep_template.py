@@ -21,8 +21,7 @@ from cost_models.schedule import FIRST, LAST, MIDDLE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.strategies.candidates import Ints
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)

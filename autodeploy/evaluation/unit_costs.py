@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.strategies.candidates import Candidates, Ints
-    from autodeploy.workload.operators import Floats, LayerTable, OperatorFeatures
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import LayerTable, OperatorFeatures
+    from cost_models.arrays import Floats, Ints
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]

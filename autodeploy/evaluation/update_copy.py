@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 COPIED_UPDATE = "copied_update"
 FP32_BYTES = 4.0

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import ChunkTimes, InnerProblem
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Floats
-    from cost_models.collectives import Number
+    from cost_models.arrays import Floats, Number
 
     World = Mapping[str, float]
     Row = tuple["_Batch", int]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.rl import RlTraining
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
     from cost_models.generation import Generation
     from cost_models.hand_over import WeightLayout
     from cost_models.response_lengths import Lengths

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlTraining
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 TRAINED_BYTES = 2.0  # of a weight as it is trained and handed over, in 16 bits

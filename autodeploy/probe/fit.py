@@ -22,8 +22,9 @@ from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.fit import Fit, Floats
+    from autodeploy.calibration.fit import Fit
     from autodeploy.probe.document import Measurement, ProbeFile
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 # Least log standard deviation of a measurement that has its share of the time: repeats and clocks.

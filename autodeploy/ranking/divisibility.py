@@ -13,7 +13,7 @@ from autodeploy.strategies.feature_choice import choose_features
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.specs.spec import Spec
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 WORTH = 0.03  # relative gain in tokens per second and card below which no warning is given

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.worlds import World
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 LOW: Final = 0.1  # quantiles of a number's ends

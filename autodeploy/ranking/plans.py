@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.inner_problem import InnerProblem
     from autodeploy.evaluation.stage_classes import StepClasses
     from autodeploy.solver.candidate import Solved
     from autodeploy.specs.planset import Rescaled
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats, Ints
     from hardware_profiles.schema import Kind
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.worlds import World
     from autodeploy.ranking.error_box import ErrorBox
     from autodeploy.solver.candidate import Solved
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True)

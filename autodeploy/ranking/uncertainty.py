@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
     from hardware_profiles.covariance import Covariance
 
 Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from autodeploy.solver.candidate import Solved
     from autodeploy.specs.planset import Plan
-    from autodeploy.strategies.candidates import Candidates, Ints
-    from autodeploy.workload.operators import Floats
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Floats, Ints
 
 WITHIN = 0.03
 """Share of the fastest step time by which strategies of the valley are slower, at most: below the model's error."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.solution import InnerSolution
-    from autodeploy.strategies.candidates import Candidates, Ints
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Ints
 
     Quick = tuple[InnerProblem, InnerSolution]
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import Floats
     from autodeploy.solver.candidate import Solved
     from autodeploy.solver.companion import Begun, Companion
     from autodeploy.solver.frontier import Budget
     from autodeploy.solver.tuple_bounds import Visit
-    from autodeploy.strategies.candidates import Candidates, Ints
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Floats, Ints
 
 RELAXATIONS = (
     "the sweep's closed form: work and memory shared evenly by the stages",

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.cut_costs import CutCosts
     from autodeploy.evaluation.layer_cost import LayerCost, PhaseCost
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
-    from autodeploy.strategies.candidates import Bools, Candidates, Ints
-    from autodeploy.workload.operators import Floats
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Bools, Floats, Ints
 
 BLOCK = 8_192  # candidates whose costs are computed together
 

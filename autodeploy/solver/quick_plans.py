@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.candidate import Solved
     from autodeploy.solver.frontier import Budget, Frontier
     from autodeploy.solver.open_bounds import OpenBounds
-    from autodeploy.strategies.candidates import Ints
+    from cost_models.arrays import Ints
 
 AHEAD = 256
 """Candidates of the order for each that may have a quick plan: most share their outer tuple with a better one."""

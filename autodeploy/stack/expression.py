@@ -13,9 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Bools = npt.NDArray[np.bool_]
 Values = Mapping[str, Any]
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

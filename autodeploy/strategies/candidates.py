@@ -14,8 +14,8 @@ from cost_models.schedule import schedules
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+    from cost_models.arrays import Bools, Ints
+
 
 CP_ALGOS: tuple[str, ...] = ("ring", "ulysses", "hybrid")
 DISPATCHERS: tuple[str, ...] = ("alltoall", "alltoall_seq", "allgather", "hierarchical")

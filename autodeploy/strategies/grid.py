@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.strategies.candidates import (
-    CP_ALGOS,
-    DISPATCHERS,
-    HYBRID_DEGREES,
-    Bools,
-    Candidates,
-    Ints,
-    concatenate,
-    pairs,
-)
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, Candidates, concatenate, pairs
 from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, SHAPE_AXES, CandidateTree, Mode
 from cost_models.schedule import schedules
 
@@ -24,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from autodeploy.strategies.space import Space
+    from cost_models.arrays import Bools, Ints
 
 Columns = dict[str, Any]
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.stack.features import Stack
-    from autodeploy.strategies.candidates import Bools, Candidates
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Bools
 
 FACT = "memory_choices"  # choice -> the condition under which the release launches it
 

@@ -12,7 +12,7 @@ import numpy as np
 from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, Bools, Candidates
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, Candidates
 from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, with_columns
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autodeploy.stack.features import AskedFor
+    from cost_models.arrays import Bools
 
 # Names of choices as rules write them.
 WORDS: Mapping[str, int] = Words(

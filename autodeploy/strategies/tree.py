@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.strategies.candidates import Bools, Candidates, Ints
+from autodeploy.strategies.candidates import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cost_models.arrays import Bools, Ints
 
 CUT_AXES = (
     *("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher", "sequence_parallel"),

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, Sharding, Tensor
+from autodeploy.workload.operators import Exchange, Operator, OperatorFeatures, Sharding, Tensor
 from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
 from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
+    from cost_models.arrays import Floats
 
 Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 W: Final = "attention"

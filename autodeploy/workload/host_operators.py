@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from autodeploy.workload.operators import Floats, OperatorFeatures, Sharding
+    from autodeploy.workload.operators import OperatorFeatures, Sharding
+    from cost_models.arrays import Floats
 
 
 class Issued(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
@@ -11,7 +13,6 @@ from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
 from autodeploy.workload.number_format import in_format
 from autodeploy.workload.operators import (
     Exchange,
-    Floats,
     LayerTable,
     Operator,
     OperatorFeatures,
@@ -21,6 +22,9 @@ from autodeploy.workload.operators import (
     accumulating,
 )
 from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats
 
 LayerKind = tuple[str, int | None]
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.workload import host_operators as host
-from autodeploy.workload.operators import Exchange, Floats, Operator, OperatorFeatures, OperatorKind, Sharding, Tensor
+from autodeploy.workload.operators import Exchange, Operator, OperatorFeatures, OperatorKind, Sharding, Tensor
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
+    from cost_models.arrays import Floats
 
 Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 W: Final = "mlp"

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+    from cost_models.arrays import Bools, Floats
+
 
 OperatorKind = Literal["gemm", "grouped_gemm", "attention", "vector", "movement"]
 MATRIX_KINDS = frozenset({"gemm", "grouped_gemm"})

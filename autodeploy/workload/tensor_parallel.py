@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.workload.operators import Exchange, Floats
+from autodeploy.workload.operators import Exchange
 
 if TYPE_CHECKING:
     from autodeploy.workload.operators import Sharding, Window
+    from cost_models.arrays import Floats
 
 
 def cut_and_whole(shard: Sharding) -> tuple[Floats, Floats]:

@@ -13,9 +13,10 @@ import numpy as np
 
 from cost_models.compiled import compiled
 from cost_models.schedule.sends import Sends, as_sends
-from cost_models.schedule.simulation import Floats, Ints, prepared, run_slots
+from cost_models.schedule.simulation import prepared, run_slots
 
 if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Ints
     from cost_models.schedule.orders import OperationOrder
 
 EQUAL = 1e-12

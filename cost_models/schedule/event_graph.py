@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.compiled import compiled
 from cost_models.kept import kept
-from cost_models.schedule.kinds import Ints, Schedule, schedule
+from cost_models.schedule.kinds import Schedule, schedule
 from cost_models.schedule.orders import NONE, OperationOrder, operation_order
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.schedule.kinds import schedule
-from cost_models.schedule.orders import Counts, forwards_ahead, operation_order
+from cost_models.schedule.orders import forwards_ahead, operation_order
 from cost_models.schedule.simulation import makespan_s, pair_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cost_models.arrays import Counts
 
 
 def of_stages(

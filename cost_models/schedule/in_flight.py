@@ -9,14 +9,18 @@ drop the backward's graph before the next pair, and no_pipelining_schedules.py.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.compiled import compiled
 from cost_models.schedule.graph_counts import of_stages
-from cost_models.schedule.kinds import Ints, Schedule, schedule
-from cost_models.schedule.orders import NONE, Counts, OperationOrder, forwards_ahead, operation_order
+from cost_models.schedule.kinds import Schedule, schedule
+from cost_models.schedule.orders import NONE, OperationOrder, forwards_ahead, operation_order
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Counts, Ints
 
 MOST_COUNTS = 4_000_000
 """Counts of chunks while slots run that are known at the same time."""

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from cost_models.arrays import Ints
+
 Rows = Callable[[int, int, int], "list[Ints]"]
 
 MOST_CHUNKS: Final = 2**20

@@ -25,16 +25,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.kept import kept
-from cost_models.schedule.kinds import MOST_CHUNKS, SCHEDULES, Ints, Schedule, schedule
+from cost_models.schedule.kinds import MOST_CHUNKS, SCHEDULES, Schedule, schedule
 from cost_models.schedule.placement import parts_of
 
-Counts = npt.NDArray[Any]  # whole numbers, of which many formulas are fastest as floats
+if TYPE_CHECKING:
+    from cost_models.arrays import Counts, Ints
+
 NONE: Final = -1
 """Marks an absent forward or backward in a slot, and an absent neighbour of a model part."""
 

@@ -17,10 +17,9 @@ from cost_models.schedule.event_graph import EventGraph, event_graph
 from cost_models.schedule.sends import Sends, as_sends
 
 if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Ints
     from cost_models.schedule.orders import OperationOrder
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 BLOCK = 192
 """Candidates simulated at once, so that what their slots need stays in memory."""
 MOST_ENDS = 4_000_000

@@ -20,11 +20,12 @@ is no shorter than the host needs to issue both of its passes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from cost_models.schedule import (
 )
 
 if TYPE_CHECKING:
-    from cost_models.schedule.simulation import Floats
+    from cost_models.arrays import Floats
 
 
 Instance = tuple[str, int, int, int, "Floats", "Floats", "Floats", Sends]

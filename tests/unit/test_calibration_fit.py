@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
-from autodeploy.calibration.fit import FitParameter, Floats, fit, left_out_residuals, limits_of, values_of
+from autodeploy.calibration.fit import FitParameter, fit, left_out_residuals, limits_of, values_of
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats
 
 PARAMETERS = (
     FitParameter("compute", ("gemm_peak_fraction",), 0.3, "rate of matrix multiplications"),
