@@ -24,7 +24,7 @@ TYPED := autodeploy api cost_models hardware_profiles
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak stability wheelhouse calibrate accuracy generation backtest scoreboard flags docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak stability wheelhouse calibrate accuracy generation rl backtest scoreboard flags docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -96,6 +96,9 @@ accuracy: $(STAMP) ## Make docs/accuracy.md anew from the shipped records
 
 generation: $(STAMP) ## Fit the numbers of generation anew, and make docs/generation_accuracy.md
 	@$(BIN)/python -m docs.generation_accuracy
+
+rl: $(STAMP) ## Make docs/rl_accuracy.md anew from the measured steps of post-training, a few minutes
+	@$(BIN)/python -m docs.rl_accuracy
 
 backtest: $(STAMP) ## Make docs/backtest.md anew: strategies chosen among measured runs, and what it cost
 	@$(BIN)/python -m docs.backtest

@@ -81,15 +81,17 @@ database. Equal specs, profiles and engine versions give equal PlanSets but for 
 def records_page() -> str:
     from autodeploy.specs.generation import GenerationRecord
     from autodeploy.specs.record import Record
+    from autodeploy.specs.rl_record import RlRecord
 
     head = """# Measured runs
 
-One JSON object a line, as `autodeploy validate` reads them; a line with `kind: generation` measured serving.
+One JSON object a line, as `autodeploy validate` reads them; a line with `kind: generation` measured serving, one with
+`training.rl` a step of post-training.
 `measured.peak_memory_gib` is the framework allocator's maximum on the worst rank. A strategy feature that a record
 does not name is off on Ascend and before 2024; later NVIDIA stacks have fusions and data-parallel overlap on.
 
 """
-    return head + model_tables([Record, GenerationRecord])
+    return head + model_tables([Record, GenerationRecord, RlRecord])
 
 
 def rules_page() -> str:

@@ -13,6 +13,7 @@ from autodeploy.calibration.measured import counts_for_time, is_update_phase, me
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.record_interval import record_memory_spread, record_spread
 from autodeploy.calibration.release_defaults import release_of, stack_of
+from autodeploy.calibration.rl_rows import RlRow
 from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
@@ -85,6 +86,7 @@ class Summary(Document):
     tpot: Annotated[
         Statistics | None, Field(description="measurements of serving, on 1 / TPOT or tokens per second")
     ] = None
+    rl: Annotated[Statistics | None, Field(description="steps of post-training, on their speed")] = None
     by_class: dict[str, Statistics]
     skipped: int
 
@@ -92,7 +94,7 @@ class Summary(Document):
 class ValidationReport(Document):
     """Everything that `autodeploy validate` prints."""
 
-    rows: tuple[Row | ServedRow, ...]
+    rows: tuple[Row | ServedRow | RlRow, ...]
     summary: Summary
     unmeasured: UnmeasuredReport = UnmeasuredReport()
 
@@ -106,18 +108,25 @@ class ValidationReport(Document):
         """Rows of measured serving."""
         return tuple(row for row in self.rows if isinstance(row, ServedRow))
 
+    @property
+    def rl_rows(self) -> tuple[RlRow, ...]:
+        """Rows of measured steps of post-training."""
+        return tuple(row for row in self.rows if isinstance(row, RlRow))
+
 
 def validate(
     records: Iterable[Record],
     overlay: Path | None = None,
     unread: Iterable[Unread] = (),
     served: Sequence[GenerationRecord] = (),
+    post_trained: Sequence[tuple[RlRow, tuple[str, ...]]] = (),
 ) -> ValidationReport:
     """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
 
     Parameters
     ----------
     served : measurements of serving; their rows follow those of runs.
+    post_trained : rows of measured steps of post-training, which follow those, and the classes of each.
     unread : lines that are no records; their rows come last.
     """
     found: list[tuple[Record, Row]] = []
@@ -144,15 +153,27 @@ def validate(
     for each, far in speeds:
         for name in classes_of_generation(each):
             by_class.setdefault(name, []).append(far)
+    for step, names in post_trained:
+        for name in names if step.error.time is not None else ():
+            by_class.setdefault(name, []).append(float(step.error.time or 0.0))
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
     summary = Summary(
         time=_statistics([float(row.error.time or 0.0) for _, row in training or timed]),
         memory=_statistics(memory),
         tpot=_statistics([far for _, far in speeds]),
+        rl=_statistics([step.error.time for step, _ in post_trained if step.error.time is not None]),
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
-        skipped=sum(bool(row.skipped) for _, row in found) + sum(bool(row.skipped) for row in generated) + len(lost),
+        skipped=sum(bool(row.skipped) for _, row in found)
+        + sum(bool(row.skipped) for row in generated)
+        + sum(bool(step.skipped) for step, _ in post_trained)
+        + len(lost),
     )
-    rows: tuple[Row | ServedRow, ...] = (*(row for _, row in found), *generated, *lost)
+    rows: tuple[Row | ServedRow | RlRow, ...] = (
+        *(row for _, row in found),
+        *generated,
+        *(step for step, _ in post_trained),
+        *lost,
+    )
     return ValidationReport(rows=rows, summary=summary, unmeasured=unmeasured(used))
 
 

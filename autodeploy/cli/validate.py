@@ -44,18 +44,22 @@ def validate(
     from autodeploy.specs.generation import GenerationRecord
     from autodeploy.specs.measurement import read_measurements
     from autodeploy.specs.record import Record, Unread
+    from autodeploy.specs.rl_record import RlRecord
 
     if not records.is_file():
         raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
     from autodeploy.calibration.validate import validate as compare
+    from autodeploy.post_training.validate import classes_of_rl, validate_rl
 
     lines = list(read_measurements(records))
     measured = [line for line in lines if isinstance(line, Record)]
     served = [line for line in lines if isinstance(line, GenerationRecord)]
     unread = [line for line in lines if isinstance(line, Unread)]
-    if unread and not measured and not served:
+    steps = [line for line in lines if isinstance(line, RlRecord)]
+    if unread and not measured and not served and not steps:
         raise unread[0].error
-    report = compare(measured, profile_overlay, unread, served)
+    post_trained = [(row, classes_of_rl(each)) for row, each in zip(validate_rl(steps), steps, strict=True)]
+    report = compare(measured, profile_overlay, unread, served, post_trained)
     if output_format is ValidationFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ValidationFormat.HTML:
@@ -87,7 +91,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
         titles += [predicted, error, skipped]
         lines.append(table_text(titles, [_served_row(row, lang) for row in served], right=frozenset(range(1, 7))))
     summary = report["summary"]
-    for name in ("time", "memory", *(("tpot",) if summary.get("tpot") else ())):
+    for name in ("time", "memory", *(name for name in ("tpot", "rl") if summary.get(name))):
         told = command_text(
             lang, "class_count", name=command_text(lang, name), statistics=_statistics(summary[name], lang)
         )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autodeploy.calibration.generation_validate import ServedRow
+    from autodeploy.calibration.rl_rows import RlRow
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.calibration.validate import Row, Statistics, ValidationReport
     from autodeploy.reports.texts import Language
@@ -39,9 +40,9 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
     ----------
     records : those of the report's first rows, in their order; rows of unread lines follow.
     """
-    points = speed_points(report, records)
+    points, others = speed_points(report, records), report.served_rows or report.rl_rows
     title = command_text(lang, "predicted_against_measured")
-    summary = [(command_text(lang, name), getattr(report.summary, name)) for name in ("time", "memory", "tpot")]
+    summary = [(command_text(lang, name), getattr(report.summary, name)) for name in ("time", "memory", "tpot", "rl")]
     parts = [
         f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -50,8 +51,9 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
         f'<div id="plot">{predicted_against_measured_svg(points, title)}</div>' if points else "",
         _statistics_table("summary", summary, lang),
         _statistics_table("time_by_class", report.summary.by_class.items(), lang),
-        _runs_table(report.training_rows, lang) if report.training_rows or not report.served_rows else "",
+        _runs_table(report.training_rows, lang) if report.training_rows or not others else "",
         _served_table(report.served_rows, lang) if report.served_rows else "",
+        _steps_table(report.rl_rows, lang) if report.rl_rows else "",
         *_unmeasured_tables(report.unmeasured, lang),
         _scripts(points) if points else "",
         "</body>\n</html>\n",
@@ -130,6 +132,28 @@ def _served(row: ServedRow, lang: Language) -> list[str]:
         _rounded(predicted.decode_tokens_per_s_per_die if predicted else None),
         _share(row.error.time, sign=True),
         ", ".join(f"{name.removesuffix('_s')} {100 * s:.0f} %" for name, s in row.parts.items()),
+        "; ".join(translated(note, lang) for note in notes if note),
+    ]
+
+
+def _steps_table(rows: Sequence[RlRow], lang: Language) -> str:
+    """Measured steps of post-training: step time [s], tokens per second and card."""
+    titles = ["run", "model", "seconds_a_step", "predicted", "tokens_column", "predicted", "error", "parts", "notes"]
+    return _table(lang, "runs_caption", titles, [_step(row, lang) for row in rows], frozenset(range(2, 7)))
+
+
+def _step(row: RlRow, lang: Language) -> list[str]:
+    measured, predicted = row.measured, row.predicted
+    notes = [row.skipped or "", *row.diagnoses, *row.warnings]
+    return [
+        row.id,
+        row.model,
+        _rounded(measured.step_time_s, " s"),
+        _rounded(predicted.step_time_s if predicted else None, " s"),
+        _rounded(measured.tokens_per_s_per_npu),
+        _rounded(predicted.tokens_per_s_per_npu if predicted else None),
+        _share(row.error.time, sign=True),
+        ", ".join(f"{part_name(lang, name)} {100 * s:.0f} %" for name, s in row.parts.items()),
         "; ".join(translated(note, lang) for note in notes if note),
     ]
 

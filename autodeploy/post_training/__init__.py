@@ -2,6 +2,7 @@
 
 from autodeploy.post_training.generation import Case, GenerationPart, Series, generation_part, generation_parts
 from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.overheads import Overheads, overheads_of
 from autodeploy.post_training.rl_step import rl_step, splits
 from autodeploy.post_training.samples import Samples, lengths_of, samples_of, update_context, update_training
 from autodeploy.post_training.step import Note, RlPhase, RlStep, combined, counted
@@ -12,6 +13,7 @@ __all__ = [
     "GenerationPart",
     "InfeasibleRlError",
     "Note",
+    "Overheads",
     "RlPhase",
     "RlStep",
     "Samples",
@@ -23,6 +25,7 @@ __all__ = [
     "generation_part",
     "generation_parts",
     "lengths_of",
+    "overheads_of",
     "rl_step",
     "samples_of",
     "splits",

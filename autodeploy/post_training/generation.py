@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ import numpy as np
 from autodeploy.evaluation.build_context import device_of
 from autodeploy.evaluation.generation import generator_of
 from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
 from autodeploy.post_training.weights import generating_weights
 from autodeploy.stack.engines import ENGINES
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.evaluation.generation import Generator
+    from autodeploy.post_training.overheads import Overheads
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.rl import RlTraining
-    from cost_models.arrays import Floats
+    from cost_models.arrays import Floats, Number
     from cost_models.generation import Generation
     from cost_models.hand_over import WeightLayout
     from cost_models.response_lengths import Lengths
@@ -116,7 +118,14 @@ class _Place:
 
 
 def generation_part(
-    model: ModelSpec, profile: Profile, cluster: ClusterSpec, rl: RlTraining, layout: GenerationLayout, case: Case
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    layout: GenerationLayout,
+    case: Case,
+    *,
+    overheads: Overheads | None = None,
 ) -> GenerationPart:
     """One case of `generation_parts`.
 
@@ -125,7 +134,7 @@ def generation_part(
     InfeasibleRlError
         if the cards are no whole number of replicas, or no response fits beside the weights.
     """
-    found = generation_parts(model, profile, cluster, rl, layout, [case])[0]
+    found = generation_parts(model, profile, cluster, rl, layout, [case], overheads=overheads)[0]
     if isinstance(found, InfeasibleRlError):
         raise found
     return found
@@ -138,8 +147,12 @@ def generation_parts(
     rl: RlTraining,
     layout: GenerationLayout,
     cases: Sequence[Case],
+    *,
+    overheads: Overheads | None = None,
 ) -> list[GenerationPart | InfeasibleRlError]:
     """Generation of a step's responses by one layout, in several cases at once.
+
+    overheads : of the framework; None: what is usual.
 
     Notes
     -----
@@ -152,7 +165,8 @@ def generation_parts(
     UnsupportedError
         if the device has no products in the precision.
     """
-    generator = generator_of(model, profile, device_of(profile, cluster), layout)
+    adds = overheads or overheads_of(OTHER)
+    generator = _inside(generator_of(model, profile, device_of(profile, cluster), layout), adds)
     lengths, prompt = lengths_of(rl), rl.prompt_length.mean_tokens
     found: list[GenerationPart | InfeasibleRlError | None] = [None] * len(cases)
     places: dict[tuple[int, int, bool], list[tuple[int, _Place]]] = {}
@@ -178,7 +192,7 @@ def generation_parts(
             engines,
             lengths,
             prompt,
-            generator.model.tpot_s,
+            partial(_tpot_s, generator.model, adds),
             partial(generator.model.prefill_s, length=prompt),
             correlation=rl.prompt_correlation,
             together=together,
@@ -191,8 +205,25 @@ def generation_parts(
     for number in range(len(cases)):
         if found[number] is None:
             rows = [done[2 * number + at] for at in range(len(cases[number].parts))]
-            found[number] = _part(generator, layout, weights, lengths, rl, usable, rows)
+            found[number] = _part(generator, adds, layout, weights, lengths, rl, usable, rows)
     return [each for each in found if each is not None]
+
+
+def _inside(generator: Generator, overheads: Overheads) -> Generator:
+    """The engine as it runs inside a framework, whose host issues a layer's operators slower."""
+    if generator.mode != "eager" or overheads.eager_layer == 1.0:
+        return generator
+    rates = generator.model.rates
+    slower = replace(rates, layer_s=rates.layer_s * overheads.eager_layer)
+    return replace(generator, model=replace(generator.model, rates=slower))
+
+
+def _tpot_s(
+    model: Generation, overheads: Overheads, batch: Number, context: Number, group_batch: Number | None = None
+) -> Floats:
+    """Seconds of a step of decoding inside a framework, which has its host look at each sequence's token."""
+    host = overheads.sequence_s * np.asarray(batch, dtype=np.float64)
+    return np.asarray(model.tpot_s(batch, context, group_batch) + host)
 
 
 def _together(rl: RlTraining, responses: float) -> int:
@@ -261,6 +292,7 @@ def _no_room(
 
 def _part(
     generator: Generator,
+    overheads: Overheads,
     layout: GenerationLayout,
     weights: WeightLayout,
     lengths: Lengths,
@@ -273,6 +305,7 @@ def _part(
     batch = max(1.0, float(made.start_batch[row]))
     context = prompt + lengths.mean_square / (2.0 * lengths.mean)
     parts = {name: float(seconds) for name, seconds in model.parts_s(batch, context).items()}
+    parts["host_s"] = overheads.sequence_s * batch
     together = _together(rl, place.responses)
     at_once, queued = held_tokens(lengths, prompt, together)
     running = min(place.slots[0], place.case.parts[0] * place.responses)

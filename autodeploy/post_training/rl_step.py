@@ -13,6 +13,7 @@ from autodeploy.post_training.step import Note, combined
 from autodeploy.post_training.update import update_part
 
 if TYPE_CHECKING:
+    from autodeploy.post_training.overheads import Overheads
     from autodeploy.post_training.step import RlStep
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.model import ModelSpec
@@ -32,8 +33,11 @@ def rl_step(
     layout: RlStrategy,
     *,
     features: frozenset[str] | None = None,
+    overheads: Overheads | None = None,
 ) -> RlStep:
     """A step under one strategy of the update and one of generation; without a split the best one, which is said.
+
+    overheads : of the framework; None: what is usual.
 
     Raises
     ------
@@ -43,8 +47,12 @@ def rl_step(
         if the strategy contradicts the cards.
     """
     cards = healthy_npus(profile, cluster)
+
+    def on(training: int, generating: int) -> RlStep:
+        return _on(training, generating, model, profile, cluster, rl, strategy, layout, features, overheads)
+
     if layout.placement == "colocated":
-        return _on(cards, cards, model, profile, cluster, rl, strategy, layout, features)
+        return on(cards, cards)
     if layout.generation_npus is not None:
         if layout.generation_npus >= cards:
             raise InfeasibleRlError(
@@ -54,12 +62,14 @@ def rl_step(
                 hint=f"fewer than {cards}",
             )
         generating = layout.generation_npus
-        return _on(cards - generating, generating, model, profile, cluster, rl, strategy, layout, features)
+        return on(cards - generating, generating)
     best: RlStep | None = None
     why: SpecError | None = None
     for generating in splits(cards, profile):
         try:
-            found = _on(cards - generating, generating, model, profile, cluster, rl, strategy, layout, features)
+            found = _on(
+                cards - generating, generating, model, profile, cluster, rl, strategy, layout, features, overheads
+            )
         except SpecError as error:
             why = why or error
             continue
@@ -93,11 +103,12 @@ def _on(
     strategy: Strategy,
     layout: RlStrategy,
     features: frozenset[str] | None,
+    overheads: Overheads | None,
 ) -> RlStep:
     update = update_part(
         model, profile, cluster, rl, strategy, npus=training, pack_tokens=layout.pack_tokens, features=features
     )
     left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
     case = Case(generating, left, layout.staleness, layout.partial_rollout)
-    generation = generation_part(model, profile, cluster, rl, layout.generation, case)
-    return combined(update, generation, rl, layout, profile=profile, cluster=cluster)
+    generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)
+    return combined(update, generation, rl, layout, profile=profile, cluster=cluster, overheads=overheads)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from autodeploy.evaluation.build_context import device_of, healthy_npus, topology_of
 from autodeploy.evaluation.machine import machine_of
 from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
 from autodeploy.post_training.weights import resharded_s, sent_s
 from cost_models.hand_over import host_moves_s
@@ -17,16 +18,20 @@ from cost_models.placements import LAST, asynchronous, colocated, separate, toke
 if TYPE_CHECKING:
     from autodeploy.evaluation.machine import Machine
     from autodeploy.post_training.generation import GenerationPart, Series
+    from autodeploy.post_training.overheads import Overheads
     from autodeploy.post_training.update import UpdatePart
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from cost_models.placements import Devices, Step
+    from hardware_profiles.generation import Mode
     from hardware_profiles.profile import Profile
 
 GIB = 2.0**30
 NoteKind = Literal["mode_assumed", "mean_absent", "numbers_of_another", "experts", "best_split", "blocked"]
 ONLOAD = "onload_training"
-MOVE_PART, GENERATION_PART, HAND_OVER_PART = "exposed_swap_s", "generation_s", "hand_over_s"
+PREPARATION = "preparation"
+MOVE_PART, HOST_PART = "exposed_swap_s", "host_bound_s"
+GENERATION_PART, HAND_OVER_PART = "generation_s", "hand_over_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ class RlStep:
     and not yet trained on, at most. blocked_s : that all wait for the longest response under a staleness bound.
     tokens_per_s : of all cards, by the three rules of counting. peak_memory_bytes : of the fullest die, while it
     generates and while it trains. breakdown : seconds by part, that add up to the step. half_width : relative, of the
-    80 % interval of its time. generation_npus : cards that generate; None: all.
+    80 % interval of its time. generation_npus : cards that generate; None: all. mode : in which the engine
+    decodes.
     """
 
     phases: tuple[RlPhase, ...]
@@ -72,6 +78,7 @@ class RlStep:
     half_width: float
     notes: tuple[Note, ...]
     generation_npus: int | None
+    mode: Mode
     series: Series
 
     @property
@@ -88,12 +95,14 @@ def combined(
     *,
     profile: Profile,
     cluster: ClusterSpec,
+    overheads: Overheads | None = None,
 ) -> RlStep:
     """A step of an update and of generation, each on its own cards, or both on the same.
 
     Parameters
     ----------
     layout : placement, staleness, partial rollout and offload; its split is that of the parts.
+    overheads : of the framework; None: what is usual. Its time of the host is the phase `preparation` of training.
 
     Raises
     ------
@@ -104,18 +113,22 @@ def combined(
     if shared and update.npus != generation.case.npus:
         raise ValueError("colocated, training and generation have the same cards")
     peaks = _peaks(update, generation, layout)
-    training = {name: phase.seconds for name, phase in update.phases.items()}
+    adds = overheads or overheads_of(OTHER)
+    training = {PREPARATION: adds.step_s, **{name: phase.seconds for name, phase in update.phases.items()}}
     samples = float(rl.samples)
     if shared:
-        hand_over = resharded_s(update.weights, generation.weights, update.machine, update.dies)
-        away = host_moves_s(update.leaving_bytes(layout.offload), layout.offload, update.host_link_bytes_per_s)
+        hand_over = resharded_s(update.weights, generation.weights, update.machine, update.dies, whole=adds.gathers)
+        link = update.host_link_bytes_per_s * adds.host_copy
+        away = host_moves_s(update.leaving_bytes(layout.offload), layout.offload, link)
         moves = {ONLOAD: away, LAST[0]: away} if layout.offload else {}
         kept = samples * (generation.parts - 1)
         step = colocated(generation.generation_s, hand_over, training, samples, moves=moves, kept_samples=kept)
     else:
         machine = joint_machine(profile, cluster)
         trainers = update.dies
-        hand_over = sent_s(update.weights, generation.weights, machine, trainers, generation.replicas)
+        hand_over = sent_s(
+            update.weights, generation.weights, machine, trainers, generation.replicas, whole=adds.gathers
+        )
         if layout.placement == "separate" or layout.staleness == 0:
             in_flight = samples * generation.parts
             step = separate(generation.generation_s, hand_over, training, in_flight)
@@ -190,6 +203,9 @@ def _result(
         elif each.name == "generation":
             bound = generation.bound_by
             add(GENERATION_PART, exposed)
+        elif each.name == PREPARATION:
+            bound = "host"
+            add(HOST_PART, exposed)
         elif each.name == "hand_over":
             bound = "links"
             add(HAND_OVER_PART, exposed)
@@ -220,6 +236,7 @@ def _result(
         half_width=math.hypot(made * generation.generator.half_width, trained * update.half_width),
         notes=_notes(generation, rl),
         generation_npus=None if layout.placement == "colocated" else generation.case.npus,
+        mode=generation.generator.mode,
         series=generation.series,
     )
 

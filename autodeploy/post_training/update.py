@@ -116,7 +116,7 @@ def update_part(
     -----
     Log probabilities of the policy, of a reference model where there is one, a critic's values and updates (PPO), and
     a reward model's scores are forward passes over all samples. Weights of models that only score lie on the host, and
-    come over its link each step.
+    come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
     dp = max(1, npus * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp))
     samples = samples_of(rl, strategy, dp, pack_tokens)
@@ -143,7 +143,13 @@ def update_part(
         step = trained if critic is model else phase_cost(update, how, there)
         phases["critic_update"] = _phase(step)
         held = step.estimated.estimate.memory
-        peak += float(np.max(sum(held[kind] for kind in MEMORY_OF.values())))
+        beside = float(np.max(sum(held[kind] for kind in MEMORY_OF.values())))
+        if peak + beside <= context.limit_bytes:
+            peak += beside
+        else:  # each is on the device while it is at work
+            own = float(np.max(sum(states.values())))
+            phases["critic_update"] = _moved(phases["critic_update"], 2.0 * (own + beside) / link)
+            peak = max(peak, float(np.max(step.estimated.estimate.card_bytes)))
         for name, kind in MEMORY_OF.items():
             states[name] = states[name] + float(np.max(held[kind]))
     if isinstance(rl.reward, ModelSpec):
@@ -190,9 +196,13 @@ def _phase(cost: PhaseCost) -> TrainingPhase:
 
 def _loaded(cost: PhaseCost, weight_bytes: float, link_bytes_per_s: float) -> TrainingPhase:
     """A forward pass of a model whose weights come from the host first."""
-    loading = weight_bytes / link_bytes_per_s
-    parts = {**cost.breakdown, "exposed_swap_s": cost.breakdown["exposed_swap_s"] + loading}
-    return TrainingPhase(cost.seconds + loading, parts)
+    return _moved(_phase(cost), weight_bytes / link_bytes_per_s)
+
+
+def _moved(phase: TrainingPhase, seconds: float) -> TrainingPhase:
+    """A phase that waits so long for moves over the host link."""
+    parts = {**phase.breakdown, "exposed_swap_s": phase.breakdown["exposed_swap_s"] + seconds}
+    return TrainingPhase(phase.seconds + seconds, parts)
 
 
 def _weights(model: ModelSpec, trained: PhaseCost) -> WeightLayout:

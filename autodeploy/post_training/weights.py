@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,34 +46,50 @@ def generating_weights(model: ModelSpec, layout: GenerationLayout) -> WeightLayo
     )
 
 
-def resharded_s(trained: WeightLayout, generating: WeightLayout, machine: Machine, dies: int) -> float:
+def resharded_s(
+    trained: WeightLayout, generating: WeightLayout, machine: Machine, dies: int, *, whole: bool = False
+) -> float:
     """Seconds of a colocated hand-over on `dies` dies; parts of the weights lie where they are needed.
+
+    whole : each die receives all of the model, a bucket at a time, and keeps what it needs.
 
     Slices lie in each other where one tensor-parallel degree divides the other: the groups of generation are laid out
     so (HybridFlow, arXiv:2409.19256, section 5).
     """
     tensor, pipeline = int(trained.tensor), int(trained.pipeline)
-    needed = int(generating.tensor)
+    received = replace(generating, tensor=1.0, expert=1.0) if whole else generating
+    needed = int(received.tensor)
     nested = 1.0 if max(tensor, needed) % min(tensor, needed) == 0 else 0.0
     groups = {
         "tensor": machine.group(1, tensor),
         "expert": machine.group(1, int(trained.expert)),
         "pipeline": machine.group(max(1, dies // pipeline), pipeline),
     }
-    moved = {n: b for n, b in colocated_bytes(trained, generating, nested).items() if float(groups[n].size) > 1.0}
+    moved = {n: b for n, b in colocated_bytes(trained, received, nested).items() if float(groups[n].size) > 1.0}
     seconds = reshard_s(moved, groups, machine.tiers, BUCKET_BYTES)
     return float(seconds) + _recast_s(trained, generating, machine)
 
 
-def sent_s(trained: WeightLayout, generating: WeightLayout, machine: Machine, trainers: int, replicas: float) -> float:
+def sent_s(
+    trained: WeightLayout,
+    generating: WeightLayout,
+    machine: Machine,
+    trainers: int,
+    replicas: float,
+    *,
+    whole: bool = False,
+) -> float:
     """Seconds until all replicas on dies of their own have the weights: each trainer sends what it holds to all.
 
-    machine : of trainers and generators together, trainers first.
+    machine : of trainers and generators together, trainers first. whole : one trainer gathers all and sends it, and
+    replicas pass it on.
     """
-    tier = machine.tier_of(trainers)
+    tier, senders = machine.tier_of(trainers), 1.0 if whole else float(trainers)
     rate = float(tier_rate(tier, float(trainers + 1)))
     share = float(trained.weight_bytes) / float(generating.weight_bytes)
-    seconds = send_s(float(trained.model_bytes), float(generating.die_bytes) * share, replicas, float(trainers), rate)
+    seconds = send_s(
+        float(trained.model_bytes), float(generating.die_bytes) * share, replicas, senders, rate, forwarded=whole
+    )
     buckets = np.ceil(float(generating.die_bytes) * share / BUCKET_BYTES)
     starts = buckets * (float(np.max(tier.latency_s)) + float(np.max(tier.start_s)))
     return float(seconds) + float(starts) + _recast_s(trained, generating, machine)

@@ -122,6 +122,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "statistic_bias": ("bias {value} %", "偏差 {value} %"),
     "time": ("time", "时间"),
     "tpot": ("time per output token", "每输出 token 时间"),
+    "rl": ("steps of post-training", "后训练步"),
+    "seconds_a_step": ("step", "每步"),
     "tokens_per_die": ("tokens/s/die", "tokens/s/die"),
     "memory": ("memory", "内存"),
     "class_count": ("{name}: {statistics}", "{name}：{statistics}"),

@@ -79,16 +79,9 @@ class GenerationRecord(Document):
         found: list[Diagnosis] = []
         read = dict(value)
         if isinstance(layout := read.get("generation"), Mapping):
-            precision = _precision(layout.get("precision", "bf16"), found)
-            engine = _engine(layout.get("engine", "vllm"), found)
-            read["generation"] = {
-                **layout,
-                "precision": precision,
-                "engine": engine,
-                "ep": _expert_ranks(layout, found),
-            }
+            read["generation"] = layout_read(layout, found, "/generation")
         if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
-            read["cluster"] = {**cluster, "profile": _profile(name, found)}
+            read["cluster"] = {**cluster, "profile": profile_read(name, found)}
         return {**read, "diagnoses": (*read.get("diagnoses", ()), *found)} if found else read
 
     @model_validator(mode="after")
@@ -100,18 +93,31 @@ class GenerationRecord(Document):
         return self
 
 
-def _engine(given: Any, found: list[Diagnosis]) -> Any:
+def layout_read(layout: Mapping[str, Any], found: list[Diagnosis], path: str) -> dict[str, Any]:
+    """A layout of a measurement in the vocabulary's words; what was read otherwise than written is added to `found`.
+
+    path : of the layout in its document.
+    """
+    return {
+        **layout,
+        "precision": _precision(layout.get("precision", "bf16"), found, path),
+        "engine": _engine(layout.get("engine", "vllm"), found, path),
+        "ep": _expert_ranks(layout, found, path),
+    }
+
+
+def _engine(given: Any, found: list[Diagnosis], path: str) -> Any:
     """The engine that a name means, the commonest where none is known."""
     if not isinstance(given, str):
         return given
     word = _ENGINES.get(key(given))
     if word is None:
         text = f"{given!r} is not modelled; read as the nearest, vllm"
-        found.append(Diagnosis(path="/generation/engine", text=text))
+        found.append(Diagnosis(path=f"{path}/engine", text=text))
     return word or "vllm"
 
 
-def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis]) -> Any:
+def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis], path: str) -> Any:
     """Ranks over which experts lie: all of a replica, where a run says some of them."""
     given, degrees = layout.get("ep", 1), [layout.get(name, 1) for name in ("tp", "dp")]
     if not all(isinstance(each, int) and each >= 1 for each in (given, *degrees)):
@@ -119,11 +125,11 @@ def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis]) -> Any:
     whole = degrees[0] * degrees[1]
     if given in (1, whole):
         return given
-    found.append(Diagnosis(path="/generation/ep", text=f"ep {given} is not modelled; read as tp x dp, {whole}"))
+    found.append(Diagnosis(path=f"{path}/ep", text=f"ep {given} is not modelled; read as tp x dp, {whole}"))
     return whole
 
 
-def _precision(given: Any, found: list[Diagnosis]) -> Any:
+def _precision(given: Any, found: list[Diagnosis], path: str) -> Any:
     """The vocabulary's word for a format; what has none stays as it is and is refused."""
     if not isinstance(given, str):
         return given
@@ -134,12 +140,12 @@ def _precision(given: Any, found: list[Diagnosis]) -> Any:
     for start, word in _NEAREST_PRECISIONS.items():
         if name.startswith(start):
             text = f"{given!r} is not modelled; read as the nearest, {word}"
-            found.append(Diagnosis(path="/generation/precision", text=text))
+            found.append(Diagnosis(path=f"{path}/precision", text=text))
             return word
     return given
 
 
-def _profile(given: str, found: list[Diagnosis]) -> str:
+def profile_read(given: str, found: list[Diagnosis]) -> str:
     """The profile of a name, the nearest where none is of this system."""
     named, same = profile_named(given)
     if named is not None and not same:

@@ -18,6 +18,7 @@ from autodeploy.post_training import (
     combined,
     generation_part,
     generation_parts,
+    overheads_of,
     rl_step,
     samples_of,
     update_context,
@@ -293,7 +294,9 @@ def test_combining_moves_nothing_of_the_parts() -> None:
     update = update_part(MODEL, PROFILE, H100, rl, UPDATE, npus=8, pack_tokens=8192)
     part = generation_part(MODEL, PROFILE, H100, rl, TP1, Case(8))
     found = combined(update, part, rl, how, profile=PROFILE, cluster=H100)
-    assert found.step_time_s == pytest.approx(update.training_s + part.generation_s + found.hand_over_s)
+    host = overheads_of("other").step_s
+    assert found.step_time_s == pytest.approx(host + update.training_s + part.generation_s + found.hand_over_s)
+    assert found.breakdown["host_bound_s"] >= host
     slower = replace(part, generation_s=part.generation_s + 7.0)
     later = combined(update, slower, rl, how, profile=PROFILE, cluster=H100)
     assert later.step_time_s == pytest.approx(found.step_time_s + 7.0)
