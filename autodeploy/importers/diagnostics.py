@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 _SHOWN_LENGTH = 80
@@ -103,6 +103,12 @@ class DiagnosticsLog:
             tuple(self._unmodelled),
             tuple(self._doubted),
         )
+
+
+def joined(*logs: DiagnosticsLog) -> Diagnostics:
+    """All notes of several readers of one file."""
+    found = [log.finish() for log in logs]
+    return Diagnostics(*(sum((getattr(each, part.name) for each in found), ()) for part in fields(Diagnostics)))
 
 
 def shown(value: Any) -> str:

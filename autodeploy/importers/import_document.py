@@ -12,13 +12,15 @@ from autodeploy.importers.hf_config import read_hf_config
 from autodeploy.importers.imported import UNNAMED, Imported
 from autodeploy.importers.megatron_script import import_launch_script
 from autodeploy.importers.mindformers_yaml import import_mindformers, is_mindformers
+from autodeploy.importers.mindspeed_rl_yaml import import_mindspeed_rl, is_mindspeed_rl
 from autodeploy.importers.other_trainings import refuse_other_configuration
+from autodeploy.importers.verl_script import import_verl, is_verl
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
 
 SCRIPT_SUFFIXES = (".sh", ".bash")
-SCRIPT_SIGNS = ("#!/", "torchrun", "--tensor-model-parallel-size", "--num-layers ")
+SCRIPT_SIGNS = ("#!/", "torchrun", "actor_rollout_ref.", "--tensor-model-parallel-size", "--num-layers ")
 
 
 def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
@@ -60,6 +62,8 @@ def import_document(
     if len(text) > MAX_BYTES:
         raise SpecError(f"the file is larger than {MAX_BYTES:,} characters")
     suffix = Path(filename or "").suffix.lower()
+    if is_script(text, suffix) and is_verl(text):
+        return import_verl(text, variables, name, base_dir).with_doubts()
     if is_script(text, suffix):
         return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
@@ -88,6 +92,8 @@ def _of_mapping(
 ) -> Imported:
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
+    if is_mindspeed_rl(document):
+        return import_mindspeed_rl(document, text, name, _stem(filename), base_dir).with_doubts()
     refuse_other_configuration(document)
     if is_mindformers(document):
         return import_mindformers(document, text, name, _stem(filename)).with_doubts()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 UNNAMED = "imported model"
 SHOWN_UNKNOWN = 20
-Kind = Literal["spec", "plan-set", "hf-config", "launch-script", "mindformers-yaml"]
+Kind = Literal["spec", "plan-set", "hf-config", "launch-script", "mindformers-yaml", "mindspeed-rl-yaml", "verl-script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Imported:
     `document` has the keys of a spec that the file says something of; a launch file names a number of ranks
     (processes, one a die) and seldom the chips, so that `cluster` is often missing. `target` is the framework whose
     file it is. `plan_id` is that of the plan the file was exported from, `flags` are those of a launch script with
-    their values, `script` is that script.
+    their values, `script` is that script. `generation_ranks` only
+    generate.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class Imported:
     flags: Mapping[str, str] = field(default_factory=dict)
     base_dir: Path | None = None
     script: LaunchScript | None = None
+    generation_ranks: int | None = None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ class Imported:
         document = dict(self.document)
         own = document.get("cluster")
         if own is not None and cluster is None and device is None and num_npus is None:
-            return document
+            return self._in_cards(document, str(own.get("profile")))
         own = dict(own or {})
         profile = cluster or own.get("profile")
         if profile is None:
@@ -102,7 +104,15 @@ class Imported:
             own["num_npus"] = num_npus
         elif "num_npus" not in own and "blocks" not in own:
             own["num_npus"] = self._cards(profile)
-        return document | {"cluster": own}
+        return self._in_cards(document | {"cluster": own}, profile)
+
+    def _in_cards(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
+        """The document with the cards that generate, which a launch counts as ranks."""
+        if self.generation_ranks is None:
+            return document
+        strategy = document["strategy"]
+        cards = self.generation_ranks // load_profile(profile).devices_per_npu
+        return document | {"strategy": {**strategy, "rl": {**strategy["rl"], "generation_npus": cards}}}
 
     def spec(self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None) -> Spec:
         """The validated spec; as `spec_document`.

@@ -1,0 +1,147 @@
+"""Hydra overrides of a command (`a.b=4`, `+a.b=4`, `++a.b=4`): values with their places, and which were read."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, NoReturn
+
+from ruamel.yaml import YAML
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.diagnostics import DiagnosticsLog
+from autodeploy.importers.flag_effects import FlagEffect
+from autodeploy.importers.imported import KeptFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.importers.launch_script import GivenFlag
+
+OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:[.@/][\w]+)*)=(.*)", re.DOTALL)
+LARGEST = 10**12
+NO_FIELD = "no field of a spec"
+_NOTHING = frozenset({"null", "none", "~", ""})
+_TRUTH = {"true": True, "false": False}
+
+
+@cache
+def override_effects() -> Mapping[str, FlagEffect]:
+    """Keys that change what is predicted and are not modelled, by name."""
+    text = files("autodeploy.importers").joinpath("verl_effects.yaml").read_text(encoding="utf-8")
+    found = {}
+    for group in YAML(typ="safe", pure=True).load(text).values():
+        for word in group["keys"].split():
+            key, _, harmless = word.partition("=")
+            found[key] = FlagEffect("unmodelled", group["reason"], tuple(harmless.split(",")) if harmless else ())
+    return found
+
+
+class OverrideReader:
+    """The overrides of one command; every method notes the field that a key became, and marks it as read."""
+
+    def __init__(self, given: Mapping[str, GivenFlag]) -> None:
+        self.given = given
+        self.log = DiagnosticsLog()
+        self._read: set[str] = set()
+
+    def text(self, key: str, field: str, default: str | None = None) -> str | None:
+        """The value of a key, as it stands there without its quotes; `default` where it is not given or null.
+
+        Raises
+        ------
+        SpecError
+            with line and column where its value isn't known.
+        """
+        self._read.add(key)
+        found = self.given.get(key)
+        value = "" if found is None else plain(found.text)
+        if found is None or value.lower() in _NOTHING:
+            if default is not None:
+                self.log.default(field, default, "verl's default")
+            return default
+        if found.unknown:
+            name = found.unknown.strip("${}")
+            self.fail(key, f"{found.unknown[:60]} has no value in the script", f"set it: --set {name[:40]}=VALUE")
+        self.log.take(found.place, field, value)
+        return value
+
+    def number(self, key: str, field: str, default: int | None = None, least: int = 1) -> int | None:
+        """A whole number from `least` on.
+
+        Raises
+        ------
+        SpecError
+            with line and column where it is none.
+        """
+        text = self.text(key, field, None if default is None else str(default))
+        if text is None:
+            return None
+        if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= LARGEST:
+            self.fail(key, f"{text[:40]!r} is not a whole number of usable size")
+        return int(text)
+
+    def whole(self, key: str, field: str, default: int, least: int = 1) -> int:
+        """As `number`, of a key that has a default."""
+        found = self.number(key, field, default, least)
+        return default if found is None else found
+
+    def decimal(self, key: str, field: str, default: float) -> float:
+        """A number."""
+        text = self.text(key, field, f"{default:g}")
+        try:
+            value = float(text or default)
+        except ValueError:
+            self.fail(key, f"{(text or '')[:40]!r} is not a number")
+        if not abs(value) <= LARGEST:
+            self.fail(key, f"{(text or '')[:40]!r} is not a number of usable size")
+        return value
+
+    def switch(self, key: str, field: str, *, default: bool) -> bool:
+        """A truth value."""
+        text = self.text(key, field)
+        if text is None:
+            return default
+        if text.lower() not in _TRUTH:
+            self.fail(key, f"{text[:40]!r} is neither true nor false")
+        return _TRUTH[text.lower()]
+
+    def fail(self, key: str, message: str, hint: str = "") -> NoReturn:
+        """Refuses the script at the key's place."""
+        given = self.given[key]
+        raise SpecError(f"line {given.line}, column {given.column}: {key}: {message}", hint=hint)
+
+    def under(self, prefix: str) -> dict[str, GivenFlag]:
+        """Keys below a mapping, by what follows the prefix; marked as read."""
+        found = {key: given for key, given in self.given.items() if key.startswith(prefix)}
+        self._read |= found.keys()
+        return {key.removeprefix(prefix): given for key, given in found.items()}
+
+    def note_rest(self, known: Mapping[str, object]) -> tuple[KeptFlag, ...]:
+        """Says of every key not read why; returns those that are not in the release's table."""
+        kept = []
+        for key, given in self.given.items():
+            effect, value = override_effects().get(key), plain(given.text)
+            without = effect.of_value(value) if effect is not None else None
+            if without is not None:
+                self.log.unmodelled(given.place, value, without)
+            elif key not in self._read:
+                there = _is_known(key, known)
+                if not there:
+                    kept.append(KeptFlag(key, value, given.line))
+                self.log.ignore(given.place, value, NO_FIELD if there else "not in the table: kept as it is")
+        return tuple(kept)
+
+
+def _is_known(key: str, known: Mapping[str, object]) -> bool:
+    """Whether the table has the key, or the mapping that it is put into; how a run is traced is nobody's plan."""
+    parts = key.split(".")
+    above = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return "profiler" in key or any(path in known for path in above)
+
+
+def plain(text: str) -> str:
+    """A value without the quotes that Hydra takes away."""
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

@@ -1,0 +1,281 @@
+"""Launches of verl: scripts, or lists of Hydra overrides. Read, never run."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.diagnostics import joined
+from autodeploy.importers.imported import Imported, KeptFlag
+from autodeploy.importers.launch_script import GivenFlag
+from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
+from autodeploy.importers.other_trainings import refused
+from autodeploy.importers.override_reader import OVERRIDE, OverrideReader
+from autodeploy.importers.rl_common import model_of, take_rl_marks, whole_updates
+from autodeploy.importers.shell_follow import follow
+from autodeploy.importers.shell_values import Run, Value
+from autodeploy.importers.verl_update import ACTOR, OPEN, read_update
+from autodeploy.stack.releases import release_named
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autodeploy.importers.flag_reader import FlagReader
+    from autodeploy.importers.shell_follow import Followed
+
+SIGN = "actor_rollout_ref."
+MODEL_PATH = "actor_rollout_ref.model.path"
+ROLLOUT = "actor_rollout_ref.rollout"
+# Entry points, by a part of their name: what they are started for.
+STREAMED, ONE_STEP = "fully_async", "one_step_off"
+OTHER = {"main_generation": "inference", "main_eval": "evaluation alone", "sft_trainer": "supervised fine-tuning"}
+GROUPED = {"grpo", "rloo", "grpo_passk", "reinforce_plus_plus_baseline", "gdpo", "gpg", "opo", "rloo_vectorized"}
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+PRECISIONS = {"fp8": "fp8", "ascend": "w8a8"}
+
+
+def is_verl(text: str) -> bool:
+    """Whether a script starts verl, or a list is of its overrides."""
+    return f"{SIGN}actor" in text or f"{SIGN}rollout" in text
+
+
+def import_verl(
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    name: str | None = None,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec that a launch of verl trains.
+
+    Parameters
+    ----------
+    variables : values of variables that the script expects from its environment.
+    name : of the model, or of a preset where the path says none.
+    base_dir : folder that a relative path of the model is in; its `config.json` has the shape.
+
+    Raises
+    ------
+    SpecError
+        with line and column of what can't be read.
+    UnsupportedError
+        for other trainings, and backends that are not planned.
+    """
+    followed = follow(text, variables)
+    program, config, given = _command(followed)
+    for part, what in OTHER.items():
+        if part in program:
+            raise refused(what, program[:100])
+    reader = OverrideReader(given)
+    _refuse_adapters(reader)
+    path, place = _model_path(reader)
+    model = model_of([name or "", path], base_dir, reader.log, place)
+    strategy, inner = read_update(reader, model, program, config)
+    training_ranks = _ranks(reader, "trainer", 1, 8)
+    rl, placement, generating = _rl(reader, program, strategy)
+    strategy["rl"] = placement | _layout(reader, strategy, generating)
+    strategy["rl"]["pack_tokens"] = _pack_tokens(reader, strategy["cp"])
+    spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
+    take_marks(text, spec, strategy, reader.log)
+    take_rl_marks(text, rl, reader.log)
+    spec |= {"search": _search(text), "strategy": strategy}
+    release = release_of_marks(text) or release_named("verl-mindspeed-main")
+    kept = (*reader.note_rest(release.keys), *_kept_flags(inner, release.keys))
+    for offset, note in followed.notes:
+        reader.log.ignore(f"line {followed.source.place(offset)[0]}", "", note)
+    return Imported(
+        "verl-script",
+        spec,
+        joined(reader.log, *([inner.log] if inner is not None else [])),
+        ranks=None if training_ranks is None else training_ranks + (generating or 0),
+        target="verl",
+        kept=kept,
+        plan_id=plan_id_of(text),
+        generation_ranks=generating,
+    )
+
+
+def _kept_flags(inner: FlagReader | None, known: Mapping[str, object]) -> list[KeptFlag]:
+    """Keys that were handed on as flags and that nobody knows."""
+    if inner is None:
+        return []
+    names = {key.rpartition(".")[2] for key in known if key.startswith(OPEN)}
+    rest = inner.note_rest()
+    return [
+        KeptFlag(flag.name, flag.text, flag.line)
+        for flag in rest
+        if flag.name.removeprefix("--").replace("-", "_") not in names
+    ]
+
+
+def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
+    """Program, configuration and overrides of the command with most of them; a list is one command."""
+    best: list[Value] = []
+    most = 0
+    for _, words in followed.commands:
+        count = sum(bool(OVERRIDE.fullmatch(word.text)) for word in words)
+        if count > most:
+            best, most = words, count
+    if most < 3:
+        best = [word for _, words in followed.commands for word in words]
+    found: dict[str, GivenFlag] = {}
+    program = config = ""
+    for word in best:
+        text = word.text
+        if text.startswith("--config-name"):
+            config = text.partition("=")[2].strip("'\"")
+        elif match := OVERRIDE.fullmatch(text):
+            line, column = followed.source.place(word.offset)
+            runs = (Run(match[2], word.offset, word.unknown and match[2]),) if word.unknown in match[2] else ()
+            value = Value(runs or (Run(match[2], word.offset),))
+            found[match[1]] = GivenFlag(match[1], (value,), line, column)
+        elif not program and ("verl" in text or text.endswith(".py") or "main_" in text):
+            program = text
+    if not any(key.startswith(SIGN) for key in found):
+        raise SpecError("the script starts no training of verl", hint="give the script that has the overrides")
+    return program or "verl.trainer.main_ppo", config, found
+
+
+def _model_path(reader: OverrideReader) -> tuple[str, str]:
+    """The model's path and where it stands; of one below a folder that isn't known its last part."""
+    given = reader.under(MODEL_PATH).get("")
+    if given is None:
+        return "", "the script"
+    last = given.text.rstrip("/").rpartition("/")[2]
+    return (last if given.unknown and "$" not in last else given.text.strip("'\"")), given.place
+
+
+def _refuse_adapters(reader: OverrideReader) -> None:
+    for key in ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"):
+        if reader.whole(key, "/training/kind", 0, least=0):
+            raise refused("LoRA", key)
+    if reader.text("actor_rollout_ref.model.lora_adapter_path", "/training/kind"):
+        raise refused("LoRA", "actor_rollout_ref.model.lora_adapter_path")
+
+
+def _ranks(reader: OverrideReader, section: str, nodes: int | None, each: int | None) -> int | None:
+    """Ranks of a part of the launch; None where the script leaves them to its environment."""
+    keys = (f"{section}.nnodes", f"{section}.n_gpus_per_node")
+    if any(key in reader.given and reader.given[key].unknown for key in keys):
+        for key in keys:
+            reader.under(key)
+        return None
+    first = reader.number(keys[0], "/cluster/num_npus", nodes)
+    second = reader.number(keys[1], "/cluster/num_npus", each)
+    return None if first is None or second is None else first * second
+
+
+def _rl(
+    reader: OverrideReader, program: str, strategy: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], int | None]:
+    """`training.rl`, where it runs, and the ranks that only generate."""
+    field = "/training/rl"
+    mini = reader.whole(f"{ACTOR}.ppo_mini_batch_size", f"{field}/updates_per_step", 256)
+    placement, generating = _placement(reader, program)
+    if STREAMED in program:
+        synced = reader.whole("async_training.trigger_parameter_sync_step", f"{field}/prompts_per_step", 4)
+        prompts = synced * mini * reader.whole("async_training.require_batches", f"{field}/prompts_per_step", 1)
+        reader.under("data.train_batch_size")
+    else:
+        prompts = reader.whole("data.train_batch_size", f"{field}/prompts_per_step", 1024)
+    responses = reader.whole(f"{ROLLOUT}.n", f"{field}/responses_per_prompt", 1)
+    in_loss = reader.switch(f"{ACTOR}.use_kl_loss", f"{field}/reference_model", default=False)
+    in_reward = reader.switch("algorithm.use_kl_in_reward", f"{field}/reference_model", default=False)
+    rl: dict[str, Any] = {
+        "algorithm": _algorithm(reader, program),
+        "prompts_per_step": prompts,
+        "responses_per_prompt": responses,
+        "prompt_length": {"max": reader.whole("data.max_prompt_length", f"{field}/prompt_length/max", 512)},
+        "response_length": {"max": reader.whole("data.max_response_length", f"{field}/response_length/max", 512)},
+        "updates_per_step": whole_updates(prompts, mini, reader.log, f"{ACTOR}.ppo_mini_batch_size"),
+        "reference_model": in_loss or in_reward,
+    }
+    for key in ("reward.reward_model.enable", "reward_model.enable"):
+        if reader.switch(key, f"{field}/reward", default=False):
+            reader.log.unmodelled(key, "true", "the reward model is left out: its size is not in the file")
+    return rl, placement, generating
+
+
+def _algorithm(reader: OverrideReader, program: str) -> str:
+    field = "/training/rl/algorithm"
+    given = reader.text("algorithm.adv_estimator", field, "gae") or "gae"
+    if given == "gae":
+        return "ppo"
+    if "dapo" in program or reader.switch("algorithm.filter_groups.enable", field, default=False):
+        return "dapo"
+    if given not in GROUPED:
+        reader.log.doubt(field, given, "it is predicted as grpo, whose phases it shares but for its baseline")
+    return "grpo"
+
+
+def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], int | None]:
+    """Placement, staleness and partial rollout, and the ranks that only generate."""
+    field = "/strategy/rl/staleness"
+    mode = reader.text("trainer.v1.trainer_mode", "/strategy/rl/placement") or "sync"
+    if STREAMED in program:
+        bound = reader.decimal("async_training.staleness_threshold", field, 0.1)
+        partial = reader.switch("async_training.partial_rollout", "/strategy/rl/partial_rollout", default=True)
+        generating = _ranks(reader, "rollout", 1, 8)
+        if not bound:
+            return {"placement": "separate"}, generating
+        if not bound.is_integer():
+            reader.log.doubt(field, math.ceil(bound), f"a share of a step, {bound:g}, is predicted as whole steps")
+        return {"placement": "async", "staleness": math.ceil(bound), "partial_rollout": partial}, generating
+    if ONE_STEP in program:
+        return {"placement": "async", "staleness": 1}, _ranks(reader, "rollout", 1, 8)
+    if mode == "separate_async":
+        bound = reader.whole("trainer.v1.sampler.max_off_policy_threshold", field, 8, least=0)
+        generating = _ranks(reader, ROLLOUT, None, None)
+        return {"placement": "async", "staleness": bound, "partial_rollout": True}, generating
+    if mode != "sync":
+        reader.log.unmodelled("trainer.v1.trainer_mode", mode, "on the same cards generation is predicted in turn")
+    return {"placement": "colocated"}, None
+
+
+def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | None) -> dict[str, Any]:
+    field = "/strategy/rl/generation"
+    on_ascend = (reader.text("trainer.device", "/cluster/profile") or "").lower() == "npu"
+    written = reader.text(f"{ROLLOUT}.name", f"{field}/engine", "vllm") or "vllm"
+    if written not in ENGINES:
+        raise UnsupportedError(
+            f"generation with {written[:40]} can't be planned yet", path=field, hint="vllm, sglang or trtllm"
+        )
+    engine = "vllm-ascend" if on_ascend and written == "vllm" else ENGINES[written]
+    quantised = reader.text(f"{ROLLOUT}.quantization", f"{field}/precision")
+    if quantised is not None and quantised not in PRECISIONS:
+        reader.log.unmodelled(f"{ROLLOUT}.quantization", quantised, "generation is predicted in bf16")
+    eager = reader.switch(f"{ROLLOUT}.enforce_eager", f"{field}/mode", default=False)
+    found: dict[str, Any] = {
+        "tp": reader.whole(f"{ROLLOUT}.tensor_model_parallel_size", f"{field}/tp", 2),
+        "dp": reader.whole(f"{ROLLOUT}.data_parallel_size", f"{field}/dp", 1),
+        "ep": reader.whole(f"{ROLLOUT}.expert_parallel_size", f"{field}/ep", 1),
+        "precision": PRECISIONS.get(quantised or "", "bf16"),
+        "engine": engine,
+        "mode": "eager" if eager else "graph",
+        "memory_fraction": reader.decimal(f"{ROLLOUT}.gpu_memory_utilization", f"{field}/memory_fraction", 0.5),
+        "max_num_seqs": reader.whole(f"{ROLLOUT}.max_num_seqs", f"{field}/max_num_seqs", 256),
+    }
+    offload = strategy.pop("offload")
+    if offload and generating is not None:
+        reason = "trainers that share no card with generation keep what they need on the device"
+        reader.log.unmodelled("offload", "+".join(offload), reason)
+        offload = []
+    reader.under(f"{ROLLOUT}.log_prob_")
+    reader.under("actor_rollout_ref.ref.log_prob_")
+    reader.under(f"{ROLLOUT}.max_model_len")
+    return {"generation": found} | ({"offload": offload} if offload else {})
+
+
+def _pack_tokens(reader: OverrideReader, cp: int) -> int | None:
+    field = "/strategy/rl/pack_tokens"
+    if not reader.switch(f"{ACTOR}.use_dynamic_bsz", field, default=False):
+        return None
+    return cp * reader.whole(f"{ACTOR}.ppo_max_token_len_per_gpu", field, 16_384)
+
+
+def _search(text: str) -> dict[str, Any]:
+    release = release_of_marks(text)
+    if release is None or release.framework != "verl" or release.is_default:
+        return {"target": "verl"}
+    return {"target": "verl", "target_release": release.name}
