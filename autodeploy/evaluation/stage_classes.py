@@ -6,15 +6,14 @@ every stage holds about the same share of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.expert_balance import peak_over_layers
-from autodeploy.evaluation.layer_cost import ChoiceCost, LayerCost, PhaseCost, over_layers
+from autodeploy.evaluation.layer_cost import LayerCost, over_layers
 from autodeploy.evaluation.pair_shares import tight_shares
-from autodeploy.evaluation.pair_windows import PairCost
 from autodeploy.evaluation.stage_memory import communication_bytes
 from autodeploy.evaluation.step_parts import (
     ParameterGroups,
@@ -25,13 +24,14 @@ from autodeploy.evaluation.step_parts import (
     static_of,
     tail_of,
 )
-from autodeploy.evaluation.unit_costs import MODULE, chosen
+from autodeploy.evaluation.unit_costs import MODULE, chosen, mean_of
 from autodeploy.strategies.candidates import of_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.pair_windows import PairCost
     from autodeploy.evaluation.unit_costs import UnitCosts
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Bools, Floats, Ints
@@ -87,7 +87,7 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
     peak = peak_over_layers(context.loads, context.expert_ranks(candidates), expert_layers(context, candidates))
     layers = [
         step_class(
-            over_layers(_mean([(costs.layers[n], share) for n, share in members]), peak),
+            over_layers(mean_of([(costs.layers[n], share) for n, share in members]), peak),
             costs.layers[members[0][0]].name.removesuffix("_window"),
             sum(costs.counts[n] for n, _ in members),
         )
@@ -101,7 +101,7 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
         step_class(_with_copy(costs.head, context.model.tie_word_embeddings, candidates, context), "head", 1),
         None
         if costs.mtp is None
-        else step_class(_with_copy(_scaled(costs.mtp, float(modules)), True, candidates, context), "mtp", 1),
+        else step_class(_with_copy(mean_of([(costs.mtp, float(modules))]), True, candidates, context), "mtp", 1),
         groups,
         pairs,
         tight_shares([[pair.hidden_s for pair in row] for row in pairs], [layer.count for layer in layers]).both_s,
@@ -116,12 +116,7 @@ def expert_layers(context: Context, candidates: Candidates) -> Floats:
 
 def _mean_pair(costs: UnitCosts, forward: list[tuple[int, float]], backward: list[tuple[int, float]]) -> PairCost:
     """Of two classes: the mean over the kinds of layers that they hold."""
-    if len(forward) == len(backward) == 1:
-        return costs.pairs[forward[0][0]][backward[0][0]]
-    weighted = [(costs.pairs[i][j], a * b) for i, a in forward for j, b in backward]
-    return PairCost(
-        *(np.asarray(sum(getattr(pair, f.name) * share for pair, share in weighted)) for f in fields(PairCost))
-    )
+    return mean_of([(costs.pairs[i][j], a * b) for i, a in forward for j, b in backward])
 
 
 def merged_kinds(costs: UnitCosts) -> list[list[tuple[int, float]]]:
@@ -208,48 +203,3 @@ def embedding_copy_params(candidates: Candidates, context: Context) -> Floats:
     """Parameters of a copy of the embedding on another stage than the first [n]; 0 without a pipeline."""
     cut = 1 if context.operators.whole_vocabulary else candidates.tp
     return np.where(candidates.pp > 1, context.model.vocab_size * context.model.hidden_size / cut, 0.0)
-
-
-def _mean(weighted: list[tuple[LayerCost, float]]) -> LayerCost:
-    """Weighted sum of layer costs, part by part."""
-    if len(weighted) == 1:
-        return weighted[0][0]
-    parts = [_scaled(cost, weight) for cost, weight in weighted]
-    total = parts[0]
-    for part in parts[1:]:
-        total = _added(total, part)
-    return total
-
-
-def _scaled(cost: LayerCost, factor: float) -> LayerCost:
-    return cost if factor == 1.0 else _map(lambda a: np.asarray(a * factor), cost)
-
-
-def _map(function: object, *costs: LayerCost) -> LayerCost:
-    apply = function
-
-    def phase(name: str) -> PhaseCost:
-        members = [getattr(c, name) for c in costs]
-        return PhaseCost(*(apply(*(getattr(m, f.name) for m in members)) for f in fields(PhaseCost)))  # type: ignore[operator]
-
-    def plain(name: str) -> Floats:
-        return np.asarray(apply(*(getattr(c, name) for c in costs)))  # type: ignore[operator]
-
-    names = [n for n in costs[0].choices if all(n in c.choices for c in costs)]
-    choices = {
-        n: ChoiceCost(*(apply(*(getattr(c.choices[n], f.name) for c in costs)) for f in fields(ChoiceCost)))  # type: ignore[operator]
-        for n in names
-    }
-    simple = [f.name for f in fields(LayerCost) if f.name not in {"name", "forward", "backward", "choices", "pairing"}]
-    return LayerCost(
-        name=costs[0].name,
-        forward=phase("forward"),
-        backward=phase("backward"),
-        choices=choices,
-        pairing=None,
-        **{name: plain(name) for name in simple},
-    )
-
-
-def _added(first: LayerCost, second: LayerCost) -> LayerCost:
-    return _map(lambda a, b: np.asarray(a + b), first, second)

@@ -297,6 +297,18 @@ def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
     return _each_pair(first, second, lambda one, other: np.where(condition, one, other))
 
 
+def mean_of(weighted: Sequence[tuple[T, float]]) -> T:
+    """Sum of costs times their weights, array by array; memory choices that one of them lacks are left out."""
+
+    def scaled(cost: T, weight: float) -> T:
+        return cost if weight == 1.0 else each_array(cost, lambda array: np.asarray(array * weight))
+
+    total, *others = (scaled(*each) for each in weighted)
+    for other in others:
+        total = _each_pair(total, other, np.add)
+    return total
+
+
 def _put(few: T, many: T, rows: Ints, length: int) -> T:
     """`many`, of some length, with `few` at some rows."""
 
