@@ -24,7 +24,7 @@ from autodeploy.evaluation.layer_cost import PhaseCost
 from autodeploy.evaluation.overlapping_choices import without_overlaps
 from autodeploy.evaluation.stage_classes import StepClass, StepClasses
 from autodeploy.evaluation.stage_memory import StageBuffers, stage_buffers
-from autodeploy.evaluation.step_parts import TAIL_PARTS
+from autodeploy.evaluation.step_parts import TAIL_PARTS, take_hidden
 from autodeploy.evaluation.update_copy import update_copy_bytes
 from autodeploy.specs.choice_key import ChoiceKey
 from cost_models.hbm import first_step_peak_bytes
@@ -110,7 +110,7 @@ def estimate_layout(
     breakdown = _breakdown(problem, classes, context, index, layout, applied, times, pacing, passes)
     hidden = float(timeline.paired_hidden_s[0, pacing])
     exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
-    _take_hidden(breakdown, hidden, min(exchange, hidden))
+    take_hidden(breakdown, hidden, min(exchange, hidden))
     breakdown["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
     for name, seconds in ({} if forward_only else _tail_parts(problem, classes, index, layers)).items():
         breakdown[name] += seconds
@@ -144,22 +144,6 @@ def _without_backward(times: ChunkTimes) -> ChunkTimes:
     nothing = np.zeros_like(times.hidden_pair_s)
     zero = np.zeros_like(times.backward_s)
     return ChunkTimes(times.forward_s, zero, np.zeros_like(zero), nothing, nothing, Sends(times.sends.p2p_s))
-
-
-def _take_hidden(breakdown: dict[str, float], hidden_s: float, exchange_s: float) -> None:
-    """Take off what pairing hides: expert communication, and waiting for the host or its link.
-
-    Uneven experts lengthen the exchange too: what is hidden beyond the even part comes off the uneven one.
-    """
-    for names, seconds in (
-        (("exposed_ep_s", "imbalance_s"), exchange_s),
-        (("exposed_swap_s", "host_bound_s"), hidden_s - exchange_s),
-    ):
-        left = seconds
-        for name in names:
-            taken = min(left, breakdown[name])
-            breakdown[name] -= taken
-            left -= taken
 
 
 def _holds(problem: InnerProblem) -> tuple[tuple[str, ...], ...]:

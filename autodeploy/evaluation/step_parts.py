@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 
 
 TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
+
+
+def take_hidden(parts: dict[str, Any], hidden_s: Floats | float, exchange_s: Floats | float) -> None:
+    """Take off parts of a step [n] what pairing hides: expert communication, and waiting for the host or its link.
+
+    Uneven experts lengthen the exchange too: what is hidden beyond the even part comes off the uneven one.
+    """
+    for names, seconds in (
+        (("exposed_ep_s", "imbalance_s"), exchange_s),
+        (("exposed_swap_s", "host_bound_s"), hidden_s - exchange_s),
+    ):
+        left = seconds
+        for name in names:
+            if name in parts:
+                taken = np.minimum(parts[name], left)
+                parts[name], left = parts[name] - taken, left - taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _between(values: Floats, most: Floats) -> Floats:
 
 def chunk_seconds(
     template: Template,
-    layer_s: Sequence[Floats],
+    layers_s: Floats,
     first_piece_s: Floats,
     last_pieces_s: Floats,
     blocking: Floats,
@@ -171,12 +171,12 @@ def chunk_seconds(
 
     Parameters
     ----------
-    layer_s, first_piece_s, last_pieces_s : of a layer of each class, and of the pieces at the model's ends [n].
+    layers_s : of the layers of each class of stages [n, 3], changed here. first_piece_s, last_pieces_s : of the pieces
+        at the model's ends [n].
     blocking : what a stage spends on sending [n].
     several : stages have several chunks. folded : the last pieces are on the first stage.
     """
-    held = template.sum_over(layer_s)
-    pieces_at = FIRST if folded else LAST
+    held, pieces_at = layers_s, FIRST if folded else LAST
     stage = held + blocking[:, None]
     stage[:, FIRST] += first_piece_s
     stage[:, pieces_at] += last_pieces_s
