@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.reports.breakdown import breakdown_line
 from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
+from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
@@ -42,14 +43,8 @@ def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLU
     title = f"{spec.model.name} {say(lang, 'on')} {where}"
     if cards is not None:
         title += ": " + _card_count(cards, plan, lang)
-    training, target = spec.training, spec.search.target
-    workload = say(
-        lang,
-        "workload",
-        seq=training.seq_length,
-        batch=f"{training.global_batch_size.value:,}",
-        precision=training.precision.upper(),
-    )
+    target = spec.search.target
+    workload = workload_in_words(spec, lang)
     launch = say(lang, "any_target")
     if target != UNRESTRICTED:
         launch = say(lang, "for_target", target=title_of(target))
@@ -57,6 +52,20 @@ def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLU
     if width(title) + 3 + width(workload) <= columns:
         return [f"{title}   {workload}"]
     return [*wrap(title, columns, hanging=INDENT), *wrap(workload, columns, indent=INDENT, hanging=INDENT)]
+
+
+def workload_in_words(spec: Spec, lang: Language) -> str:
+    """What a step trains on; for reinforcement learning what it generates."""
+    training = spec.training
+    if training.rl is not None:
+        return rl_workload(spec, lang)
+    return say(
+        lang,
+        "workload",
+        seq=training.seq_length,
+        batch=f"{training.global_batch_size.value:,}",
+        precision=training.precision.upper(),
+    )
 
 
 def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
@@ -73,7 +82,13 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy, with_dp=True)}{say(lang, 'comma')}{choices(strategy, lang)}"
     lines = wrap(title, columns, hanging=INDENT * 3)
-    facts = [_speed(plan, lang), measured_mfu(plan, lang), _interval(plan, lang), _memory(spec, plan, lang)]
+    facts = [
+        _speed(plan, lang),
+        *rl_lines(plan, lang),
+        measured_mfu(plan, lang),
+        _interval(plan, lang),
+        _memory(spec, plan, lang),
+    ]
     facts += [line for line in (evidence_line(plan, lang),) if line is not None]
     if plan.experts is not None and plan.experts.ep > 1:
         facts.append(experts_line(plan.experts, lang))

@@ -13,7 +13,7 @@ from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import pad, percent, seconds, width, wrap
 from autodeploy.specs.spec import Spec
-from autodeploy.stack.frameworks import DEFAULT, UNRESTRICTED, launchers, title_of
+from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, launchers, post_trainers, title_of
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -221,8 +221,11 @@ def _next_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
 def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
     """Commands that make sense now, with the real plan's id."""
     if not plan_set.plans:
-        return ["autodeploy why-not SPEC --strategy tp=8,pp=8", "autodeploy serve"]
+        return [*([] if spec.training.rl else ["autodeploy why-not SPEC --strategy tp=8,pp=8"]), "autodeploy serve"]
     best = plan_set.plans[0]
+    if spec.training.rl is not None:
+        trainer = spec.search.target if FRAMEWORKS[spec.search.target].post_trains else post_trainers()[0]
+        return [f"autodeploy export {best.plan_id} --to {trainer}", "autodeploy serve"]
     target = spec.search.target if spec.search.target in launchers() else DEFAULT
     other = 2 * best.strategy.tp if best.strategy.tp < 8 else best.strategy.tp // 2
     return [

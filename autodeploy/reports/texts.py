@@ -259,6 +259,39 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "gib_column": ("GiB", "GiB"),
     "plan_column": ("plan", "方案"),
     "full_recompute": ("full rec.", "全重计算"),
+    # Reinforcement learning
+    "rl_workload": (
+        "{algorithm}, {prompts} prompts x {responses} responses of {prompt} + {response} tokens (longest {longest}), "
+        "{precision}",
+        "{algorithm}，{prompts} 个提示词 x {responses} 个回答，平均 {prompt} + {response} token"
+        "（最长 {longest}），{precision}",
+    ),
+    "rl_nothing": ("nothing", "无"),
+    "rl_colocated": (
+        "generates on the same cards: {layout}; leaves the device meanwhile: {offload}",
+        "在同一批卡上生成：{layout}；期间换出：{offload}",
+    ),
+    "rl_separate": (
+        "{generating} cards generate: {layout}; {training} cards train, in turn",
+        "{generating} 卡生成：{layout}；{training} 卡训练，轮流进行",
+    ),
+    "rl_async": (
+        "{generating} cards generate: {layout}; {training} cards train beside them, at most {staleness} updates behind",
+        "{generating} 卡生成：{layout}；{training} 卡同时训练，最多落后 {staleness} 次更新",
+    ),
+    "rl_phases": ("phases, as exposed: {phases}", "各阶段（暴露部分）：{phases}"),
+    "rl_generation": (
+        "generation: {tpot} ms a token at batch {batch} a rank, {waves} waves, longest response {longest} s, tail "
+        "{tail} % of decoding, {kv} GiB of keys and values",
+        "生成：每 rank 批 {batch} 时每 token {tpot} ms，{waves} 轮，最长回答 {longest} s，"
+        "长尾占解码 {tail} %，KV {kv} GiB",
+    ),
+    "rl_rates": (
+        "tokens/s: {mean} at mean lengths, {longest} at greatest lengths, {response} of responses alone; memory "
+        "{generation} GiB while it generates, {update} GiB while it trains",
+        "tokens/s：按平均长度 {mean}，按最大长度 {longest}，仅回答 {response}；"
+        "内存：生成时 {generation} GiB，训练时 {update} GiB",
+    ),
     # Markdown
     "title": ("Plan report", "方案报告"),
     "best_plan": ("Best plan", "最优方案"),

@@ -80,6 +80,7 @@ def plan_of_step(
             "mfu": share,
             "peak_memory_gib": peak,
             "allocator_peak_gib": max(update.allocator_peak_gib, step.peak_memory_bytes["generation"] / GIB),
+            "memory_interval": update.memory_interval if peak == update.peak_memory_gib else None,
             "fits": update.fits and peak <= limit * (1.0 + 1e-9),
             "num_npus_used": cards,
             "breakdown": breakdown,

@@ -1,0 +1,120 @@
+"""A step of reinforcement learning in words: where both run, its phases, generation, tokens by each counting rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.texts import Language, say
+from autodeploy.reports.wording import percent, quantity, seconds
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.rl import RlStrategy
+    from autodeploy.specs.rl_plan import RlPlan
+    from autodeploy.specs.spec import Spec
+
+PHASES: dict[str, tuple[str, str]] = {
+    "hand_over": ("hand-over", "权重移交"),
+    "generation": ("generation", "生成"),
+    "onload_generation": ("onload for generation", "生成前装入"),
+    "offload_generation": ("offload of generation", "生成后换出"),
+    "onload_training": ("onload for training", "训练前装入"),
+    "offload_training": ("offload of training", "训练后换出"),
+    "log_probabilities": ("log probabilities", "对数概率"),
+    "reference": ("reference", "参考模型"),
+    "values": ("values", "价值估计"),
+    "reward": ("reward", "奖励模型"),
+    "critic_update": ("update of the critic", "评论模型更新"),
+    "update": ("update", "更新"),
+}
+
+
+def phase_name(name: str, lang: Language) -> str:
+    """A phase in the reader's language."""
+    english, chinese = PHASES.get(name, (name, name))
+    return chinese if lang == "zh" else english
+
+
+def rl_workload(spec: Spec, lang: Language) -> str:
+    """Prompts, responses and their lengths."""
+    rl = spec.training.rl
+    assert rl is not None
+    return say(
+        lang,
+        "rl_workload",
+        algorithm=rl.algorithm.upper(),
+        prompts=f"{rl.prompts_per_step:,}",
+        responses=rl.responses_per_prompt,
+        prompt=f"{rl.prompt_length.mean_tokens:,.0f}",
+        response=f"{rl.response_length.distribution().mean:,.0f}",
+        longest=f"{rl.response_length.max_tokens:,}",
+        precision=spec.training.precision.upper(),
+    )
+
+
+def generation_in_words(layout: RlStrategy) -> str:
+    """TP4 DP16 EP64, vllm-ascend graph, bf16."""
+    found = layout.generation
+    degrees = [f"TP{found.tp}"] + [f"DP{found.dp}"] * (found.dp > 1) + [f"EP{found.ep}"] * (found.ep > 1)
+    engine = found.engine if found.mode is None else f"{found.engine} {found.mode}"
+    return f"{' '.join(degrees)}, {engine}, {found.precision}"
+
+
+def rl_lines(plan: Plan, lang: Language) -> list[str]:
+    """What a plan says beyond one of pre-training; nothing for others."""
+    rl, layout = plan.rl, plan.strategy.rl
+    if rl is None or layout is None:
+        return []
+    return [_where(rl, layout, lang), _phases(rl, plan.step_time_s, lang), _generation(rl, lang), _rates(rl, lang)]
+
+
+def _where(rl: RlPlan, layout: RlStrategy, lang: Language) -> str:
+    found = generation_in_words(layout)
+    if layout.placement == "colocated":
+        leaves = ", ".join(layout.offload) or say(lang, "rl_nothing")
+        return say(lang, "rl_colocated", layout=found, offload=leaves)
+    key = "rl_separate" if layout.placement == "separate" else "rl_async"
+    return say(
+        lang,
+        key,
+        layout=found,
+        generating=f"{rl.generation_npus:,}",
+        training=f"{rl.training_npus:,}",
+        staleness=layout.staleness,
+    )
+
+
+def _phases(rl: RlPlan, step_s: float, lang: Language) -> str:
+    parts = [
+        f"{phase_name(phase.name, lang)} {seconds(phase.exposed_s)} s"
+        for phase in rl.phases
+        if phase.exposed_s >= 0.001 * step_s
+    ]
+    return say(lang, "rl_phases", phases=" | ".join(parts))
+
+
+def _generation(rl: RlPlan, lang: Language) -> str:
+    found = rl.generation
+    return say(
+        lang,
+        "rl_generation",
+        tpot=f"{found.tpot_ms:.1f}",
+        batch=f"{found.batch_per_replica:,.0f}",
+        waves=f"{found.waves:.1f}",
+        longest=seconds(found.longest_s),
+        tail=percent(found.tail_share),
+        kv=f"{found.kv_gib:.1f}",
+    )
+
+
+def _rates(rl: RlPlan, lang: Language) -> str:
+    rates, peak = rl.tokens_per_s, rl.peak_memory_gib
+    return say(
+        lang,
+        "rl_rates",
+        mean=quantity(rates.mean),
+        longest=quantity(rates.max),
+        response=quantity(rates.response),
+        generation=f"{peak.generation:.1f}",
+        update=f"{peak.update:.1f}",
+    )
