@@ -118,12 +118,16 @@ def ladder_lines() -> list[Line]:
 def published_lines() -> list[Line]:
     """How many published effects the model reproduces."""
     rows = ablate_published(CASES, tell=lambda _: None).rows
-    judged = [row for row in rows if row.within_tolerance is not None]
+    after = {case.case for case in read_cases() if case.spec.get("training", {}).get("kind") == "rl_post_training"}
+    judged = [row for row in rows if row.within_tolerance is not None and row.case not in after]
     right = sum(bool(row.within_tolerance) for row in judged)
     missed = "; ".join(f"{row.case}: {row.feature}" for row in judged if not row.within_tolerance)
+    of_rl = [row for row in rows if row.within_tolerance is not None and row.case in after]
+    held = sum(bool(row.within_tolerance) for row in of_rl)
     return [
         Line("ablate --published", f"{right} of {len(judged)}", ">= 32 of 36", right >= 32),
         Line(f"  missed: {missed}", "", "told"),
+        Line("  of post-training, whose workload nobody published", f"{held} of {len(of_rl)}", "told"),
     ]
 
 

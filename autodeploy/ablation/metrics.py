@@ -115,6 +115,10 @@ def _million_tokens_per_s(_: Run, variant: Run) -> float:
     return variant.plan.tokens_per_s / 1e6
 
 
+def _thousand_tokens_per_s(_: Run, variant: Run) -> float:
+    return variant.plan.tokens_per_s / 1e3
+
+
 def _state_memory_ratio(baseline: Run, variant: Run) -> float:
     """Weights, gradients and optimizer states of the mean device, variant over baseline."""
     return _mean_gib(variant.plan, STATE_KINDS) / _mean_gib(baseline.plan, STATE_KINDS)
@@ -179,6 +183,7 @@ METRICS: dict[str, Callable[[Run, Run], float]] = {
     "baseline_million_tokens_per_s": _baseline(_million_tokens_per_s),
     "throughput_ratio": _throughput_ratio,
     "million_tokens_per_s": _million_tokens_per_s,
+    "thousand_tokens_per_s": _thousand_tokens_per_s,
     "state_memory_ratio": _state_memory_ratio,
     "model_memory_ratio": _model_memory_ratio,
     "activations_saved_pct": _activations_saved_pct,

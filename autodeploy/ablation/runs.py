@@ -9,7 +9,7 @@ from autodeploy.ablation.cases import laid_over
 from autodeploy.ablation.placement import with_balanced_layers
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan, predict, prepare
+from autodeploy.planner import estimate, plan, predict, prepare
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 
@@ -22,16 +22,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A prediction, its spec and the features that are on."""
+    """A plan, its spec and the features that are on; of pre-training also what the plan was made from."""
 
     spec: Spec
     features: frozenset[str]
-    predicted: Predicted
+    plan: Plan
+    made_from: Predicted | None = None
 
     @property
-    def plan(self) -> Plan:
-        """Time, memory and their parts."""
-        return self.predicted.plan
+    def predicted(self) -> Predicted:
+        """What the plan was made from.
+
+        Raises
+        ------
+        SpecError
+            for reinforcement learning, whose plans are made from several predictions.
+        """
+        if self.made_from is None:
+            raise SpecError("this figure is read off a step of pre-training", path="/effects", hint="another metric")
+        return self.made_from
 
 
 class Runs:
@@ -69,11 +78,18 @@ def _run(
     if search is None:
         spec = read_spec_document(base | {"strategy": strategy})
         assert spec.strategy is not None
-        return Run(spec, features, with_balanced_layers(prepare(spec), spec.strategy, features))
+        if spec.training.rl is not None:
+            return Run(spec, features, estimate(spec, features=features))
+        return _made(spec, features, with_balanced_layers(prepare(spec), spec.strategy, features))
     switches = {name: "auto" if name in features else "off" for name in FEATURES}
     spec = read_spec_document(laid_over(base, {"search": laid_over({"features": switches, "top_k": 1}, search)}))
     found = plan(spec)
     if not found.plans:
         raise SpecError("the search of a published case finds no plan that fits", path="/search")
-    best = found.plans[0].strategy
-    return Run(spec, features, predict(prepare(spec), best))
+    if spec.training.rl is not None:
+        return Run(spec, features, found.plans[0])
+    return _made(spec, features, predict(prepare(spec), found.plans[0].strategy))
+
+
+def _made(spec: Spec, features: frozenset[str], predicted: Predicted) -> Run:
+    return Run(spec, features, predicted.plan, predicted)

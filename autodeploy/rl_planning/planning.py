@@ -16,7 +16,7 @@ from autodeploy.ranking.plans import Identity
 from autodeploy.rl_planning.documents import plan_of_step
 from autodeploy.rl_planning.search import RlSearch
 from autodeploy.rl_planning.words import infeasible, search_notes
-from autodeploy.specs.planset import Counts, Optimality, PlanSet, SearchInfo, Timing
+from autodeploy.specs.planset import Counts, Fastest, Optimality, PlanSet, SearchInfo, Timing
 from autodeploy.specs.spec import spec_hash
 
 if TYPE_CHECKING:
@@ -105,17 +105,36 @@ def plan_rl(
             gap=gap,
             proved=proved,
         ),
-        counts=Counts(
-            enumerated=found.enumerated,
-            rejected=dict(sorted(found.refused.items())),
-            pruned=max(0, found.enumerated - found.combined),
-            solved=found.combined,
-        ),
+        counts=_counts(found),
         timing=Timing(solve_s=solved_s, total_s=time.monotonic() - started),
         plans=plans,
         pareto=pareto_set(ranked, plans),
+        fastest=_fastest(ranked, plans),
         warnings=(*spec.doubts, *search_notes(spec, found, plans, gap)),
         infeasible=None if plans else infeasible(spec, found),
+    )
+
+
+def _counts(found: Found) -> Counts:
+    """Layouts of the update, and what was put beside them; `pruned`: what bounds rule out."""
+    pruned = max(0, found.enumerated - found.combined)
+    refused = dict(sorted(found.refused.items()))
+    whole = pruned + found.combined + sum(refused.values())
+    return Counts(enumerated=whole, rejected=refused, pruned=pruned, solved=found.combined)
+
+
+def _fastest(ranked: list[Plan], plans: tuple[Plan, ...]) -> Fastest | None:
+    """The fastest plan by the predicted times alone, which may be none of those that are recommended."""
+    if not ranked:
+        return None
+    first = min(ranked, key=lambda plan: (plan.step_time_s, plan.plan_id))
+    rank = next((plan.rank for plan in plans if plan.plan_id == first.plan_id), None)
+    return Fastest(
+        plan_id=first.plan_id,
+        rank=rank,
+        step_time_s=first.step_time_s,
+        p_fits=first.p_fits or 0.0,
+        strategy=first.strategy,
     )
 
 

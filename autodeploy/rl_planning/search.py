@@ -131,8 +131,10 @@ class RlSearch:
         self.searched[npus] = found
         self.found.enumerated += found.enumerated
         if not found.strategies:
-            for why in found.why:
-                self.found.errors.append(SpecError(why, path="/training", hint="more cards, or a smaller model"))
+            hint = "more cards, fewer pinned axes, or search.features that save memory"
+            reasons = found.why or (f"no layout of the update fits on {npus} cards",)
+            self.found.refused["update"] = self.found.refused.get("update", 0) + max(1, found.enumerated)
+            self.found.errors += [SpecError(why, path="/training", hint=hint) for why in reasons]
 
     def _updates_on(self, npus: int) -> list[Update]:
         if npus not in self._updates:

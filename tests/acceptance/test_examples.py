@@ -51,6 +51,23 @@ def test_example_has_ranked_plans_that_fit(name: str) -> None:
     assert counts.enumerated == sum(counts.rejected.values()) + counts.too_big + counts.pruned + counts.solved
 
 
+def test_example_of_post_training_has_plans_of_phases_that_fit() -> None:
+    result = planned("pangu_ultra_moe_rl_cloudmatrix_384")
+    assert result.status in {"optimal", "feasible"}
+    assert result.reproducible
+    assert result.optimality.bound is not None
+    assert result.fastest is not None
+    assert result.optimality.bound <= result.fastest.step_time_s
+    counts = result.counts
+    assert counts.enumerated == sum(counts.rejected.values()) + counts.too_big + counts.pruned + counts.solved
+    for plan in result.plans:
+        assert plan.fits
+        assert plan.rl is not None
+        assert sum(phase.exposed_s for phase in plan.rl.phases) == pytest.approx(plan.step_time_s, rel=1e-9)
+        assert sum(getattr(plan.breakdown, part) for part in PARTS) == pytest.approx(plan.step_time_s, rel=1e-9)
+        assert plan.tokens_per_s == plan.rl.tokens_per_s.mean
+
+
 @pytest.mark.parametrize("name", FEASIBLE)
 def test_best_plan_beats_the_usual_starting_point(name: str) -> None:
     result = planned(name)

@@ -8,6 +8,7 @@ from autodeploy.ablation.ablate import ablate
 from autodeploy.ablation.cases import laid_over, read_cases
 from autodeploy.ablation.metrics import METRICS
 from autodeploy.ablation.published import ablate_published
+from autodeploy.ablation.runs import Runs
 from autodeploy.ablation.switches import active_features, without
 from autodeploy.errors import SpecError
 from autodeploy.planner import estimate
@@ -136,3 +137,27 @@ def test_a_case_that_is_none_is_refused_with_its_file(tmp_path):
 
 def test_mappings_are_laid_over_key_by_key():
     assert laid_over({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}, "d": [4]}) == {"a": {"b": 1, "c": 3}, "d": [4]}
+
+
+def test_the_ladder_of_post_training_is_predicted_from_one_assumption_file():
+    """Nothing is fitted to it; a figure that is missed says why."""
+    case = next(case for case in read_cases() if case.case == "pangu_ultra_moe_rl_ladder")
+    assert case.assumes == "pangu_ultra_moe_rl"
+    runs, found = Runs(), {}
+    for effect in case.effects:
+        baseline, variant = runs.both(case, effect)
+        found[effect.feature] = METRICS[effect.metric](baseline, variant)
+        assert variant.plan.fits
+        assert effect.tolerance.holds(found[effect.feature], effect.published) or effect.reason
+    assert found["separate, searched split"] > found["separate, even split"]
+    assert found["RL Fusion"] > found["separate, searched split"]
+    assert found["StaleSync"] > found["RL Fusion"]
+    assert found["RL Fusion"] == pytest.approx(25.0, rel=0.3)
+    assert found["StaleSync"] == pytest.approx(35.0, rel=0.3)
+    assert found["four supernodes"] == pytest.approx(127.0, rel=0.3)
+
+
+def test_a_figure_of_pre_training_is_not_read_off_a_step_of_reinforcement_learning():
+    case = next(case for case in read_cases() if case.case == "pangu_ultra_moe_rl_ladder")
+    with pytest.raises(SpecError, match="read off a step of pre-training"):
+        METRICS["host_event_ms"](*[Runs().of(case, case.effects[2].variant)] * 2)
