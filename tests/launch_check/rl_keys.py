@@ -45,6 +45,9 @@ OVERRIDES = {
 # What of MindSpeed verl can't carry: it builds models by Megatron-Bridge, runs Megatron-LM's own schedules
 # (verl/workers/engine/megatron/transformer_impl.py), and hands each expert's weights over by its place.
 NOT_CARRIED = re.compile(r"features_manager/(pipeline_parallel/|moe/(fb_overlap|balanced_moe))")
+# Registered by Megatron-LM's parser, and read by MindSpeed among the arguments that verl hands on: docs/ascend_tutorial/
+# feature_support/npu_advance_features.md of verl.
+READ_BY_MINDSPEED = frozenset({"use_flash_attn"})
 MINDSPEED_RL = {"rl_config": "rl_config.py", "generate_config": "generate_config.py"}
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 
@@ -160,10 +163,13 @@ def override_keys(
     for name, (section, source, kind) in fields.items():
         yield RegisteredFlag(f"{section}.{name}", kind, (), "", "megatron", source)
     transformer = next(iter(OVERRIDES))
+    actions = list(actions)
+    mindspeed = any(row_of(action).registered_in == "mindspeed" for action in actions)
     for action in actions:
         row = row_of(action)
         section, source, kind = fields.get(action.dest, (transformer, row.source, "bool" if row.type == "flag" else ""))
-        if action.dest not in fields and (row.registered_in != "mindspeed" or NOT_CARRIED.search(row.source)):
+        read = row.registered_in == "mindspeed" or (mindspeed and action.dest in READ_BY_MINDSPEED)
+        if action.dest not in fields and (not read or NOT_CARRIED.search(row.source)):
             continue
         component = "megatron" if action.dest in fields else row.registered_in
         name = f"{section}.{action.dest}"
