@@ -20,6 +20,7 @@ PHASES: dict[str, tuple[str, str]] = {
     "offload_generation": ("offload of generation", "生成后换出"),
     "onload_training": ("onload for training", "训练前装入"),
     "offload_training": ("offload of training", "训练后换出"),
+    "preparation": ("preparation", "准备"),
     "log_probabilities": ("log probabilities", "对数概率"),
     "reference": ("reference", "参考模型"),
     "values": ("values", "价值估计"),

@@ -150,15 +150,21 @@ def _ranked(spec: Spec, profile: Profile, cards: int, found: Found) -> list[Plan
     def document(choice: Choice) -> Plan:
         return plan_of_step(spec, profile, choice.update.strategy, choice.layout, choice.step, identity, cards=cards)
 
-    kept = found.choices[: 2 * spec.search.top_k]
+    def daring(plan: Plan) -> bool:
+        return spec.search.risk == "averse" and (plan.p_fits or 0.0) < LEAST_P_FITS
+
+    choices = found.choices
     if spec.search.objective == "peak_memory":
-        kept = sorted(found.choices, key=lambda each: each.peak_bytes)[: 2 * spec.search.top_k]
-    plans = [document(choice) for choice in kept]
+        choices = sorted(found.choices, key=lambda each: each.peak_bytes)
+    plans: list[Plan] = []
+    for choice in choices:
+        plans.append(document(choice))
+        if sum(not daring(plan) for plan in plans) >= spec.search.top_k and len(plans) > spec.search.top_k:
+            break
 
     def order(plan: Plan) -> tuple[bool, float, float, str]:
-        daring = spec.search.risk == "averse" and (plan.p_fits or 0.0) < LEAST_P_FITS
         worth = plan.peak_memory_gib if spec.search.objective == "peak_memory" else plan.step_time_s
-        return daring, worth, plan.step_time_s, plan.plan_id
+        return daring(plan), worth, plan.step_time_s, plan.plan_id
 
     return [plan.model_copy(update={"rank": number}) for number, plan in enumerate(sorted(plans, key=order), start=1)]
 

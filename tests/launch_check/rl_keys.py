@@ -45,8 +45,8 @@ OVERRIDES = {
 # What of MindSpeed verl can't carry: it builds models by Megatron-Bridge, runs Megatron-LM's own schedules
 # (verl/workers/engine/megatron/transformer_impl.py), and hands each expert's weights over by its place.
 NOT_CARRIED = re.compile(r"features_manager/(pipeline_parallel/|moe/(fb_overlap|balanced_moe))")
-# Registered by Megatron-LM's parser, and read by MindSpeed among the arguments that verl hands on: docs/ascend_tutorial/
-# feature_support/npu_advance_features.md of verl.
+# Registered by Megatron-LM's parser, and read by MindSpeed among the arguments that verl hands on:
+# docs/ascend_tutorial/feature_support/npu_advance_features.md of verl.
 READ_BY_MINDSPEED = frozenset({"use_flash_attn"})
 MINDSPEED_RL = {"rl_config": "rl_config.py", "generate_config": "generate_config.py"}
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
