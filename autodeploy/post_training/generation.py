@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, floor, log2
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 PARTS_OF_PARTIAL = 2  # steps over which a response extends in a synchronous partial rollout
 LAYOUT_PATH = "/strategy/rl/generation"
+MOST_OF_MEMORY = 0.95  # of a device, that an engine takes: what it does not count needs the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +167,14 @@ def generation_parts(
         if the device has no products in the precision.
     """
     adds = overheads or overheads_of(OTHER)
-    generator = _inside(generator_of(model, profile, device_of(profile, cluster), layout), adds)
+    device = device_of(profile, cluster)
+    generator, usable = _inside(generator_of(model, profile, device, layout), adds), device.usable_hbm_bytes
     lengths, prompt = lengths_of(rl), rl.prompt_length.mean_tokens
     found: list[GenerationPart | InfeasibleRlError | None] = [None] * len(cases)
     places: dict[tuple[int, int, bool], list[tuple[int, _Place]]] = {}
     for number, case in enumerate(cases):
         try:
-            place = _place(generator.model, layout, rl, lengths, profile.devices_per_npu, case, model)
+            place = _place(generator.model, layout, rl, lengths, profile.devices_per_npu, case, model, usable)
         except InfeasibleRlError as error:
             found[number] = error
             continue
@@ -201,7 +203,7 @@ def generation_parts(
             by_group=layout.ep > 1,
         )
         done.update((number, (made, row, place)) for row, (number, place) in enumerate(members))
-    weights, usable = generating_weights(model, layout), device_of(profile, cluster).usable_hbm_bytes
+    weights = generating_weights(model, layout)
     for number in range(len(cases)):
         if found[number] is None:
             rows = [done[2 * number + at] for at in range(len(cases[number].parts))]
@@ -239,6 +241,7 @@ def _place(
     devices_per_npu: int,
     case: Case,
     model: ModelSpec,
+    usable: float,
 ) -> _Place:
     dies, together_dp = case.npus * devices_per_npu, layout.ep > 1 and model.is_moe
     ranks = layout.dp if together_dp else 1
@@ -263,30 +266,43 @@ def _place(
         for parts in case.parts
     )
     if min(fit) < 1.0:
-        raise _no_room(generation, layout, case, space, longest)
+        raise _no_room(generation, layout, case, space, longest, usable)
     busy = max(1.0, rl.samples / (responses * ranks))
     return _Place(case, min(float(units), busy), float(ranks), responses, fit, tokens)
 
 
 def _no_room(
-    generation: Generation, layout: GenerationLayout, case: Case, space: float, longest: float
+    generation: Generation, layout: GenerationLayout, case: Case, space: float, longest: float, usable: float
 ) -> InfeasibleRlError:
-    """Says what is missing for one response, and what would make room."""
-    needed, left = float(generation.cache_bytes(longest)) / GIB, max(space, 0.0) / GIB
+    """Says what is missing for one response, and the nearest change that makes room."""
+    needed = float(generation.cache_bytes(longest))
+    fraction = layout.memory_fraction or ENGINES[layout.engine].memory_fraction
+    enough = ceil(100.0 * (fraction + (needed - space) / usable)) / 100.0
+    path = f"{LAYOUT_PATH}/{'memory_fraction' if enough <= MOST_OF_MEMORY or space > 0.0 else 'tp'}"
+    if enough <= MOST_OF_MEMORY:
+        hint = f"memory_fraction {enough:g}"
+    elif case.left_bytes > needed - space:
+        hint = "more states in offload"
+    elif space > 0.0:
+        hint = f"responses of at most {floor(longest * space / needed)} tokens with their prompt, or a higher tp"
+    else:
+        room = space + generation.weights_bytes
+        ranks = layout.tp * 2 ** ceil(log2(generation.weights_bytes / room)) if room > 0.0 else 2 * layout.tp
+        hint = f"tp {ranks}, or experts over as many times more ranks"
     if space > 0.0:
         return InfeasibleRlError(
-            f"a response of {longest:.0f} tokens needs {needed:.1f} GiB of keys and values on a die, and "
-            f"{left:.1f} GiB are left",
+            f"a response of {longest:.0f} tokens needs {needed / GIB:.2f} GiB of keys and values on a die, and "
+            f"{space / GIB:.2f} GiB are left",
             rule="generation_kv",
-            path=f"{LAYOUT_PATH}/memory_fraction",
-            hint=f"tp {2 * layout.tp}, a higher memory_fraction, or more states in offload",
+            path=path,
+            hint=hint,
         )
     return InfeasibleRlError(
         f"weights of {generation.weights_bytes / GIB:.1f} GiB do not fit on a die beside "
         f"{case.left_bytes / GIB:.1f} GiB of training",
         rule="generation_weights",
-        path=f"{LAYOUT_PATH}/tp",
-        hint=f"tp {2 * layout.tp}, experts over more ranks, or more states in offload",
+        path=path,
+        hint=hint,
     )
 
 

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.unit
 
 MODEL = load_preset("qwen3-8b")
 EXPERTS = load_preset("qwen3-30b-a3b")
+BIG = load_preset("qwen3-32b")
 H100 = ClusterSpec(profile="nvidia-h100", num_npus=16)
 A3 = ClusterSpec(profile="cloudmatrix-384", num_npus=16)
 PROFILE, A3_PROFILE = profile_of(H100), profile_of(A3)
@@ -248,7 +249,7 @@ def test_a_missing_split_is_the_best_and_said() -> None:
             layout("separate", generation_npus=8, generation=GenerationLayout(tp=1, memory_fraction=0.22)),
             {},
             "generation_weights",
-            "/strategy/rl/generation/tp",
+            "/strategy/rl/generation/memory_fraction",
         ),
         (
             layout("separate", generation_npus=8, generation=GenerationLayout(tp=1, memory_fraction=0.27)),
@@ -268,6 +269,28 @@ def test_what_can_not_run_is_refused_with_its_place(how: RlStrategy, rl: dict[st
     assert caught.value.errors[0].path == path
     assert caught.value.errors[0].hint
     assert getattr(caught.value, "rule", "") == rule
+
+
+def refused(layout_: GenerationLayout, left_bytes: float = 0.0, **lengths: Any) -> InfeasibleRlError:
+    rl = training(response_length={"mean": 1024, "max": 4096, **lengths})
+    with pytest.raises(InfeasibleRlError) as caught:
+        generation_part(BIG, PROFILE, H100, rl, layout_, Case(16, left_bytes))
+    return caught.value
+
+
+def fits(layout_: GenerationLayout, left_bytes: float = 0.0, **lengths: Any) -> bool:
+    rl = training(response_length={"mean": 1024, "max": 4096, **lengths})
+    return generation_part(BIG, PROFILE, H100, rl, layout_, Case(16, left_bytes)).waves >= 1.0
+
+
+def test_the_nearest_change_makes_room() -> None:
+    assert refused(GenerationLayout(tp=1, memory_fraction=0.75)).errors[0].hint == "memory_fraction 0.83"
+    assert fits(GenerationLayout(tp=1, memory_fraction=0.83))
+    assert refused(GenerationLayout(tp=1, memory_fraction=0.9), 30e9).errors[0].hint == "more states in offload"
+    long = refused(GenerationLayout(tp=1, memory_fraction=0.9), mean=8000, max=100_000).errors[0].hint
+    most = int(long.split()[4])
+    assert fits(GenerationLayout(tp=1, memory_fraction=0.9), mean=8000, max=most - 128)
+    assert refused(GenerationLayout(tp=1, memory_fraction=0.9), mean=8000, max=most - 126).rule == "generation_kv"
 
 
 def test_training_that_does_not_fit_is_refused() -> None:
