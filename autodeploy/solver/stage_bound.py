@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.solver import layer_choices
+from autodeploy.solver.layer_choices import prices as prices_of
 from cost_models.schedule import (
     Schedule,
     chunk_micro_batches,
@@ -376,7 +376,7 @@ def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, hel
     [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
     """
     n, pp, vpp = len(missing), batch.pp, batch.vpp
-    prices = layer_choices.prices([part.choices for part in batch.layers]) / max(float(full[0]), 1e-300)
+    prices = prices_of([part.choices for part in batch.layers]) / max(float(full[0]), 1e-300)
     ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
     place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), held.shape[1], vpp))
     place = (np.arange(len(prices)) * len(ratios))[None, :, None, None] + place  # of prices times ratios
