@@ -35,11 +35,10 @@ from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.rl_planning.planning import estimate_rl, plan_rl
 from autodeploy.rl_planning.update_layouts import update_spec
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.effort import cores
-from autodeploy.solver.least_memory import least_memory
-from autodeploy.solver.levels import budget
-from autodeploy.solver.placements import with_placements
+from autodeploy.solver.effort import budget, cores
+from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.least_memory import least_memory
+from autodeploy.solver.outer.placements import with_placements
 from autodeploy.solver.search_size import search_size as size_of_search
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
@@ -60,7 +59,8 @@ if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.advice import Advice
-    from autodeploy.solver.frontier import Budget, Frontier
+    from autodeploy.solver.effort import Budget
+    from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.solver.search_size import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
@@ -345,7 +345,7 @@ def _at(spec: Spec, seq_length: int, global_batch: int) -> Spec:
 
 
 def budget_of(spec: Spec, *, alone: bool = False) -> Budget:
-    """`solver.levels.budget` of a spec."""
+    """`solver.effort.budget` of a spec."""
     return budget(spec.search, alone=alone)
 
 

@@ -14,8 +14,8 @@ from autodeploy.evaluation.worlds import context_in, step_times_in
 from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.chosen import weight_of
 from autodeploy.ranking.plans import layout_of_solved, plans_of_solved
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.levels import budget
+from autodeploy.solver.effort import budget
+from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import Searched, legal_tree, search_space, swept_tree
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, estimate, prepare
 from autodeploy.ranking.plain_start import plain_start
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.evaluate import Evaluator
-from autodeploy.solver.greedy import greedy
-from autodeploy.solver.layouts import templates, to_layout
+from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.solver.inner.greedy import greedy
+from autodeploy.solver.inner.layouts import templates, to_layout
+from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import Searched, search_space
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
@@ -33,9 +33,9 @@ from docs.schema_tables import table
 from docs.search_pictures import fate_bars, schedules
 
 if TYPE_CHECKING:
-    from autodeploy.solver.candidate import Solved
-    from autodeploy.solver.evaluate import Incumbent
-    from autodeploy.solver.frontier import Frontier
+    from autodeploy.solver.inner.evaluate import Incumbent
+    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.outer.frontier import Frontier
 
 DOCS = Path(__file__).resolve().parent
 EXAMPLES = DOCS.parent / "examples"

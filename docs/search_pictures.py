@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from autodeploy.solver.evaluate import Evaluator
+from autodeploy.solver.inner.evaluate import Evaluator
 from cost_models.schedule import simulate
 from cost_models.schedule.orders import NONE
 

@@ -17,7 +17,7 @@ from autodeploy.evaluation.inner_problem import chunk_times
 from autodeploy.evaluation.sample_balance import attention_factor, packs_of
 from autodeploy.planner import Predicted, predict, prepare
 from autodeploy.solver.effort import FAST
-from autodeploy.solver.solve import solve
+from autodeploy.solver.inner.solve import solve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

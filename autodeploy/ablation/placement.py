@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.evaluation.build_problem import build_problem
 from autodeploy.planner import predict
-from autodeploy.solver.solve import solve
+from autodeploy.solver.inner.solve import solve
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import InnerProblem, LayerClass

@@ -21,9 +21,8 @@ from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, w
 from autodeploy.ranking.unproven import share_draws, unproven_axes, unproven_of
 from autodeploy.ranking.variety import outlines
 from autodeploy.solver.effort import cores
-from autodeploy.solver.frontier import outer_tuples
-from autodeploy.solver.least_memory import card_bytes
-from autodeploy.solver.roomy_plans import RoomyPlans
+from autodeploy.solver.outer.frontier import outer_tuples
+from autodeploy.solver.outer.least_memory import RoomyPlans, card_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import Floats, Ints
     from autodeploy.evaluation.worlds import World
     from autodeploy.ranking.error_box import ErrorBox
-    from autodeploy.solver.candidate import Solved
-    from autodeploy.solver.frontier import Budget, Frontier
+    from autodeploy.solver.effort import Budget
+    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.solver.search_space import Searched
     from hardware_profiles.profile import Profile
 

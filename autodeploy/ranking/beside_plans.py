@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from autodeploy.ranking.divisibility import NearRates, near_rates
 from autodeploy.ranking.reference import reference_plan
-from autodeploy.solver.companion import Begun, Companion
 from autodeploy.solver.effort import cores
+from autodeploy.solver.outer.companion import Begun, Companion
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.advice import Advice
-    from autodeploy.solver.candidate import Solved
-    from autodeploy.solver.frontier import Frontier
+    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.planset import Plan, Valley
     from autodeploy.specs.search import SearchSpec

@@ -13,7 +13,7 @@ from autodeploy.strategies.knobs import KNOBS, decode
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.plans import Identity
-    from autodeploy.solver.legality_model import LegalityModel, Nearest, Reason
+    from autodeploy.solver.cp_sat.legality_model import LegalityModel, Nearest, Reason
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -42,7 +42,7 @@ def pins_to_lift(search: SearchSpec, context: Context, profile: Profile, choice:
 def _model(
     search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice, also: Candidates | None = None
 ) -> LegalityModel:
-    from autodeploy.solver.legality_model import LegalityModel  # loads ortools
+    from autodeploy.solver.cp_sat.legality_model import LegalityModel  # loads ortools
 
     return LegalityModel(search, context, choice.switches, ranks_per_node=profile.ranks_per_node, also=also)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.evaluation.alternatives import resolved
 from autodeploy.ranking.plans import Identity, plans_of_solved
-from autodeploy.solver.candidate import solve_candidate
+from autodeploy.solver.outer.candidate import solve_candidate
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.inner_problem import InnerProblem
     from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.outer.candidate import Solved
     from autodeploy.specs.planset import Rescaled
     from cost_models.arrays import Floats, Ints
     from hardware_profiles.schema import Kind

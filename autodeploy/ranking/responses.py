@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.estimate import Layout
     from autodeploy.evaluation.worlds import World
     from autodeploy.ranking.error_box import ErrorBox
-    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.outer.candidate import Solved
     from cost_models.arrays import Floats
 
 

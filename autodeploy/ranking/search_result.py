@@ -17,7 +17,7 @@ from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.rescaled_plan import slower_than_measured
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.solver.effort import cores
-from autodeploy.solver.solution import OPTIMAL_GAP
+from autodeploy.solver.inner.solution import OPTIMAL_GAP
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.ranking.advice import Advice
     from autodeploy.ranking.beside_plans import BesidePlans
-    from autodeploy.solver.candidate import Solved
-    from autodeploy.solver.frontier import Frontier
+    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.sweep import sweep
-from autodeploy.solver.candidate import solve_candidate
+from autodeploy.solver.inner.solve import solve
+from autodeploy.solver.outer.candidate import solve_candidate
 from autodeploy.solver.search_space import legal_candidates
-from autodeploy.solver.solve import solve
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import judge
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.context import Context
-    from autodeploy.solver.candidate import Solved
-    from autodeploy.solver.frontier import Budget, Frontier
-    from autodeploy.solver.solution import InnerSolution
+    from autodeploy.solver.effort import Budget
+    from autodeploy.solver.inner.solution import InnerSolution
+    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.strategies.feature_choice import FeatureChoice

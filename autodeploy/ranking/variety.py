@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from autodeploy.solver.frontier import outer_tuples
+from autodeploy.solver.outer.frontier import outer_tuples
 from autodeploy.specs.planset import Valley
 from autodeploy.strategies.candidates import CHOICES
 from autodeploy.strategies.tree import distinct
@@ -16,7 +16,7 @@ from cost_models.schedule import kinds
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from autodeploy.solver.candidate import Solved
+    from autodeploy.solver.outer.candidate import Solved
     from autodeploy.specs.planset import Plan
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints

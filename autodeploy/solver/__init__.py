@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import DEFAULT, FAST, Effort
-from autodeploy.solver.problem_bound import relax_bound
-from autodeploy.solver.solution import InnerSolution
-from autodeploy.solver.solve import solve
+from autodeploy.solver.inner.solution import InnerSolution
+from autodeploy.solver.inner.solve import solve
 
 __all__ = ["DEFAULT", "FAST", "Effort", "InnerSolution", "relax_bound", "solve"]

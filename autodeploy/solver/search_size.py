@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.solver.levels import LEVELS, USUAL
+from autodeploy.solver.effort import LEVELS, USUAL
 from autodeploy.solver.search_space import legal_tree, of_sizes, space_of
 from autodeploy.strategies.space_size import grid_cells, most_candidates
 

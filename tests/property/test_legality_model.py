@@ -14,12 +14,11 @@ from ortools.sat.python import cp_model
 from autodeploy.evaluation.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Prepared, prepare
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.candidate import solve_candidate
-from autodeploy.solver.cp_sat import new_solver
-from autodeploy.solver.effort import FAST
-from autodeploy.solver.frontier import Budget
-from autodeploy.solver.legality_model import AXES, LegalityModel
+from autodeploy.solver.cp_sat.legality_model import AXES, LegalityModel
+from autodeploy.solver.cp_sat.model import new_solver
+from autodeploy.solver.effort import FAST, Budget
+from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.candidate import solve_candidate
 from autodeploy.solver.search_space import legal_candidates
 from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.grid import grid_of

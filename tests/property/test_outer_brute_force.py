@@ -16,10 +16,10 @@ from autodeploy.evaluation.sweep import sweep
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Prepared, prepare
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.effort import DEFAULT
-from autodeploy.solver.frontier import Budget, outer_tuples
-from autodeploy.solver.memory_options import memory_choices
+from autodeploy.solver.effort import DEFAULT, Budget
+from autodeploy.solver.inner.memory_options import memory_choices
+from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.frontier import outer_tuples
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s

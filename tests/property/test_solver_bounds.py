@@ -17,15 +17,14 @@ from autodeploy.evaluation.inner_problem import (
     tail_s,
 )
 from autodeploy.solver import relax_bound, solve
-from autodeploy.solver.count_bound import count_bound_s
+from autodeploy.solver.bounds.memory_prices import Surcharges
+from autodeploy.solver.bounds.path_bound import PathBound, PathLibrary, _Model, path_bound_s
+from autodeploy.solver.bounds.problem_bound import batch_of
+from autodeploy.solver.bounds.stage_bound import lower_bound_s, steady_micro_batches
+from autodeploy.solver.bounds.tuple_bounds import CLOSE, TupleBounds, _Open, count_bound_s, easiest
 from autodeploy.solver.effort import FAST
-from autodeploy.solver.layouts import most_layers_per_chunk
-from autodeploy.solver.memory_prices import Surcharges
-from autodeploy.solver.path_bound import PathBound, PathLibrary, _Model, path_bound_s
-from autodeploy.solver.problem_bound import batch_of
-from autodeploy.solver.stage_bound import lower_bound_s, steady_micro_batches
-from autodeploy.solver.tuple_bounds import CLOSE, TupleBounds, _Open, easiest
-from autodeploy.solver.uniform import set_problems
+from autodeploy.solver.inner.layouts import most_layers_per_chunk
+from autodeploy.solver.inner.uniform import set_problems
 from cost_models.schedule import chunk_micro_batches, in_flight_moments, makespan_s, operation_order, pair_counts
 from tests.property.test_solver_brute_force import best_step_s, everything, random_problem
 
@@ -276,7 +275,7 @@ def test_a_tuple_that_nothing_raises_is_finished_also_just_below_what_is_enough(
 ) -> None:
     enough_s = 100.0
     just_below_s = enough_s * (1.0 - 0.5 * CLOSE)
-    monkeypatch.setattr("autodeploy.solver.tuple_bounds.count_bound_s", lambda *_, **__: (just_below_s, 0.0))
+    monkeypatch.setattr("autodeploy.solver.bounds.tuple_bounds.count_bound_s", lambda *_, **__: (just_below_s, 0.0))
     one = heavy_problem(1000)
     tuple_ = _Open(one, (one,), [PathBound(99.5, over=True)], visits=1)
     bounds = TupleBounds(None, None, None, lambda: False)  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ from autodeploy.evaluation.inner_problem import (
     tail_s,
 )
 from autodeploy.solver import relax_bound, solve
-from autodeploy.solver.layouts import parts_of, to_layout
-from autodeploy.solver.memory_options import legal_options
+from autodeploy.solver.inner.layouts import parts_of, to_layout
+from autodeploy.solver.inner.memory_options import legal_options
 from cost_models.schedule import in_flight_moments, makespan_s, operation_order
 
 CASES = 220

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autodeploy.evaluation.inner_problem import InnerProblem, chunk_times
-from autodeploy.solver.columns import columns
-from autodeploy.solver.stage_choices import StageChoices
+from autodeploy.solver.cp_sat.master import columns
+from autodeploy.solver.inner.stage_choices import StageChoices
 from cost_models.schedule import makespan_s, operation_order
 from tests.property.test_solver_brute_force import everything, random_problem
 

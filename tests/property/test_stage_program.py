@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.inner_problem import MemoryOption
-from autodeploy.solver.layer_choices import least_extra_s
-from autodeploy.solver.memory_options import cliques
-from autodeploy.solver.stage_program import StageProgram, SwapWindow
+from autodeploy.solver.cp_sat.stage_program import StageProgram, SwapWindow
+from autodeploy.solver.inner.layer_choices import least_extra_s
+from autodeploy.solver.inner.memory_options import cliques
 
 AMOUNTS = st.integers(1, 16).map(lambda eighths: eighths / 8.0)
 """Sums of them are exact: what just fits here just fits there."""

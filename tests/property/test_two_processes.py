@@ -12,13 +12,13 @@ import pytest
 
 from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.companion import Companion
+from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
-    from autodeploy.solver.frontier import Frontier
+    from autodeploy.solver.outer.frontier import Frontier
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPACES = {

@@ -12,9 +12,8 @@ from autodeploy.ablation.switches import active_features
 from autodeploy.calibration.predict import predict_record
 from autodeploy.evaluation.build_context import spec_context, with_alternatives
 from autodeploy.evaluation.sweep import sweep
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.effort import FAST
-from autodeploy.solver.frontier import Budget
+from autodeploy.solver.effort import FAST, Budget
+from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import legal_candidates, search_space
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.context import Context
     from autodeploy.evaluation.cut_costs import CutCosts
     from autodeploy.evaluation.sweep import Sweep
-    from autodeploy.solver.frontier import Frontier
+    from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.specs.record import Record
     from autodeploy.specs.search import Target
     from autodeploy.strategies.candidates import Candidates

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.solver.companion import LONG, Companion
+from autodeploy.solver.outer.companion import LONG, Companion
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ import pytest
 
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
 from autodeploy.solver import DEFAULT, solve
-from autodeploy.solver.evaluate import Evaluator
-from autodeploy.solver.first_look import best_template
-from autodeploy.solver.layouts import parts_of, templates, to_layout
-from autodeploy.solver.memory_options import legal_options
-from autodeploy.solver.stage_choices import fits
+from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.solver.inner.first_look import best_template
+from autodeploy.solver.inner.layouts import parts_of, templates, to_layout
+from autodeploy.solver.inner.memory_options import legal_options
+from autodeploy.solver.inner.stage_choices import fits
 from cost_models.schedule import in_flight_moments
 
 LAYER = LayerClass("moe", 0.024, 0.046, 1.0, 0.60, 0.02)

@@ -8,13 +8,13 @@ import pytest
 
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, prepare
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.levels import LEVELS, USUAL, budget
+from autodeploy.solver.effort import LEVELS, USUAL, budget
+from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.search import SearchSpec
 
 if TYPE_CHECKING:
-    from autodeploy.solver.frontier import Budget
+    from autodeploy.solver.effort import Budget
 
 
 def of(**search: object) -> Budget:
@@ -96,7 +96,7 @@ def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeyp
         }
     )
     as_small = plan(spec)
-    monkeypatch.setattr("autodeploy.solver.best_first.MANY", 0)
+    monkeypatch.setattr("autodeploy.solver.outer.best_first.MANY", 0)
     as_large = plan(spec)
     assert as_small.optimality.gap is not None
     assert as_large.optimality.gap is not None

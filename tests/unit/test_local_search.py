@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from autodeploy.evaluation.inner_problem import InnerProblem, LayerClass, MemoryOption
-from autodeploy.solver import local_search
-from autodeploy.solver.evaluate import Evaluator
-from autodeploy.solver.layouts import even_sizes, most_layers_per_chunk, moved, moves, neighbours
-from autodeploy.solver.local_search import best_of, improve
-from autodeploy.solver.stage_choices import StageChoices
+from autodeploy.solver.inner import local_search
+from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.solver.inner.layouts import even_sizes, most_layers_per_chunk, moved, moves, neighbours
+from autodeploy.solver.inner.local_search import best_of, improve
+from autodeploy.solver.inner.stage_choices import StageChoices
 from cost_models.schedule import in_flight_moments
 
 LAYERS = LayerClass("dense", 0.010, 0.020, 1.2, 0.30, 0.01), LayerClass("moe", 0.024, 0.046, 7.4, 0.58, 0.02)

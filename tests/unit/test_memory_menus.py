@@ -9,7 +9,7 @@ from autodeploy.evaluation.stage_classes import step_classes
 from autodeploy.evaluation.unit_costs import unit_costs
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import prepare
-from autodeploy.solver.memory_options import memory_choices
+from autodeploy.solver.inner.memory_options import memory_choices
 from autodeploy.solver.search_space import legal_candidates
 
 # One dense layer before 26 with experts: a class of few layers.

@@ -14,12 +14,13 @@ import pytest
 from autodeploy.errors import SearchCancelled
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, plan, prepare
-from autodeploy.solver.best_first import best_first
-from autodeploy.solver.open_bounds import OpenBounds
+from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.open_bounds import OpenBounds
 from autodeploy.solver.search_space import Searched, search_space
 
 if TYPE_CHECKING:
-    from autodeploy.solver.frontier import Budget, Frontier
+    from autodeploy.solver.effort import Budget
+    from autodeploy.solver.outer.frontier import Frontier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
 SOON_S = 0.5

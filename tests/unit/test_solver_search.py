@@ -12,14 +12,14 @@ import pytest
 
 from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
 from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
-from autodeploy.solver.columns import _fillings
-from autodeploy.solver.evaluate import Evaluator
-from autodeploy.solver.greedy import greedy
-from autodeploy.solver.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
-from autodeploy.solver.memory_options import legal_options
-from autodeploy.solver.nested_options import nested_frontier
-from autodeploy.solver.problem_bound import batch_of
-from autodeploy.solver.stage_bound import _counts, _time_rows
+from autodeploy.solver.bounds.problem_bound import batch_of
+from autodeploy.solver.bounds.stage_bound import _counts, _time_rows
+from autodeploy.solver.cp_sat.master import _fillings
+from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.solver.inner.greedy import greedy
+from autodeploy.solver.inner.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
+from autodeploy.solver.inner.memory_options import legal_options
+from autodeploy.solver.inner.nested_options import nested_frontier
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s
 
@@ -160,7 +160,7 @@ def test_importing_the_solver_leaves_ortools_alone() -> None:
 def test_without_time_for_the_program_counts_are_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = (12.0, 26.0, 28.0, 30.0, 34.0)
     exact = [solve(problem(limit_bytes=limit)) for limit in limits]
-    monkeypatch.setattr("autodeploy.solver.stage_program.BUDGET", 0.0)
+    monkeypatch.setattr("autodeploy.solver.cp_sat.stage_program.BUDGET", 0.0)
     proposed = [solve(problem(limit_bytes=limit)) for limit in limits]
     for best, found in zip(exact, proposed, strict=True):
         assert (found.layout is None) == (best.layout is None)

@@ -1,0 +1,275 @@
+"""A lower bound on one candidate's step time by linear programming: layers in fractions, under paths of its schedule.
+
+Its rows are paths of the schedule that are known (`paths`). Where the layers do not fit, a stage must add time (see
+`stage_bound`), in which of its chunks is left open. The fractional layout is simulated; its longest path is
+the next row, until the simulation agrees with the linear programme or the bound is high enough. Rows of memory come
+the same way: those that the fractional layout breaks. A programme that lacks rows bounds from below all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from autodeploy.solver.bounds.memory_prices import surcharges
+from autodeploy.solver.bounds.paths import (
+    PathLibrary,
+    chunk_times_s,
+    cut_costs_s,
+    first_layout,
+    hidden_shares,
+    longest_paths,
+)
+from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from cost_models.schedule import SchedulePath
+
+STALLED: Final = 3e-4
+"""A round that raises the bound by less is of little use."""
+SHARES: Final = (1.0, 0.5, 0.2)
+"""Of the programme's layout, and the rest of the best one so far: layouts that are simulated."""
+MOST_STALLED: Final = 12
+INFINITE: Final = float("inf")
+AGREES: Final = 2e-3
+"""The simulation of a fractional layout may be this much longer than the bound says."""
+
+
+def path_bound_s(
+    problem: InnerProblem,
+    library: PathLibrary,
+    *,
+    rounds: int,
+    enough_s: float = np.inf,
+    should_cancel: Callable[[], bool] | None = None,
+) -> PathBound:
+    """Lower bound on the step time, by at most so many linear programmes. Ends early once it is above enough_s.
+
+    should_cancel is polled at every programme; what is known by then is returned.
+
+    Each programme's layout is simulated, and so are mixtures of it and the best layout so far: the layouts of a
+    programme with few rows jump about, and paths of such a layout say little of good ones.
+    """
+    if problem.kind.copies > 1 or not problem.total_layers:
+        return PathBound(0.0, over=True)
+    known = library.of(problem)
+    model, bound, stalled = _Model(problem, list(known.values())), 0.0, 0
+    centre = (first_layout(problem), np.zeros((problem.pp, problem.vpp)))
+    best, lacking = np.inf, False
+    for number in range(1, rounds + 1):
+        found = model.solve()
+        if found is None:
+            return PathBound(bound, True, number, fractional=False)
+        stalled = stalled + 1 if found.bound_s < bound * (1.0 + STALLED) and not lacking else 0
+        bound = max(bound, found.bound_s)
+        if bound >= enough_s or stalled >= MOST_STALLED or (should_cancel is not None and should_cancel()):
+            return PathBound(bound, True, number)
+        lacking = model.add_memory(found)
+        if number == 1:
+            centre = (centre[0], found.extra_s)
+        tried = [
+            (share * found.layout + (1.0 - share) * centre[0], share * found.extra_s + (1.0 - share) * centre[1])
+            for share in SHARES
+        ]
+        layout, extra = (np.stack(values) for values in zip(*tried, strict=True))
+        longest = longest_paths(problem, layout, extra)
+        simulated = _simulated_s(problem, longest, layout, extra)
+        if simulated.min() < best and not lacking:
+            best, centre = float(simulated.min()), tried[int(np.argmin(simulated))]
+        agrees = simulated[0] <= found.makespan_s * (1.0 + AGREES)
+        if not lacking and (agrees or not library.add(known, longest)):
+            return PathBound(bound, True, number)
+        for path in longest:
+            model.add(path)
+    return PathBound(bound, False, rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class PathBound:
+    """bound_s: no layout is faster; 0 where nothing was found.
+
+    over: more rounds would not raise it by much. rounds: linear programmes that were solved.
+    fractional: whether layouts in fractions exist, as far as is known.
+    """
+
+    bound_s: float
+    over: bool
+    rounds: int = 1
+    fractional: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """layout [pp, vpp, classes] and extra_s [pp, vpp] in fractions."""
+
+    bound_s: float
+    makespan_s: float
+    layout: Floats
+    extra_s: Floats
+
+
+def _simulated_s(problem: InnerProblem, paths: list[SchedulePath], layout: Floats, extra_s: Floats) -> Floats:
+    """Length of the path of each layout [n]."""
+    forward, backward, hidden, sends = chunk_times_s(problem, layout, extra_s)
+    each = [path.length_s(forward, backward, hidden, sends)[row] for row, path in enumerate(paths)]
+    return np.array(each, dtype=np.float64)
+
+
+class _Model:
+    """The linear programme of one problem.
+
+    Columns: counts [pp, vpp, classes], extra [pp, vpp], makespan, tail, then what pairs of chunks hide. Rows are loaded
+    at the next solve: one by one from Python they would cost more than solving them.
+    """
+
+    def __init__(self, problem: InnerProblem, paths: list[SchedulePath]) -> None:
+        from ortools.linear_solver import linear_solver_pb2  # type: ignore[import-untyped]
+
+        self.problem = problem
+        self.unit = max(c.forward_s + c.backward_s for c in problem.classes) * problem.micro_batches
+        shape = (problem.pp, problem.vpp, len(problem.classes))
+        self.counts = np.arange(np.prod(shape)).reshape(shape)
+        self.extra = self.counts.size + np.arange(problem.pp * problem.vpp).reshape(shape[:2])
+        self.makespan = self.counts.size + self.extra.size
+        self.tail = self.makespan + 1
+        self.hidden = np.full((problem.pp, problem.vpp, problem.vpp), -1)
+        self.columns: list[tuple[float, float]] = [(0.0, most) for most in self._most().ravel().tolist()]
+        self.columns += [(0.0, INFINITE)] * (self.extra.size + 2)
+        self.rows: list[tuple[float, float, Ints, Floats]] = []
+        self.proto: Any = linear_solver_pb2.MPModelProto()
+        self.solver: Any = None
+        self._places()
+        self.memory, self.kept = surcharges(problem, self.unit / problem.micro_batches), set[int]()
+        self._first_memory()
+        for path in paths:
+            self.add(path)
+
+    def _most(self) -> Floats:
+        """Layers of a class that a chunk can hold [pp, vpp, classes]: those before it leave a layer in each part."""
+        problem = self.problem
+        found = np.minimum(float(most_layers_per_chunk(problem)), np.array(problem.layers, dtype=np.float64))
+        most = np.broadcast_to(found, self.counts.shape).copy()
+        until = np.cumsum(problem.layers)
+        for part, spots in enumerate(parts_of(problem)):
+            for spot in spots:
+                most[spot][part * problem.min_layers_per_chunk >= until] = 0.0
+        return most
+
+    def _row(self, low: float, high: float, columns: Ints, values: Floats) -> None:
+        self.rows.append((low, high, columns, values))
+
+    def _places(self) -> None:
+        problem, (pp, vpp, classes) = self.problem, self.counts.shape
+        low, high = problem.min_layers_per_chunk, most_layers_per_chunk(problem)
+        for columns in self.counts.reshape(-1, classes):
+            self._row(float(low), float(high), columns, np.ones(classes))
+        for number, layers in enumerate(problem.layers):
+            self._row(float(layers), float(layers), self.counts[..., number].ravel(), np.ones(pp * vpp))
+        tails = np.array([-c.tail_s / self.unit for c in problem.classes] * vpp)
+        for stage in range(pp):
+            own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
+            self._row(
+                own / self.unit, INFINITE, np.append(self.counts[stage].ravel(), self.tail), np.append(tails, 1.0)
+            )
+
+    def _first_memory(self) -> None:
+        """The rows that a template layout comes closest to breaking, and those it breaks."""
+        if self.memory is not None:
+            layout = first_layout(self.problem)
+            for stage in range(self.problem.pp):
+                rows = np.flatnonzero(self.memory.stage == stage)
+                left = self.memory.constant[rows] + np.einsum("nvc,vc->n", self.memory.layer[rows], layout[stage])
+                for kind in (True, False):
+                    mine = np.flatnonzero(self.memory.seconds[rows] == kind)
+                    if len(mine):
+                        self._add_memory(int(rows[mine[np.argmax(left[mine])]]))
+
+    def add_memory(self, found: _Found) -> bool:
+        """Rows of memory that a solution breaks; whether there were any."""
+        if self.memory is None:
+            return False
+        extra = found.extra_s.sum(axis=1) * self.problem.micro_batches / self.unit
+        return any([self._add_memory(row) for row in self.memory.broken(found.layout, extra).tolist()])
+
+    def _add_memory(self, number: int) -> bool:
+        """extra >= constant + sum of layers, or of bytes 0 >= that; whether it is new."""
+        if number in self.kept or self.memory is None:
+            return False
+        self.kept.add(number)
+        memory, stage = self.memory, int(self.memory.stage[number])
+        columns, values = self.counts[stage].ravel(), -memory.layer[number].ravel()
+        if memory.seconds[number]:
+            columns = np.concatenate([columns, self.extra[stage]])
+            values = np.concatenate([values, np.ones(self.problem.vpp)])
+        self._row(float(memory.constant[number]), INFINITE, columns, values)
+        return True
+
+    def add(self, path: SchedulePath) -> None:
+        """One more path: makespan >= its length."""
+        m = self.problem.micro_batches
+        layer_s, fixed_s = cut_costs_s(self.problem, path)
+        some, back, paired = layer_s != 0.0, path.backward != 0, path.pairs != 0
+        self._hide(paired)
+        columns = (self.counts[some], self.extra[back], self.hidden[paired], [self.makespan])
+        values = (-layer_s[some] / self.unit, -path.backward[back] / m, path.pairs[paired] / m, [1.0])
+        self._row(fixed_s / self.unit, INFINITE, np.concatenate(columns), np.concatenate(values))
+
+    def _hide(self, paired: np.ndarray) -> None:
+        """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches; only new ones."""
+        new = np.argwhere(paired & (self.hidden < 0)).tolist()
+        scale, shares = self.unit / self.problem.micro_batches, hidden_shares(self.problem) if new else []
+        for stage, forward, backward in new:
+            self.hidden[stage, forward, backward] = column = len(self.columns)
+            self.columns.append((0.0, INFINITE if shares else 0.0))
+            ahead, behind = self.counts[stage, forward], self.counts[stage, backward]
+            for u, v in shares:
+                if forward == backward:
+                    columns, values = ahead, -(u + v) / scale
+                else:
+                    columns, values = np.concatenate([ahead, behind]), np.concatenate([-u, -v]) / scale
+                self._row(-INFINITE, 0.0, np.append(columns, column), np.append(values, 1.0))
+
+    def _load(self) -> None:
+        """Hand what is new to the solver: all at once at first, then row by row to keep its basis."""
+        from ortools.linear_solver import pywraplp
+
+        if self.solver is None:
+            for number, (low, high) in enumerate(self.columns):
+                objective = 1.0 if number in (self.makespan, self.tail) else 0.0
+                self.proto.variable.add(lower_bound=low, upper_bound=high, objective_coefficient=objective)
+            for low, high, columns, values in self.rows:
+                self.proto.constraint.add(
+                    lower_bound=low, upper_bound=high, var_index=columns.tolist(), coefficient=values.tolist()
+                )
+            self.solver = pywraplp.Solver.CreateSolver("CLP")
+            self.solver.LoadModelFromProto(self.proto)
+            self.variables = list(self.solver.variables())
+        else:
+            for low, high in self.columns[len(self.variables) :]:
+                self.variables.append(self.solver.NumVar(low, high, ""))
+            for low, high, columns, values in self.rows:
+                row = self.solver.Constraint(low, high)
+                for column, value in zip(columns.tolist(), values.tolist(), strict=True):
+                    row.SetCoefficient(self.variables[column], value)
+        self.rows.clear()
+
+    def solve(self) -> _Found | None:
+        """The best fractional layout; None when the solver finds none."""
+        self._load()
+        if self.solver.Solve() != self.solver.OPTIMAL:
+            return None
+        solution = np.array([variable.solution_value() for variable in self.variables])
+        layout, extra = solution[self.counts], solution[self.extra]
+        value = self.solver.Objective().Value() * self.unit
+        # The simplex method stops at a tolerance: the bound gives up as much.
+        return _Found(
+            value * (1.0 - 1e-6) + self.problem.tail_s,
+            float(solution[self.makespan]) * self.unit,
+            np.maximum(layout, 0.0),
+            np.maximum(extra, 0.0) * self.unit / self.problem.micro_batches,
+        )

@@ -1,0 +1,151 @@
+"""Paths of schedules, and what layers in each chunk add to them.
+
+For a fixed order of operations every path is linear in the chunk times, so paths found for one candidate hold for all
+candidates of the same schedule and shape: they are kept and used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.evaluation.inner_problem import layer_pairs
+from autodeploy.evaluation.pair_shares import one_sided_shares, tight_shares
+from autodeploy.solver.inner.layouts import even_sizes, to_layout, uneven_sizes
+from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem
+    from cost_models.schedule import SchedulePath
+
+
+MOST_PATHS: Final = 96
+"""Paths of a shape that are kept: those that some bound rested on, the latest ones."""
+SLOWED: Final = 1.25
+"""A stage made slower by this factor attracts the longest path: a shape starts with the path of each stage."""
+
+
+@lru_cache(maxsize=64)
+def _shares(hidden: tuple[tuple[float, ...], ...], layers: tuple[int, ...]) -> tuple[tuple[Floats, Floats], ...]:
+    table = [[np.asarray(value) for value in row] for row in hidden]
+    rows = (tight_shares(table, layers), *one_sided_shares(table))
+    return tuple((np.array(s.forward_s, dtype=np.float64), np.array(s.backward_s, dtype=np.float64)) for s in rows)
+
+
+def hidden_shares(problem: InnerProblem) -> tuple[tuple[Floats, Floats], ...]:
+    """Seconds that a layer hides in a paired forward and in a paired backward ([classes], [classes]), at most.
+
+    Each entry bounds every pair of chunks; the first bounds all layers together best. None where nothing is paired.
+    """
+    if not problem.pairs:
+        return ()
+    hidden = layer_pairs(problem).hidden_s
+    if not (hidden > 0.0).any():
+        return ()
+    return _shares(tuple(map(tuple, hidden.tolist())), problem.layers)
+
+
+@dataclass(eq=False)
+class PathLibrary:
+    """Paths by schedule and shape."""
+
+    paths: dict[tuple[str, int, int, int], dict[bytes, SchedulePath]] = field(default_factory=dict)
+
+    def of(self, problem: InnerProblem) -> dict[bytes, SchedulePath]:
+        """Paths of a problem's shape, the oldest first; a new shape starts with those of its template layouts."""
+        shape = (problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+        if shape not in self.paths:
+            self.paths[shape] = {}
+            self.add(self.paths[shape], _paced(problem, first_layout(problem)))
+            if problem.vpp > 1 and len(uneven := uneven_sizes(problem, seed=0)):
+                layout = to_layout(problem, uneven).astype(np.float64)
+                self.add(self.paths[shape], longest_paths(problem, layout, np.zeros(layout.shape[:3])))
+        return self.paths[shape]
+
+    def add(self, known: dict[bytes, SchedulePath], found: list[SchedulePath]) -> int:
+        """Keep new paths, and how many they are."""
+        before = len(known)
+        for path in found:
+            known.setdefault(path_key(path), path)
+        added = len(known) - before
+        for key in list(known)[: max(0, len(known) - MOST_PATHS)]:
+            del known[key]
+        return added
+
+
+def path_key(path: SchedulePath) -> bytes:
+    """Equal paths have equal keys."""
+    counts = (path.forward, path.backward, path.pairs, path.covered, path.split)
+    return b"".join((*(each.tobytes() for each in counts), str(path.edges).encode()))
+
+
+def first_layout(problem: InnerProblem) -> Floats:
+    """The even layout [pp, vpp, classes]."""
+    return np.asarray(to_layout(problem, even_sizes(problem)[None])[0].astype(np.float64))
+
+
+def edges_s(problem: InnerProblem, path: SchedulePath) -> float:
+    """Seconds that a path spends between devices, at least: no layer covers more of a send than the best one."""
+    covered = min(problem.p2p_s, max(c.covering_s for c in problem.classes))
+    return float(path.edges * problem.p2p_s - path.covered.sum() * covered)
+
+
+def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float]:
+    """Seconds that one more layer of a class in a chunk adds to a path [pp, vpp, classes] if no pair hides any, at
+    least, and the rest.
+    """
+    forward = np.array([c.forward_s for c in problem.classes])
+    backward = np.array([c.backward_s for c in problem.classes])
+    layer = cut.forward[..., None] * forward + cut.backward[..., None] * backward
+    layer -= cut.split[..., None] * np.array([c.split_s for c in problem.classes])
+    fixed = edges_s(problem, cut) + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
+    for piece in problem.pieces:
+        place = (piece.stage, piece.chunk)
+        fixed += float(cut.forward[place]) * piece.cost.forward_s + float(cut.backward[place]) * piece.cost.backward_s
+        fixed -= float(cut.split[place]) * piece.cost.split_s
+    return layer, fixed
+
+
+def _paced(problem: InnerProblem, layout: Floats) -> list[SchedulePath]:
+    """The longest path of a layout as it is, and with each stage slowed."""
+    times = chunk_times_s(problem, layout[None], np.zeros((1, problem.pp, problem.vpp)))
+    return [*critical_paths(_order(problem), *times), *paced_paths(_order(problem), *times)]
+
+
+def paced_paths(
+    order: OperationOrder, forward_s: Floats, backward_s: Floats, hidden_pair_s: Floats, sends: Sends
+) -> list[SchedulePath]:
+    """The longest path of one plan with each stage slowed in turn; times [1, pp, ...]."""
+    pp = forward_s.shape[1]
+    slow = (1.0 + (SLOWED - 1.0) * np.eye(pp))[:, :, None]
+    hidden = np.broadcast_to(hidden_pair_s, (pp, *hidden_pair_s.shape[1:]))
+    return critical_paths(order, forward_s * slow, backward_s * slow, hidden, sends)
+
+
+def longest_paths(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
+    """The longest path of each layout [n, pp, vpp, classes], in fractions, with extra time [n, pp, vpp]."""
+    return critical_paths(_order(problem), *chunk_times_s(problem, layout, extra_s))
+
+
+def _order(problem: InnerProblem) -> OperationOrder:
+    return operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+
+
+def chunk_times_s(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tuple[Floats, Floats, Floats, Sends]:
+    """Chunk times as the linear programme sees them: what pairs hide is the least of its ceilings."""
+    forward = layout @ np.array([c.forward_s for c in problem.classes]) + problem.blocking_p2p_s
+    backward = layout @ np.array([c.backward_s for c in problem.classes]) + problem.blocking_p2p_s + extra_s
+    split = layout @ np.array([c.split_s for c in problem.classes])
+    for piece in problem.pieces:
+        forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
+        backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
+        split[:, piece.stage, piece.chunk] += piece.cost.split_s
+    hidden = np.zeros((*forward.shape, problem.vpp))
+    if shares := hidden_shares(problem):
+        ceilings = [(layout @ u)[..., :, None] + (layout @ v)[..., None, :] for u, v in shares]
+        hidden = np.minimum.reduce(ceilings)
+    covered = min(problem.p2p_s, max(c.covering_s for c in problem.classes))
+    return forward, backward, hidden, Sends(problem.p2p_s, np.full(hidden.shape, covered), split)

@@ -1,0 +1,468 @@
+"""A lower bound on the step time of many candidates at once: every stage alone, with the memory it is forced to save.
+
+A path that paces on stage p runs all its micro batches: M times the work of its layers less what their pairs can hide,
+and the ramp before them. Where the layers do not fit, some must be recomputed or swapped. With a price mu in seconds
+for a byte held, the time e that a stage adds to a micro batch obeys, at each of its peak moments with h micro batches
+in flight in a layer's chunk (Lagrange's relaxation, valid for every mu >= 0):
+
+    e >= mu (bytes without any choice - limit) + sum over layers of min over choices (seconds - mu h bytes saved)
+
+Bytes that are swapped are on the host. For the card's memory and the host's together the same holds with recomputed
+bytes alone, which tells where swapping can't be the answer.
+
+Both sides are sums over layers, so for a given T each stage holds at most so many layers, in whole numbers; the bound
+is the least T at which the stages together have room for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from autodeploy.solver.inner.layer_choices import prices as prices_of
+from cost_models.schedule import (
+    Schedule,
+    chunk_micro_batches,
+    group_size,
+    in_flight_moments,
+    kinds,
+    operation_order,
+    pair_counts,
+)
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.solver.inner.layer_choices import Part
+
+    Number = Any  # a float or an array
+
+STEADY: Final = 4
+"""Micro batches, in pipeline stages, after which an order's moments and its lone passes do not change any more."""
+STEPS: Final = 7
+"""Halvings between the least and the largest T of interest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Candidates of one schedule and shape; arrays [n]."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    micro_batches: Ints
+    layers: tuple[Part, ...]
+    pieces: tuple[Part, ...]
+    room_bytes: Floats  # [n, pp] of a stage for its layers and pieces
+    host_bytes: Floats  # of a device for what it swaps
+    blocking_p2p_s: Floats
+    p2p_s: Floats
+    least_layers: int  # of a chunk
+    most_layers: int
+
+    @property
+    def kind(self) -> Schedule:
+        """What the schedule is."""
+        return kinds.schedule(self.schedule)
+
+    @property
+    def chunk_micro_batches(self) -> Floats:
+        """Micro batches that one chunk runs."""
+        return np.asarray(self.micro_batches // self.kind.copies, dtype=np.float64)
+
+    def at(self, rows: Ints) -> Batch:
+        """Some of the candidates, each once and in order."""
+        if len(rows) == len(self.micro_batches):
+            return self
+        return replace(
+            self,
+            micro_batches=self.micro_batches[rows],
+            layers=tuple(part.take(rows) for part in self.layers),
+            pieces=tuple(part.take(rows) for part in self.pieces),
+            room_bytes=self.room_bytes[rows],
+            host_bytes=self.host_bytes[rows],
+            blocking_p2p_s=self.blocking_p2p_s[rows],
+            p2p_s=self.p2p_s[rows],
+        )
+
+    def pooled(self) -> Batch:
+        """The same with the memory of card and host as one: no harder, as every byte is on one of them."""
+        layers = tuple(replace(part, choices=part.choices.pooled()) for part in self.layers)
+        return replace(self, layers=layers, room_bytes=self.room_bytes + self.host_bytes[:, None])
+
+    def pools(self) -> bool:
+        """Whether any layer may keep bytes on a host whose memory has an end."""
+        return bool(np.isfinite(self.host_bytes).all()) and any(part.choices.swaps() for part in self.layers)
+
+    def memories(self) -> tuple[Batch, ...]:
+        """With the card's memory alone and, where its end may count, with the host's as well."""
+        return (self, self.pooled()) if self.pools() else (self,)
+
+    def order(self, *, steady: bool = False) -> _Order:
+        """Of the operations of the first candidate, or of the steady micro batches that all candidates have."""
+        micro_batches = int(self.micro_batches[0])
+        some = steady_micro_batches(self.pp, micro_batches, self.kind) if steady else micro_batches
+        return _order(self.kind, self.pp, self.vpp, some)
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """moments [pp, k, vpp]; lone forwards and backwards of each chunk [pp, vpp]."""
+
+    moments: Floats
+    lone_forwards: Floats
+    lone_backwards: Floats
+
+
+def steady_micro_batches(pp: int, micro_batches: int, kind: Schedule | None = None) -> int:
+    """The least number of micro batches whose order has the moments and the lone passes of this one.
+
+    More whole groups only lengthen the steady phase. A last group of another size is its own case, and so is every
+    number under a schedule with an order of its own.
+    """
+    if kind is not None and kind.own_order:
+        return micro_batches
+    if micro_batches <= STEADY * pp or group_size(pp, micro_batches) != pp or micro_batches % pp:
+        return micro_batches
+    return STEADY * pp
+
+
+@lru_cache(maxsize=1024)
+def _order(kind: Schedule, pp: int, vpp: int, micro_batches: int) -> _Order:
+    counts = pair_counts(operation_order(kind.name, pp, vpp, micro_batches)).astype(np.float64)
+    passes = chunk_micro_batches(kind.name, micro_batches)
+    return _Order(
+        in_flight_moments(kind.name, pp, vpp, micro_batches).astype(np.float64),
+        passes - counts.sum(axis=2),
+        passes - counts.sum(axis=1),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Lines a + sum over layers of w <= limit that a stage obeys: a [n, pp, rows], w [n, pp, rows, classes]."""
+
+    constant: Floats
+    layer: Floats
+
+    def sorted(self, counts: Floats) -> _Sorted:
+        """The cheapest classes first; counts [classes]."""
+        order = np.argsort(self.layer, axis=-1, kind="stable")
+        layer = np.take_along_axis(self.layer, order, -1)
+        return _Sorted(
+            self.constant,
+            tuple((np.maximum(layer[..., i], 1e-30), counts[order[..., i]]) for i in range(layer.shape[-1])),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """Lines with their layers in the order of their cost: (cost, how many) [n, pp, rows] of each place."""
+
+    constant: Floats
+    layers: tuple[tuple[Floats, Floats], ...]
+
+    def take(self, rows: Ints) -> _Sorted:
+        """Of some candidates."""
+        return _Sorted(self.constant[rows], tuple((cost[rows], count[rows]) for cost, count in self.layers))
+
+    def most(self, limit: Floats) -> Floats:
+        """Most layers [n, pp] of each stage under all its lines; negative where not even its pieces fit."""
+        left = limit - self.constant
+        most = np.where(left < 0.0, -1e9, 0.0)
+        left = np.maximum(left, 0.0) * (1.0 + 1e-12)
+        for cost, count in self.layers:
+            taken = np.minimum(np.floor(left / cost + 1e-9), count)
+            most += taken
+            left -= taken * cost
+        return np.asarray(most.min(axis=-1))
+
+    def least(self, count: int) -> Floats:
+        """The least limit [n, pp, count + 1] under which a stage holds 0, 1, ... count layers."""
+        layers, total = np.arange(count + 1), self.constant[..., None]
+        before = np.zeros_like(self.constant)
+        for cost, offered in self.layers:
+            total = total + np.clip(layers - before[..., None], 0.0, offered[..., None]) * cost[..., None]
+            before = before + offered
+        return np.asarray(total.max(axis=2))
+
+
+def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
+    """Lower bound on the step time [n], looked for between low_s and high_s; inf where it is above high_s.
+
+    Every candidate must have micro_batches of which `steady_micro_batches` are the same.
+    """
+    found, order = low_s, batch.order(steady=True)
+    for memory in batch.memories():
+        rows, known = np.flatnonzero(np.isfinite(found)), found
+        found = np.full(len(low_s), np.inf)
+        if len(rows):
+            found[rows] = _in_memory_s(memory.at(rows), order, known[rows], high_s[rows])
+    return found
+
+
+def least_bound_s(batch: Batch) -> Floats:
+    """The bound that `lower_bound_s` looks for, not looked for but computed [n], and of every class alone as well.
+
+    For candidates with the same number of micro batches: where stages hold most is known for just as many.
+    """
+    order, found = batch.order(), np.zeros(len(batch.micro_batches))
+    for memory in batch.memories():
+        rows = _time_rows(memory, order)
+        for place, (counts, kept) in enumerate(_kept(memory, order, every=True)):
+            total = int(counts.sum())
+            time = rows.sorted(counts).least(total)
+            time[np.arange(total + 1) > kept[..., None]] = np.inf
+            # A stage has room for one more layer at each of its times: at the total-th of all there is room for all.
+            each = np.sort(time[:, :, 1:].reshape(len(time), -1))[:, :total]
+            found = np.maximum(found, each.max(axis=1, initial=0.0))
+            if not place:
+                found = np.maximum(found, time[:, :, min(batch.least_layers * batch.vpp, total)].max(axis=1))
+    return np.asarray(found + _tail_s(batch))
+
+
+def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
+    """Most layers that each stage can hold within a makespan, with what memory makes it save [n, pp].
+
+    Negative where not even its pieces fit.
+    """
+    order, found = batch.order(), np.full(batch.room_bytes.shape, np.inf)
+    for memory in batch.memories():
+        counts, kept = _kept(memory, order)[0]
+        found = np.minimum(found, kept)
+        if np.isfinite(makespan_s):
+            found = np.minimum(found, _time_rows(memory, order).sorted(counts).most(np.asarray(makespan_s)))
+    return found
+
+
+def least_bytes(batch: Batch) -> Floats:
+    """Bytes of each stage with 0, 1, ... layers and everything saved [n, pp, layers + 1]."""
+    counts = _counts(batch)
+    return _bytes_rows(batch, batch.order()).sorted(counts).least(int(counts.sum()))
+
+
+def _kept(batch: Batch, order: _Order, *, every: bool = False) -> list[tuple[Floats, Floats]]:
+    """Sets of layers, by their counts, with how many of them memory can hold of each stage [n, pp]."""
+    held, room, most = _bytes_rows(batch, order), batch.room_bytes[:, :, None], batch.most_layers * batch.vpp
+    return [(counts, np.minimum(held.sorted(counts).most(room), most)) for counts in _layer_sets(batch, every=every)]
+
+
+def _in_memory_s(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats:
+    """`lower_bound_s` with one memory; inf also where it can't hold all layers with everything saved."""
+    sets = _kept(batch, order)
+    fits = np.logical_and.reduce([kept.sum(axis=1) >= counts.sum() for counts, kept in sets])
+    found, rows = np.full(len(low_s), np.inf), np.flatnonzero(fits)
+    if len(rows):
+        kept = [(counts, each[rows]) for counts, each in sets]
+        found[rows] = _timed(batch.at(rows), order, kept, low_s[rows], high_s[rows])
+    return found
+
+
+def _timed(
+    batch: Batch, order: _Order, kept_by_memory: list[tuple[Floats, Floats]], low_s: Floats, high_s: Floats
+) -> Floats:
+    """`lower_bound_s` where memory holds at most so many layers [n, pp] of sets of layers, given by their counts."""
+    tail, rows = _tail_s(batch), _time_rows(batch, order)
+    sets = [(counts.sum(), rows.sorted(counts), kept) for counts, kept in kept_by_memory]
+    least = min(batch.least_layers * batch.vpp, sets[0][0])
+
+    def enough(makespan_s: Floats) -> np.ndarray:
+        """Whether the stages together hold every set of layers within a time [n]."""
+        ok = np.ones(len(makespan_s), dtype=np.bool_)
+        for place, (needed, lines, kept) in enumerate(sets):
+            most = np.minimum(lines.most(makespan_s[:, None, None]), kept)
+            ok &= most.sum(axis=1) >= needed
+            if not place:
+                ok &= (most >= least).all(axis=1)
+        return ok
+
+    found, low, high = np.full(len(low_s), np.inf), np.asarray(low_s - tail), np.asarray(high_s - tail)
+    open_ = np.flatnonzero(enough(high))
+    low, high = low[open_], high[open_]
+    sets = [(needed, lines.take(open_), kept[open_]) for needed, lines, kept in sets]
+    for _ in range(STEPS if len(open_) else 0):
+        middle = (low + high) / 2.0
+        good = enough(middle)
+        low, high = np.where(good, low, middle), np.where(good, middle, high)
+    found[open_] = low + tail[open_]
+    return found
+
+
+def _counts(batch: Batch) -> Floats:
+    """Layers of each class that the stages hold together [classes]: every copy of the model has its own."""
+    return np.array([batch.kind.copies * part.count for part in batch.layers], dtype=np.float64)
+
+
+def _tail_s(batch: Batch) -> Floats:
+    """What follows the pipeline on the mean stage [n], which the slowest is not below."""
+    layers = sum(n * part.tail_s for n, part in zip(_counts(batch), batch.layers, strict=True))
+    return np.asarray(layers + sum(part.tail_s for part in batch.pieces)) / batch.pp
+
+
+def _layer_sets(batch: Batch, *, every: bool) -> list[Floats]:
+    """Counts by class of the layers that must find room: all, and those of one class alone, as a cheap one fills only
+    so much: of the most frequent class, or of every one.
+    """
+    counts = _counts(batch)
+    if np.count_nonzero(counts) <= 1:
+        return [counts]
+    alone = np.flatnonzero(counts) if every else [int(np.argmax(counts))]
+    return [counts, *(np.where(np.arange(len(counts)) == number, counts, 0.0) for number in alone)]
+
+
+def _bytes_rows(batch: Batch, order: _Order) -> _Rows:
+    """Bytes of a stage at each of its moments, everything recomputed or swapped."""
+    constant = _pieces_bytes(batch, order)
+    wide = (slice(None), None, None, None)
+    weights = [
+        part.static_bytes[wide] + (part.activation_bytes - part.choices.most_saved_bytes)[wide] * order.moments[None]
+        for part in batch.layers
+    ]
+    return _cheapest_chunk(batch, constant, np.stack(weights, axis=-1))
+
+
+def _pieces_bytes(batch: Batch, order: _Order) -> Floats:
+    """Bytes of every stage's pieces at each of its moments [n, pp, k]."""
+    total = np.zeros((len(batch.room_bytes), *order.moments.shape[:2]))
+    for piece in batch.pieces:
+        moments = order.moments[piece.stage, :, piece.chunk]
+        total[:, piece.stage] += piece.static_bytes[:, None] + piece.activation_bytes[:, None] * moments
+    return total
+
+
+def _cheapest_chunk(batch: Batch, constant: Floats, weight: Floats) -> _Rows:
+    """Rows from weights by chunk [n, pp, k, vpp, classes]: every layer in its cheapest chunk, but none left empty."""
+    classes = [weight[..., number] for number in range(weight.shape[-1])]
+    layer = [np.minimum.reduce([each[..., chunk] for chunk in range(batch.vpp)]) for each in classes]
+    if batch.least_layers:
+        constant = constant + batch.least_layers * sum(
+            np.minimum.reduce([each[..., chunk] - low for each, low in zip(classes, layer, strict=True)])
+            for chunk in range(batch.vpp)
+        )
+    return _Rows(np.asarray(constant), np.stack(layer, axis=-1))
+
+
+def _time_rows(batch: Batch, order: _Order) -> _Rows:
+    m = batch.chunk_micro_batches
+    full = np.maximum.reduce([part.choices.dearest() for part in batch.layers])
+    held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
+    missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
+    own, forward = _own_s(batch)
+    ramp = _ramp_s(batch)
+    found: list[_Rows] = []
+    whole_m = m[:, None, None]
+    work = np.stack([_work(part, m, order) for part in batch.layers], axis=-1)[:, :, None]  # [n, pp, 1, vpp, C]
+    # Without a price memory is free: one row of time alone.
+    found.append(_cheapest_chunk(batch, whole_m * own[:, :, None] + ramp[:, :, None], work))
+    if batch.kind.alternates:
+        none = np.zeros((1, batch.pp, 1))
+        found.append(_path_rows(batch, own, forward, none, np.zeros((1, 1, 1, 1, len(batch.layers)))))
+    paid, extra = _memory_rows(batch, order, missing, full, held)
+    constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
+    found.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
+    if batch.kind.alternates:
+        found.append(_path_rows(batch, own, forward, paid, extra))
+    return _Rows(
+        np.concatenate([rows.constant for rows in found], axis=2),
+        np.concatenate([rows.layer for rows in found], axis=2),
+    )
+
+
+def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, held: Floats) -> tuple[Floats, Floats]:
+    """What the bytes missing [n, pp, k] without layers, and those of a layer, cost a micro batch at each price.
+
+    [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
+    """
+    n, pp, vpp = len(missing), batch.pp, batch.vpp
+    prices = prices_of([part.choices for part in batch.layers]) / max(float(full[0]), 1e-300)
+    ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
+    place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), held.shape[1], vpp))
+    place = (np.arange(len(prices)) * len(ratios))[None, :, None, None] + place  # of prices times ratios
+    scaled = full[:, None] * (prices[:, None] * ratios).ravel()  # mu h, [n, prices x ratios]
+    mu = full[:, None, None, None] * prices[None, None, :, None] / held[None, :, None]  # [n, pp, prices, k]
+    rows = (n, pp, len(prices) * held.shape[1])
+    place = place.reshape(*rows[1:], vpp)
+    wide = (slice(None), None, None, None)
+    extra = [
+        mu.reshape(rows)[..., None] * part.static_bytes[wide]
+        + scaled[:, place] * part.activation_bytes[wide]
+        - part.choices.gained_s(scaled)[:, place]
+        for part in batch.layers
+    ]
+    return np.asarray((mu * missing[:, :, None]).reshape(rows)), np.stack(extra, axis=-1)
+
+
+def _work(part: Part, m: Floats, order: _Order) -> Floats:
+    """Seconds of a layer in all its micro batches, less what pairs hide at most [n, pp, vpp]."""
+    paired_f, paired_b = (m[:, None, None] - lone[None] for lone in (order.lone_forwards, order.lone_backwards))
+    both = m * (part.forward_s + part.backward_s)
+    hidden = paired_f * part.hidden_forward_s[:, None, None] + paired_b * part.hidden_backward_s[:, None, None]
+    return np.asarray(both[:, None, None] - hidden)
+
+
+def _own_s(batch: Batch) -> tuple[Floats, Floats]:
+    """What a micro batch takes in the pieces and the sends of each stage in both passes, and forward alone [n, pp]."""
+    own, forward = np.zeros((2, len(batch.room_bytes), batch.pp))
+    for piece in batch.pieces:
+        own[:, piece.stage] += piece.forward_s + piece.backward_s
+        forward[:, piece.stage] += piece.forward_s
+    own += 2.0 * batch.vpp * batch.blocking_p2p_s[:, None]
+    forward += batch.vpp * batch.blocking_p2p_s[:, None]
+    return own, forward
+
+
+def whole_s(batch: Batch) -> Floats:
+    """X: forward and backward of one micro batch through the whole pipeline, without choices [n]."""
+    layers = sum(part.count * (part.forward_s + part.backward_s) for part in batch.layers)
+    return np.asarray(layers + _own_s(batch)[0].sum(axis=1))
+
+
+def steady_s(work: Number, forward: Number, deeper: Number, micro_batches: Number) -> Number:
+    """(M - 1) x_p - (P - 1 - p) F_p: what the path that stays on a stage of 1F1B takes beyond X, where M > P.
+
+    The M - 1 other micro batches, but for the P - 1 - p forwards that it runs while the first one is further down.
+
+    Parameters
+    ----------
+    work, forward : x_p, F_p, both passes of a micro batch on the stage and its forward alone [s].
+    deeper : stages behind it, P - 1 - p.
+    """
+    return (micro_batches - 1.0) * work - deeper * forward
+
+
+def _path_rows(batch: Batch, own: Floats, forward: Floats, paid: Floats, extra: Floats) -> _Rows:
+    """1f1b with M > P: X and `steady_s`."""
+    m = batch.chunk_micro_batches[:, None]
+    deeper = np.arange(batch.pp - 1, -1, -1, dtype=np.float64)
+    constant = whole_s(batch)[:, None] + steady_s(own, forward, deeper, m)
+    layer = [
+        steady_s((part.forward_s + part.backward_s)[:, None], part.forward_s[:, None], deeper, m)
+        for part in batch.layers
+    ]
+    later = (m - 1.0)[..., None]
+    rows = _cheapest_chunk(
+        batch,
+        constant[..., None] + later * paid,
+        np.stack(layer, axis=-1)[:, :, None, None, :] + later[..., None, None] * extra,
+    )
+    valid = (batch.micro_batches > batch.pp)[:, None, None]
+    return _Rows(np.where(valid, rows.constant, 0.0), np.where(valid[..., None], rows.layer, 0.0))
+
+
+def _ramp_s(batch: Batch) -> Floats:
+    """The first forward down to a stage and the last backward up, through chunk 0 of the stages before [n, pp].
+
+    Under an order of its own weight gradients may run after the way back, so nothing counts; nor does it where micro
+    batches enter from both ends, as the nearer one may be the other.
+    """
+    if batch.kind.own_order or batch.kind.copies > 1:
+        return np.zeros((len(batch.room_bytes), batch.pp))
+    each = batch.least_layers * np.minimum.reduce([part.forward_s + part.backward_s for part in batch.layers])
+    each = each + 2.0 * (batch.p2p_s + batch.blocking_p2p_s)
+    ramp = np.arange(batch.pp)[None, :] * each[:, None]
+    for piece in batch.pieces:
+        if piece.chunk == 0:
+            ramp[:, piece.stage + 1 :] += (piece.forward_s + piece.backward_s)[:, None]
+    return np.asarray(ramp)

@@ -1,0 +1,302 @@
+"""The master problem: one column a stage so that the longest known path is shortest. Solved by CP-SAT.
+
+Columns are the layer counts that a stage may hold in a plan faster than the incumbent. Every simulated path is a
+linear cut on them, valid for all plans, so the optimum of the master is a lower bound. Seconds become integers in this
+room and nowhere else; costs are rounded down, so the bound stays one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from autodeploy.solver.bounds.paths import edges_s
+from autodeploy.solver.bounds.problem_bound import batch_of, room_for_layers
+from autodeploy.solver.bounds.stage_bound import steady_s, whole_s
+from autodeploy.solver.cp_sat.model import UNITS, Proposal, solve_model
+from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.solver.inner.stage_choices import Chunks, StageChoices, StageTimes
+    from cost_models.schedule import SchedulePath
+
+
+LOOKED = 20
+"""Fillings looked at for each column that may be kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One way to fill one stage: its layers, the times that its passes take at least, and its tail.
+
+    extra_s is time that its options add somewhere in its chunks besides, at least.
+    """
+
+    stage: int
+    chunks: Chunks
+    forward_s: Floats
+    backward_s: Floats
+    hidden_pair_s: Floats
+    extra_s: float
+    tail_s: float
+
+
+def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: int) -> list[list[Column]] | None:
+    """Columns [stage][...] that may be in a plan with a makespan below upper_s; None when there are more than most.
+
+    None too where far more fillings than that had to be looked at. What a stage alone needs is that of `stage_bound`.
+    """
+    caps: list[int] = room_for_layers(problem, upper_s).tolist()
+    spare = sum(caps) - problem.total_layers
+    if spare < 0:
+        return [[] for _ in range(problem.pp)]
+    found: list[list[Column]] = []
+    whole = float(whole_s(batch_of(problem))[0])
+    for stage in range(problem.pp):
+        mine: list[Column] = []
+        fillings = _fillings(problem, stage, max(0, caps[stage] - spare), caps[stage])
+        for looked, chunks in enumerate(fillings):
+            if len(mine) > most or looked > LOOKED * max(most, 50):
+                return None
+            column = _of(problem, stage, chunks, choices.bare(stage, chunks))
+            if column is not None and _lower_s(problem, column, whole) < upper_s:
+                mine.append(column)
+        found.append(mine)
+    found = _in_company(problem, found)
+    if problem.vpp == 1:
+        tight = [[_of(problem, c.stage, c.chunks, choices.least(c.stage, c.chunks)) for c in mine] for mine in found]
+        found = [[c for c in mine if c is not None and _lower_s(problem, c, whole) < upper_s] for mine in tight]
+        found = _in_company(problem, found)
+    return found if sum(map(len, found)) <= most else None
+
+
+def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[Column]]:
+    """Columns that leave the other stages no more layers than those can hold, and no fewer than they must.
+
+    With one chunk a stage also: of layers that follow each other from where the stages before can end.
+    """
+    if not all(found):
+        return [[] for _ in found]
+    held = [[sum(map(sum, column.chunks)) for column in mine] for mine in found]
+    most, least = [max(sizes) for sizes in held], [min(sizes) for sizes in held]
+    until = _layers_until(problem)
+    kept: list[list[Column]] = []
+    for stage, (mine, sizes) in enumerate(zip(found, held, strict=True)):
+        some: list[Column] = []
+        for column, size in zip(mine, sizes, strict=True):
+            # Where its layers start and end, were the other stages a block before and one after it.
+            first = max(sum(least[:stage]), problem.total_layers - size - sum(most[stage + 1 :]))
+            last = min(sum(most[:stage]), problem.total_layers - size - sum(least[stage + 1 :]))
+            between = until[first + size : last + size + 1] - until[first : last + 1] if first <= last else until[:0]
+            if len(between) and (problem.vpp > 1 or (between == column.chunks[0]).all(axis=1).any()):
+                some.append(column)
+        kept.append(some)
+    return kept
+
+
+def _layers_until(problem: InnerProblem) -> Ints:
+    """Layers of each class among the first 0, 1, 2, ... layers of the model [layers + 1, classes]."""
+    each = np.eye(len(problem.layers), dtype=np.int64)
+    return np.cumsum(np.concatenate([0 * each[:1], each.repeat(problem.layers, axis=0)]), axis=0)
+
+
+def _lower_s(problem: InnerProblem, column: Column, whole: float) -> float:
+    m = problem.micro_batches
+    work = float(column.forward_s.sum() + column.backward_s.sum()) + column.extra_s
+    if problem.kind.alternates and m > problem.pp:
+        deeper = problem.pp - 1 - column.stage
+        # What its options add to either pass lowers this most in the forward pass.
+        return max(m * work, whole + float(steady_s(work, float(column.forward_s.sum()) + column.extra_s, deeper, m)))
+    return m * (work - float(np.diagonal(column.hidden_pair_s).sum()) if column.hidden_pair_s.any() else work)
+
+
+def _fillings(problem: InnerProblem, stage: int, least: int, most: int) -> Iterator[Chunks]:
+    """Layers of each class in each chunk of a stage, between least and most in all."""
+    low, high = problem.min_layers_per_chunk, most_layers_per_chunk(problem)
+    place = {spot: part for part, spots in enumerate(parts_of(problem)) for spot in spots}
+    per_chunk = []
+    for chunk in range(problem.vpp):
+        before = place[stage, chunk] * low
+        per_chunk.append([mix for mix in _mixes(problem.layers, min(high, most), before) if sum(mix) >= low])
+    sizes = [[sum(mix) for mix in mixes] for mixes in per_chunk]
+    if not all(sizes):
+        return
+    fewest, largest = [0], [0]  # layers that the chunks from one on hold, from the last backwards
+    for counts in reversed(sizes):
+        fewest.append(fewest[-1] + min(counts))
+        largest.append(largest[-1] + max(counts))
+
+    def fill(chunk: int, held: int) -> Iterator[Chunks]:
+        if chunk == problem.vpp:
+            yield ()
+            return
+        after = problem.vpp - chunk - 1
+        for mix, size in zip(per_chunk[chunk], sizes[chunk], strict=True):
+            if held + size + fewest[after] <= most and held + size + largest[after] >= least:
+                for rest in fill(chunk + 1, held + size):
+                    yield (mix, *rest)
+
+    yield from fill(0, 0)
+
+
+def _mixes(layers: tuple[int, ...], most: int, before: int) -> Iterator[tuple[int, ...]]:
+    """Consecutive layers of a chunk by class: a class between two others is there whole.
+
+    before: layers that the parts ahead hold at least; a class that ends sooner can't be here.
+    """
+    ends = np.cumsum(layers)
+    for mix in itertools.product(*(range(min(n, most) + 1) for n in layers)):
+        used = [c for c, n in enumerate(mix) if n]
+        inner = used[1:-1] if used else []
+        gapless = (
+            all(mix[c] == layers[c] for c in inner)
+            and all(mix[c] or not layers[c] for c in range(used[0], used[-1] + 1))
+            if used
+            else True
+        )
+        if sum(mix) <= most and gapless and all(ends[c] > before for c in used):
+            yield mix
+
+
+def _of(problem: InnerProblem, stage: int, chunks: Chunks, times: StageTimes | None) -> Column | None:
+    """The column of a filling that takes `times`; None when no options make it fit."""
+    if times is None:
+        return None
+    tail = sum(n * c.tail_s for chunk in chunks for n, c in zip(chunk, problem.classes, strict=True))
+    tail += sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
+    return Column(stage, chunks, times.forward_s, times.backward_s, times.hidden_pair_s, times.extra_s, tail)
+
+
+def layout_of(problem: InnerProblem, chosen: list[Column]) -> Ints:
+    """The layout [pp, vpp, classes] of one column a stage."""
+    return np.array([column.chunks for column in chosen], dtype=np.int64).reshape(
+        problem.pp, problem.vpp, len(problem.classes)
+    )
+
+
+weighted_sum = cp_model.LinearExpr.weighted_sum
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Columns of all stages one after the other: stage [n], times [n, vpp], hidden_pair_s [n, vpp, vpp], extra_s [n].
+
+    split_s [n, vpp] : the part of a chunk's backward that sends run beside.
+    """
+
+    stage: Ints
+    forward_s: Floats
+    backward_s: Floats
+    hidden_pair_s: Floats
+    split_s: Floats
+    extra_s: Floats
+
+    @classmethod
+    def of(cls, problem: InnerProblem, columns: Sequence[Column]) -> _Columns:
+        stage = np.array([column.stage for column in columns])
+        layers = np.array([column.chunks for column in columns], dtype=np.float64)
+        pieces = np.zeros((problem.pp, problem.vpp))
+        for piece in problem.pieces:
+            pieces[piece.stage, piece.chunk] += piece.cost.split_s
+        return cls(
+            stage,
+            np.stack([column.forward_s for column in columns]),
+            np.stack([column.backward_s for column in columns]),
+            np.stack([column.hidden_pair_s for column in columns]),
+            layers @ np.array([c.split_s for c in problem.classes]) + pieces[stage],
+            np.array([column.extra_s for column in columns]),
+        )
+
+    def costs_s(self, problem: InnerProblem, path: SchedulePath) -> Floats:
+        """Seconds that a path spends on a stage filled by each column, at least [n]."""
+        p = self.stage
+        cost = (path.forward[p] * self.forward_s).sum(axis=1) + (path.backward[p] * self.backward_s).sum(axis=1)
+        cost -= (path.pairs[p] * self.hidden_pair_s).sum(axis=(1, 2)) + (path.split[p] * self.split_s).sum(axis=1)
+        times = path.backward.min(axis=1)
+        if any(option.swap_bytes for option in problem.options):
+            times = np.minimum(times, path.forward.min(axis=1))
+        return np.asarray(cost + times[p] * self.extra_s)
+
+
+def solve_master(
+    problem: InnerProblem,
+    columns: list[list[Column]],
+    cuts: list[SchedulePath],
+    upper_s: float,
+    *,
+    hint: Ints | None,
+    deterministic_time: float,
+    seed: int,
+    should_cancel: Callable[[], bool] | None,
+    workers: int = 1,
+) -> Proposal:
+    """Look for columns with every cut below upper_s (makespan plus the slowest stage's tail)."""
+    if any(not stage for stage in columns):
+        return Proposal(upper_s, None, proven=True, deterministic_time=0.0)
+    scale = UNITS / upper_s  # 0 for an infinite upper bound: any columns that fit together will do
+    model = cp_model.CpModel()
+    picks = [[model.new_bool_var("") for _ in stage] for stage in columns]
+    for stage in picks:
+        model.add_exactly_one(stage)
+    makespan = model.new_int_var(0, UNITS, "makespan")
+    tail = model.new_int_var(0, UNITS, "tail")
+    flat = [
+        (column, pick)
+        for stage, row in zip(columns, picks, strict=True)
+        for column, pick in zip(stage, row, strict=True)
+    ]
+    stacked = _Columns.of(problem, [column for column, _ in flat])
+    for cut in cuts:
+        costs = np.floor(stacked.costs_s(problem, cut) * scale).astype(np.int64).tolist()
+        edges = int(np.floor(edges_s(problem, cut) * scale))
+        model.add(weighted_sum([pick for _, pick in flat], costs) + edges <= makespan)
+    for stage_columns, row in zip(columns, picks, strict=True):
+        model.add(weighted_sum(row, [int(np.floor(c.tail_s * scale)) for c in stage_columns]) <= tail)
+    _place_layers(model, problem, flat)
+    model.add(makespan + tail <= UNITS - 1)
+    model.minimize(makespan + tail)
+    if hint is not None:
+        for stage_columns, row in zip(columns, picks, strict=True):
+            for column, pick in zip(stage_columns, row, strict=True):
+                model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
+    result = solve_model(model, deterministic_time, seed, should_cancel, workers=workers)
+    if result.infeasible:
+        return Proposal(upper_s * (1.0 - 1.0 / UNITS), None, True, result.deterministic_time)
+    bound = result.bound / scale if scale else 0.0
+    if result.solver is None:
+        return Proposal(bound, None, False, result.deterministic_time)
+    solver = result.solver
+    chosen = [
+        next(column for column, pick in zip(stage, row, strict=True) if solver.boolean_value(pick))
+        for stage, row in zip(columns, picks, strict=True)
+    ]
+    return Proposal(bound, layout_of(problem, chosen), result.optimal, result.deterministic_time)
+
+
+def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tuple[Column, cp_model.IntVar]]) -> None:
+    """Every layer is placed once, and a part holds a class only when all earlier classes end by then."""
+    picks = [pick for _, pick in flat]
+    for number, layers in enumerate(problem.layers):
+        placed = [sum(chunk[number] for chunk in column.chunks) for column, _ in flat]
+        model.add(weighted_sum(picks, placed) == layers)
+    places = [spots[0] for spots in parts_of(problem)]
+    for number, layers in enumerate(problem.layers[:-1]):
+        if not layers:
+            continue
+        done: list[int] = [0] * len(flat)
+        for stage, chunk in places:
+            later = [0] * len(flat)
+            for index, (column, _) in enumerate(flat):
+                if column.stage == stage:
+                    done[index] += column.chunks[chunk][number]
+                    later[index] = int(any(column.chunks[chunk][number + 1 :]))
+            if any(later):
+                weights = [d - layers * late for d, late in zip(done, later, strict=True)]
+                model.add(weighted_sum(picks, weights) >= 0)

@@ -1,0 +1,1 @@
+"""Placement of layers, recompute and swap for one candidate."""

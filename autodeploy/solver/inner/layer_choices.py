@@ -1,0 +1,245 @@
+"""What the memory choices of a layer can do: bytes that they free, seconds that they take, what pays at a price.
+
+Points are (bytes freed, seconds added) of legal sets of choices. A price times bytes less seconds is largest at a
+corner of their lower convex hull, so a bound over all prices is reached at the slopes between corners.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from autodeploy.solver.inner.memory_options import conflicts, rivals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
+    from autodeploy.solver.inner.memory_options import Rivals
+
+    Point = tuple[float, float]
+
+NEAR: Final = 1.02
+"""Prices that differ by less serve as one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Memory choices of one layer class, in groups of rivals.
+
+    saved_bytes, extra_s : bytes freed and seconds added by a layer and micro batch [choices, n].
+    dropped_bytes : of the bytes freed, those that the host does not keep instead [choices, n].
+    most_saved_bytes, most_dropped_bytes : no legal set of choices frees more from one layer, on the card and on card
+        and host together [n].
+    """
+
+    saved_bytes: Floats
+    extra_s: Floats
+    dropped_bytes: Floats
+    groups: tuple[Rivals, ...]
+    most_saved_bytes: Floats
+    most_dropped_bytes: Floats
+
+    @classmethod
+    def none(cls, n: int) -> Choices:
+        """No choice for n candidates."""
+        empty, nothing = np.zeros((0, n)), np.zeros(n)
+        return cls(empty, empty, empty, (), nothing, nothing)
+
+    def take(self, rows: Ints) -> Choices:
+        """Of some candidates."""
+        return replace(self, **{name: getattr(self, name)[..., rows] for name in ARRAYS_OF_CHOICES})
+
+    def pooled(self) -> Choices:
+        """Choices for the memory of card and host together: what is swapped stays."""
+        return replace(self, saved_bytes=self.dropped_bytes, most_saved_bytes=self.most_dropped_bytes)
+
+    def swaps(self) -> bool:
+        """Whether any choice keeps bytes on the host."""
+        return bool((self.dropped_bytes < self.saved_bytes).any())
+
+    def gained_s(self, price: Floats) -> Floats:
+        """Most that a layer saves at a price of its bytes, less the seconds of its choices [n, prices]."""
+        gain = [
+            np.maximum(price * saved[:, None] - extra[:, None], 0.0)
+            for saved, extra in zip(self.saved_bytes, self.extra_s, strict=True)
+        ]
+        best = np.zeros_like(price)
+        for group in self.groups:
+            apart = sum(np.maximum.reduce([sum(gain[i] for i in some) for some in sets]) for sets in group.parts)
+            best = best + (apart if group.instead is None else np.maximum(apart, gain[group.instead]))
+        return np.asarray(np.minimum(best, price * self.most_saved_bytes[:, None]))
+
+    def dearest(self) -> Floats:
+        """Seconds a byte of the dearest choice: the scale of prices [n]."""
+        saved = self.saved_bytes
+        price = np.where(saved > 0.0, self.extra_s / np.maximum(saved, 1e-30), 0.0)
+        return np.asarray(price.max(axis=0, initial=0.0))
+
+    def corners(self) -> list[Point]:
+        """Corners of the hull of the first candidate's layers, from left to right."""
+        return _corners(tuple(self.saved_bytes[:, 0].tolist()), tuple(self.extra_s[:, 0].tolist()), self.groups)
+
+
+ARRAYS_OF_CHOICES: Final = ("saved_bytes", "extra_s", "dropped_bytes", "most_saved_bytes", "most_dropped_bytes")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A layer class, or a piece with its place: seconds and bytes of one micro batch [n].
+
+    hidden_forward_s, hidden_backward_s: what its passes hide in a pair, at most.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    static_bytes: Floats
+    activation_bytes: Floats
+    tail_s: Floats
+    hidden_forward_s: Floats
+    hidden_backward_s: Floats
+    choices: Choices
+    count: int = 1
+    stage: int = 0
+    chunk: int = 0
+
+    def take(self, rows: Ints) -> Part:
+        """Of some candidates."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS_OF_PARTS}
+        return replace(self, choices=self.choices.take(rows), **arrays)
+
+
+ARRAYS_OF_PARTS: Final = (
+    "forward_s",
+    "backward_s",
+    "static_bytes",
+    "activation_bytes",
+    "tail_s",
+    "hidden_forward_s",
+    "hidden_backward_s",
+)
+
+
+def join(parts: Sequence[Part]) -> Part:
+    """Candidates of several batches as those of one; all know the same choices."""
+
+    def joined(owners: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
+        return {name: np.concatenate([getattr(owner, name) for owner in owners], axis=-1) for name in names}
+
+    choices = [part.choices for part in parts]
+    return replace(
+        parts[0],
+        choices=replace(choices[0], **joined(choices, ARRAYS_OF_CHOICES)),
+        **joined(parts, ARRAYS_OF_PARTS),
+    )
+
+
+@lru_cache(maxsize=1024)
+def choices_of(options: tuple[MemoryOption, ...], layer_class: int) -> Choices:
+    """Of one problem's options those of a class, as choices of one candidate."""
+    mine, compete = [i for i, option in enumerate(options) if option.layer_class == layer_class], conflicts(options)
+    saved, extra, kept = (
+        tuple(getattr(options[i], name) for i in mine) for name in ("saved_bytes", "extra_backward_s", "swap_bytes")
+    )
+    dropped = tuple(max(0.0, all_ - swapped) for all_, swapped in zip(saved, kept, strict=True))
+    groups = rivals(len(mine), lambda a, b: mine[b] in compete[mine[a]])
+    most = [np.array([_corners(freed, extra, groups)[-1][0]]) for freed in (saved, dropped)]
+    saved_bytes, extra_s, dropped_bytes = (
+        np.array(each, dtype=np.float64).reshape(-1, 1) for each in (saved, extra, dropped)
+    )
+    return Choices(saved_bytes, extra_s, dropped_bytes, groups, most[0], most[1])
+
+
+def most_saved(options: tuple[MemoryOption, ...], layer_class: int) -> float:
+    """Most bytes that one layer of a class can free: the heaviest set of options that don't compete."""
+    return float(choices_of(options, layer_class).most_saved_bytes[0])
+
+
+def prices(choices: Iterable[Choices]) -> Floats:
+    """Seconds a byte at which the first candidate's layers of some classes would free more, ascending [k]."""
+    found: list[float] = []
+    for price in sorted(slope for each in choices for slope in _slopes(each.corners())):
+        if not found or price > found[-1] * NEAR:
+            found.append(price)
+    return np.array([price for price in found if price > 0.0], dtype=np.float64)
+
+
+def least_extra_s(options: tuple[MemoryOption, ...], layers: Ints, need_bytes: float) -> float:
+    """Seconds that any option counts add which free need_bytes of `layers` [classes]; inf when none free as much.
+
+    A layer may be part of one corner and part of the next, and swaps are never waited for: a relaxation.
+    """
+    price, freed, layer_class = _edges(options)
+    offered = freed * layers[layer_class]
+    if need_bytes > offered.sum() * (1.0 + 1e-9):
+        return float("inf")
+    return float(np.clip(need_bytes - (np.cumsum(offered) - offered), 0.0, offered) @ price)
+
+
+@lru_cache(maxsize=512)
+def _edges(options: tuple[MemoryOption, ...]) -> tuple[Floats, Floats, Ints]:
+    """Of all classes' hulls, the cheapest byte first: seconds a byte, bytes of one layer, layer class [edges]."""
+    found = [
+        ((b[1] - a[1]) / (b[0] - a[0]), b[0] - a[0], number)
+        for number in {option.layer_class for option in options}
+        for a, b in pairwise(choices_of(options, number).corners())
+    ]
+    columns = np.array(sorted(found), dtype=np.float64).reshape(-1, 3).T
+    return columns[0], columns[1], columns[2].astype(np.int64)
+
+
+@lru_cache(maxsize=4096)
+def _corners(saved: tuple[float, ...], extra: tuple[float, ...], groups: tuple[Rivals, ...]) -> list[Point]:
+    """Most shapes of a search share the bytes and the seconds of a layer's choices."""
+
+    def sums(some: Sequence[int]) -> list[Point]:
+        """Choices of one legal set, the cheapest a byte first, one after the other."""
+        useful = sorted((i for i in some if saved[i] > 0.0), key=lambda i: extra[i] / saved[i])
+        points = [(0.0, 0.0)]
+        for i in useful:
+            points.append((points[-1][0] + saved[i], points[-1][1] + extra[i]))
+        return points
+
+    total: list[Point] = [(0.0, 0.0)]
+    for group in groups:
+        apart: list[Point] = [(0.0, 0.0)]
+        for sets in group.parts:
+            apart = _sum(apart, _hull([point for some in sets for point in sums(some)]))
+        if group.instead is not None:
+            apart = _hull([*apart, (saved[group.instead], extra[group.instead])])
+        total = _sum(total, apart)
+    return total
+
+
+def _hull(points: list[Point]) -> list[Point]:
+    """Corners of the lower convex hull, from left to right (Andrew's monotone chain)."""
+    found: list[Point] = []
+    for x, y in sorted(points):
+        if found and x == found[-1][0]:
+            continue
+        while len(found) > 1 and _above(found[-2], found[-1], (x, y)):
+            found.pop()
+        found.append((x, y))
+    return found
+
+
+def _above(a: Point, b: Point, c: Point) -> bool:
+    """Whether b is on or above the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
+
+
+def _sum(one: list[Point], other: list[Point]) -> list[Point]:
+    """Corners of the sums of a point of each hull: their edges in the order of their slopes."""
+    edges = [(b[0] - a[0], b[1] - a[1]) for hull in (one, other) for a, b in pairwise(hull)]
+    found = [(one[0][0] + other[0][0], one[0][1] + other[0][1])]
+    for x, y in sorted(edges, key=lambda edge: edge[1] / edge[0]):
+        found.append((found[-1][0] + x, found[-1][1] + y))
+    return found
+
+
+def _slopes(corners: list[Point]) -> list[float]:
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(corners)]

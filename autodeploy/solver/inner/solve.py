@@ -1,0 +1,97 @@
+"""Solve the inner problem of one candidate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.solver.bounds.problem_bound import binding_stage, room_for_layers
+from autodeploy.solver.effort import DEFAULT, Effort
+from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.solver.inner.greedy import greedy, polish
+from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of, rounded, templates, to_layout, to_sizes
+from autodeploy.solver.inner.memory_options import legal_options
+from autodeploy.solver.inner.search import Search, search
+from autodeploy.solver.inner.solution import OPTIMAL_GAP, InnerSolution, Status
+from autodeploy.solver.inner.stage_choices import StageChoices, fits
+from autodeploy.solver.inner.uniform import search_uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+
+
+def solve(
+    problem: InnerProblem,
+    *,
+    effort: Effort = DEFAULT,
+    upper_bound_s: float | None = None,
+    hint: tuple[Ints, Ints] | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+    seed: int = 0,
+) -> InnerSolution:
+    """Best layout and memory options of one candidate, with a proven bound.
+
+    Parameters
+    ----------
+    upper_bound_s : step time of a plan already known; the search stops once it can't do better ("pruned" when it has
+        no plan of its own by then).
+    hint : a layout [pp, vpp, classes] and option counts [pp, options] to start from; ignored where they don't fit.
+    should_cancel : polled at least every 0.1 s; the best plan so far is returned.
+
+    The same arguments give the same solution, bit for bit.
+    """
+    state = Search(
+        problem,
+        StageChoices(problem),
+        Evaluator(problem),
+        effort,
+        seed,
+        should_cancel,
+        float("inf") if upper_bound_s is None else upper_bound_s,
+    )
+    start = starts(problem)
+    if hint is not None:
+        start = np.concatenate([start, to_sizes(problem, hint[0])[None]])
+        if fits(problem, hint[0][None], hint[1][None])[0] and legal_options(problem, hint[0][None], hint[1][None])[0]:
+            state.take(state.evaluator.incumbent(*hint))
+    if problem.uniform_options and problem.options:
+        search_uniform(state, start)
+    else:
+        search(state, start)
+    return _answer(state, start)
+
+
+def starts(problem: InnerProblem) -> Ints:
+    """Templates, and one in proportion to the layers that each stage's memory can hold."""
+    found = templates(problem)
+    room = room_for_layers(problem)
+    weight = np.array([room[spots[0][0]] for spots in parts_of(problem)], dtype=np.float64)
+    row = rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
+    return found if row is None else np.unique(np.concatenate([found, row[None]]), axis=0)
+
+
+def _answer(state: Search, start: Ints) -> InnerSolution:
+    problem = state.problem
+    if state.best is not None and not state.cancelled() and not problem.uniform_options and state.best.applied.any():
+        rows = np.unique(np.concatenate([to_layout(problem, start)[:1], state.best.layout[None]]), axis=0)
+        state.take(greedy(state.evaluator, rows))
+        polished = polish(state.evaluator, state.best)
+        if polished.step_s <= state.best.step_s:
+            state.best = polished
+    best = state.best
+    if best is None:
+        status: Status = "infeasible" if state.proven_empty else "cancelled" if state.cancelled() else "pruned"
+        bound_s = float("inf") if state.proven_empty else state.bound_s
+        found = InnerSolution.of(status, None, bound_s, state.relaxation, state.work)
+        if not state.proven_empty:
+            return found
+        stage, missing = binding_stage(problem)
+        return replace(found, binding_stage=stage, missing_bytes=missing)
+    bound_s = min(state.bound_s, best.step_s)
+    proven = bound_s >= best.step_s * (1.0 - OPTIMAL_GAP)
+    status = "optimal" if proven else "cancelled" if state.cancelled() else "feasible"
+    return InnerSolution.of(status, best, bound_s, state.relaxation, state.work)

@@ -1,0 +1,269 @@
+"""The best option counts of one stage for given layers, looked up many times during a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.inner_problem import (
+    ChunkTimes,
+    Floats,
+    InnerProblem,
+    Ints,
+    chunk_times,
+    host_bytes,
+    stage_bytes,
+)
+from autodeploy.solver.inner.layer_choices import least_extra_s, most_saved
+from autodeploy.solver.inner.nested_options import nested_frontier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.solver.cp_sat.stage_program import StageProgram
+
+MOST_POINTS = 64
+"""Counts that are looked at in full, of those that a stage with several chunks proposes."""
+Chunks = tuple[tuple[int, ...], ...]  # layers of each class in each chunk of a stage
+
+
+@dataclass(frozen=True, eq=False)
+class StageTimes:
+    """What one stage with given layers takes at least, whatever counts make it fit.
+
+    forward_s, backward_s [vpp]; hidden_pair_s [vpp, vpp] without any option; extra_s: added to one pass or the other
+    of its chunks besides. exact: some counts take just that.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    hidden_pair_s: Floats
+    extra_s: float
+    exact: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Bare:
+    """All stages with the same layers and no option: times by stage, bytes above the limit [pp, moments]."""
+
+    forward_s: Floats
+    backward_s: Floats
+    hidden_pair_s: Floats
+    missing_bytes: Floats
+
+    def times(
+        self, stage: int, *, forward_s: float = 0.0, backward_s: float = 0.0, extra_s: float = 0.0, exact: bool = False
+    ) -> StageTimes:
+        """Of one stage, with what options add to each of its forward or backward passes, or to either."""
+        forward, backward = self.forward_s[stage] + forward_s, self.backward_s[stage] + backward_s
+        return StageTimes(forward, backward, self.hidden_pair_s[stage], extra_s, exact)
+
+
+class StageChoices:
+    """Option choices of a problem by (stage, layers). With `mask` [options] the options are given: all on or off.
+
+    With one chunk a stage an integer program chooses them and says what they add at least; with several chunks counts
+    are proposed.
+    """
+
+    def __init__(self, problem: InnerProblem, mask: Ints | None = None) -> None:
+        self.problem = problem
+        self.mask = mask
+        self.moments = problem.moments
+        self.stop: Callable[[], bool] | None = None  # polled between look-ups: the rest counts as not fitting
+        self.hurry: Callable[[], bool] | None = None  # polled within a look-up: it gives what it has
+        self._saved = np.array([most_saved(problem.options, number) for number in range(len(problem.classes))])
+        self._bare: dict[Chunks, _Bare] = {}
+        self._counts: dict[tuple[int, Chunks], Ints | None] = {}
+        self._programs: dict[tuple[int, Chunks], StageProgram] = {}
+        self._with_mask: dict[Chunks, tuple[ChunkTimes, np.ndarray]] = {}
+
+    def bare(self, stage: int, chunks: Chunks) -> StageTimes | None:
+        """A quick bound: times without options, and the least time that any options could add.
+
+        None when even the most that its layers can free isn't enough. With given options: their times, None when they
+        don't fit.
+        """
+        if self.mask is not None:
+            return self._given(stage, chunks)
+        bare = self._without_options(chunks)
+        need = bare.missing_bytes[stage]
+        if need.max() <= 0.0:
+            return bare.times(stage, exact=True)
+        layers = np.array(chunks, dtype=np.int64)
+        if (need > self.moments[stage] @ layers @ self._saved * (1.0 + 1e-9)).any():
+            return None
+        # A byte counts most in the chunk that holds most micro batches.
+        most = np.maximum(self.moments[stage].max(axis=1), 1e-30)
+        extra_s = least_extra_s(self.problem.options, layers.sum(axis=0), float(np.max(need / most)))
+        if not np.isfinite(extra_s):
+            return None
+        return bare.times(stage, backward_s=extra_s) if self.problem.vpp == 1 else bare.times(stage, extra_s=extra_s)
+
+    def least(self, stage: int, chunks: Chunks) -> StageTimes | None:
+        """A tight bound for a stage with one chunk; None when no counts make its layers fit.
+
+        For x forward and y backward passes on a path, counts that add f and b seconds to them add
+        min(x, y) (f + b) + (x - y)⁺ f + (y - x)⁺ b: each of the three is at its own least here.
+        """
+        quick = self.bare(stage, chunks)
+        if quick is None or quick.exact:
+            return quick
+        program = self._program(stage, chunks)
+        if program.both is None:
+            return None
+        forward, backward = program.forward_s, program.backward_s
+        either = max(0.0, program.both.added_s - forward - backward)
+        return self._without_options(chunks).times(stage, forward_s=forward, backward_s=backward, extra_s=either)
+
+    def complete(self, layout: Ints) -> tuple[Ints, np.ndarray]:
+        """Least-time option counts [n, pp, options] of layouts, and whether every stage fits [n]."""
+        problem = self.problem
+        if self.mask is not None:
+            classes = [option.layer_class for option in problem.options]
+            applied = layout.sum(axis=2)[..., classes] * self.mask
+            return applied, fits(problem, layout, applied)
+        applied = np.zeros((*layout.shape[:2], len(problem.options)), dtype=np.int64)
+        tight = stage_bytes(problem, layout, applied) > problem.limit_bytes
+        ok = np.ones(len(layout), dtype=np.bool_)
+        for row, stage in zip(*np.nonzero(tight), strict=True):
+            if self.stop is not None and self.stop():
+                ok[row] = False
+            if ok[row]:
+                counts = self._chosen(int(stage), as_chunks(layout[row, stage]))
+                if counts is None:
+                    ok[row] = False
+                else:
+                    applied[row, stage] = counts
+        return applied, ok
+
+    def _given(self, stage: int, chunks: Chunks) -> StageTimes | None:
+        if chunks not in self._with_mask:
+            layout = self._everywhere(chunks, 1)
+            applied, _ = self.complete(layout)
+            times = chunk_times(self.problem, layout, applied)
+            self._with_mask[chunks] = (times, stage_fits(self.problem, layout, applied)[0])
+        times, fit = self._with_mask[chunks]
+        if not fit[stage]:
+            return None
+        return StageTimes(
+            times.forward_s[0, stage], times.backward_s[0, stage], times.hidden_pair_s[0, stage], 0.0, exact=True
+        )
+
+    def _chosen(self, stage: int, chunks: Chunks) -> Ints | None:
+        """Counts [options] that fit; None when there are none, or none were found."""
+        key = (stage, chunks)
+        if key not in self._counts:
+            found = np.zeros((0, len(self.problem.options)), dtype=np.int64)
+            hopeless = self.bare(stage, chunks) is None
+            if not hopeless and self.problem.vpp == 1:
+                best = self._program(stage, chunks).both
+                if best is not None and best.counts is not None:
+                    found = self._fastest(stage, chunks, best.counts[None])
+            # The program's numbers are rounded: what it finds may miss the limit by some kilobytes.
+            if not hopeless and not len(found):
+                found = self._proposed(stage, chunks)
+            self._counts[key] = found[0] if len(found) else None
+        return self._counts[key]
+
+    def _program(self, stage: int, chunks: Chunks) -> StageProgram:
+        """With one chunk a stage a byte freed counts at every moment, most at the one with most in flight."""
+        from autodeploy.solver.cp_sat.stage_program import StageProgram, SwapWindow
+
+        key = (stage, chunks)
+        if key not in self._programs:
+            bare, held = self._without_options(chunks), self.moments[stage, :, 0]
+            window = SwapWindow(
+                float(bare.forward_s[stage, 0]), float(bare.backward_s[stage, 0]), self.problem.host_link_bytes_per_s
+            )
+            self._programs[key] = StageProgram(
+                self.problem.options,
+                chunks[0],
+                float((bare.missing_bytes[stage] / np.maximum(held, 1e-30)).max()),
+                # A pair gives swaps a longer window than its passes have.
+                None if self.problem.pairs else window,
+                self.problem.host_bytes_per_device / max(float(held.max()), 1e-30),
+                self.hurry,
+            )
+        return self._programs[key]
+
+    def _proposed(self, stage: int, chunks: Chunks) -> Ints:
+        """Counts of a few sets of options [n, options] that fit, the fastest first."""
+        bare, problem = self._without_options(chunks), self.problem
+        need = bare.missing_bytes[stage]
+        layers = np.array(chunks, dtype=np.int64)
+        link = problem.host_link_bytes_per_s
+        window = min(float(bare.forward_s[stage].sum()), float(bare.backward_s[stage].sum()))
+        if np.isfinite(problem.host_bytes_per_device):
+            window = 0.0  # host memory is short: every swapped byte counts
+        shown = np.argsort(-need, kind="stable")[:2]  # its worst moments
+        if sum(o.swap_bytes * layers[:, o.layer_class].sum() for o in problem.options) > link * window:
+            shown = shown[:1]
+        frontier = nested_frontier(
+            problem.options, layers, self.moments[stage, shown], np.maximum(need[shown], 0.0), link * window
+        )
+        out = np.maximum(0.0, frontier.swap_bytes / link - bare.forward_s[stage].sum())
+        back = np.maximum(0.0, frontier.swap_bytes / link - bare.backward_s[stage].sum() - frontier.extra_s)
+        added = frontier.extra_s + out + back
+        # On the host at least what the least busy chunk holds; `_fastest` checks the rest.
+        on_host = frontier.swap_bytes * self.moments[stage].min(axis=1).max()
+        enough = (frontier.saved >= need[shown] * (1.0 - 1e-9)).all(axis=1)
+        rows = np.flatnonzero(enough & (on_host <= problem.host_bytes_per_device * (1.0 + 1e-9)))
+        rows = rows[np.argsort(added[rows], kind="stable")]
+        found = self._fastest(stage, chunks, frontier.counts[rows[:MOST_POINTS]])
+        if len(rows) and not len(found):
+            lean = np.argsort(-frontier.saved.sum(axis=1), kind="stable")[:MOST_POINTS]
+            found = self._fastest(stage, chunks, frontier.counts[lean])
+        return found
+
+    def _fastest(self, stage: int, chunks: Chunks, applied: Ints) -> Ints:
+        """The counts [n, options] that really fit, the least total time first."""
+        layout = self._everywhere(chunks, len(applied))
+        everywhere = np.repeat(applied[:, None, :], self.problem.pp, axis=1)
+        fit = stage_fits(self.problem, layout, everywhere)[:, stage]
+        times = chunk_times(self.problem, layout[fit], everywhere[fit])
+        total = (times.forward_s[:, stage] + times.backward_s[:, stage]).sum(axis=1)
+        return np.asarray(applied[fit][np.argsort(total, kind="stable")])
+
+    def _without_options(self, chunks: Chunks) -> _Bare:
+        if chunks not in self._bare:
+            layout = self._everywhere(chunks, 1)
+            none = np.zeros((1, self.problem.pp, len(self.problem.options)), dtype=np.int64)
+            times = chunk_times(self.problem, layout, none)
+            self._bare[chunks] = _Bare(
+                times.forward_s[0],
+                times.backward_s[0],
+                times.hidden_pair_s[0],
+                missing_bytes(self.problem, self.moments, layout, none)[0],
+            )
+        return self._bare[chunks]
+
+    def _everywhere(self, chunks: Chunks, rows: int) -> Ints:
+        layers = np.array(chunks, dtype=np.int64)
+        return np.broadcast_to(layers, (rows, self.problem.pp, *layers.shape))
+
+
+def as_chunks(layers: Ints) -> Chunks:
+    """A stage's layers [vpp, classes] as a key."""
+    return tuple(map(tuple, layers.tolist()))
+
+
+def missing_bytes(problem: InnerProblem, moments: Floats, layout: Ints, applied: Ints) -> Floats:
+    """Bytes above the limit at every peak moment of every stage [n, pp, moments] (negative: spare)."""
+    parts = [stage_bytes(replace(problem, in_flight=moments[:, k]), layout, applied) for k in range(moments.shape[1])]
+    return np.stack(parts, axis=-1) - problem.limit_bytes
+
+
+def stage_fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
+    """Whether each stage is within the card's and the host's memory [n, pp]."""
+    memory = stage_bytes(problem, layout, applied) <= problem.limit_bytes
+    if np.isfinite(problem.host_bytes_per_device):
+        memory &= host_bytes(problem, layout, applied) <= problem.host_bytes_per_device
+    return np.asarray(memory)
+
+
+def fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
+    """Whether every stage is within the card's and the host's memory [n]."""
+    return np.asarray(stage_fits(problem, layout, applied).all(axis=1))

@@ -1,0 +1,167 @@
+"""Targets that switch a memory option on for all layers or none: try every set of options that may be the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.solver.bounds.problem_bound import relax_bounds
+from autodeploy.solver.inner.layouts import to_layout
+from autodeploy.solver.inner.local_search import improve
+from autodeploy.solver.inner.memory_options import WHOLE, uniform_choices
+from autodeploy.solver.inner.search import search
+from autodeploy.solver.inner.stage_choices import StageChoices, fits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.solver.inner.search import Search
+
+MOST_TEMPLATE_ROWS = 2048
+BATCH = 64
+"""Simulated at once, the most promising first: the first few rule out most of the rest."""
+
+
+def search_uniform(state: Search, start: Ints) -> None:
+    """Search every undominated set of options in order of its bound, until the next one can't win."""
+    problem = state.problem
+    masks, low = by_bound(problem)
+    quick_incumbent(state, masks, low, start)
+    open_bounds: list[float] = []
+    shares = max(1, int(np.isfinite(low).sum()))
+    work, cuts, searched = 0.0, state.cuts, 0
+    for row in range(len(masks)):
+        best = np.inf if state.best is None else state.best.step_s
+        if low[row] >= min(best, state.target_s) or not np.isfinite(low[row]):
+            open_bounds.append(float(low[row]))
+            continue
+        if state.cancelled() or work >= state.effort.deterministic_time or searched >= state.effort.sets:
+            open_bounds.append(float(low[row]))
+            continue
+        part = replace(
+            state,
+            problem=with_options(problem, masks[row]),
+            choices=StageChoices(problem, masks[row]),
+            effort=replace(
+                state.effort,
+                deterministic_time=max(
+                    state.effort.deterministic_time - work, state.effort.deterministic_time / shares
+                ),
+            ),
+            bound_s=0.0,
+            proven_empty=False,
+            work=0.0,
+            cuts=list(cuts),
+        )
+        search(part, start)
+        work += part.work
+        searched += 1
+        state.take(part.best)
+        state.relaxation = part.relaxation
+        open_bounds.append(float("inf") if part.proven_empty else part.bound_s)
+        cuts = part.cuts
+    state.work += work
+    state.bound_s = min(open_bounds)
+    state.proven_empty = not np.isfinite(state.bound_s)
+
+
+def by_bound(problem: InnerProblem) -> tuple[Ints, Floats]:
+    """`undominated_sets` with a bound of each, the least first: masks [sets, options], seconds [sets]."""
+    masks = undominated_sets(problem)
+    low = relax_bounds(problem, masks)
+    order = np.argsort(low, kind="stable")
+    return masks[order], low[order]
+
+
+def quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> None:
+    """The templates under the most promising sets, all in one batch: a good plan early prunes the rest."""
+    rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(start))]
+    if not len(rows):
+        return
+    problem = state.problem
+    layout, applied = under_sets(problem, masks[rows], to_layout(problem, start))
+    ok = np.flatnonzero(fits(problem, layout, applied))
+    if not len(ok):
+        return
+    layout, applied = layout[ok], applied[ok]
+    least = state.evaluator.least_s(layout, applied)
+    best, chosen = np.inf if state.best is None else state.best.step_s, -1
+    order = np.argsort(least, kind="stable")
+    for start_row in range(0, len(order), BATCH):
+        some = order[start_row : start_row + BATCH]
+        if least[some[0]] >= best or state.cancelled():
+            break
+        step = state.evaluator.step_s(layout[some], applied[some], best)
+        row = int(np.argmin(step))
+        if step[row] < best:
+            best, chosen = float(step[row]), int(some[row])
+    if chosen >= 0:
+        plan = state.evaluator.incumbent(layout[chosen], applied[chosen])
+        choices = StageChoices(problem, masks[rows[ok[chosen] // len(start)]])
+        state.take(improve(state.evaluator, choices, plan, state.effort.moves, state.cancelled))
+
+
+def under_sets(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:
+    """All layouts under each set of options on all their layers: layout [sets x n, ...], applied [sets x n, ...]."""
+    layout = np.tile(layouts, (len(masks), 1, 1, 1))
+    classes = [option.layer_class for option in problem.options]
+    return layout, layout.sum(axis=2)[..., classes] * np.repeat(masks, len(layouts), axis=0)[:, None, :]
+
+
+def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
+    """The problem whose layers have the options of a mask built in: no choice is left.
+
+    The time of swapping that computation doesn't hide stays out of the layers: it depends on what a chunk holds.
+    """
+    classes = list(problem.classes)
+    for option, on in zip(problem.options, mask, strict=True):
+        if on:
+            layer = classes[option.layer_class]
+            classes[option.layer_class] = replace(
+                layer,
+                backward_s=layer.backward_s + option.extra_backward_s,
+                activation_bytes=layer.activation_bytes - option.saved_bytes,
+            )
+    return replace(problem, classes=tuple(classes), options=())
+
+
+def set_problems(problems: Sequence[InnerProblem], enough_s: float) -> tuple[list[tuple[float, InnerProblem]], float]:
+    """One problem with each set of options built in that may be faster than enough_s, and the bound of all other sets.
+
+    problems : the same candidate without recomputing whole layers and, maybe, with it. Problems come with their bounds,
+    the least first.
+    """
+    found, others_s = [], float("inf")
+    for number, problem in enumerate(problems):
+        masks = undominated_sets(problem)
+        if number:
+            # Without whole layers the first problem, which needs less room for them, has the same sets.
+            whole = np.array([option.name == WHOLE for option in problem.options], dtype=np.bool_)
+            masks = masks[masks[:, whole].any(axis=1)]
+        low = relax_bounds(problem, masks)
+        found += [(float(low[row]), with_options(problem, masks[row])) for row in np.flatnonzero(low < enough_s)]
+        others_s = min(others_s, float(low[low >= enough_s].min(initial=np.inf)))
+    return sorted(found, key=lambda each: each[0]), others_s
+
+
+def undominated_sets(problem: InnerProblem) -> Ints:
+    """Masks [sets, options] of options that no other set beats in time, swap and memory of every class."""
+    masks = uniform_choices(problem)
+    saved = np.zeros((len(masks), len(problem.classes)))
+    cost = np.zeros((len(masks), 2 * len(problem.classes)))
+    for index, option in enumerate(problem.options):
+        on = masks[:, index]
+        saved[:, option.layer_class] += on * option.saved_bytes
+        cost[:, 2 * option.layer_class] += on * option.extra_backward_s
+        cost[:, 2 * option.layer_class + 1] += on * option.swap_bytes
+    order = np.lexsort((masks.sum(axis=1), -saved.sum(axis=1), cost.sum(axis=1)))
+    keep: list[int] = []
+    kept_cost, kept_saved = np.empty((0, cost.shape[1])), np.empty((0, saved.shape[1]))
+    for row in order:
+        if not ((kept_cost <= cost[row]).all(axis=1) & (kept_saved >= saved[row]).all(axis=1)).any():
+            keep.append(int(row))
+            kept_cost, kept_saved = np.vstack([kept_cost, cost[row]]), np.vstack([kept_saved, saved[row]])
+    return masks[keep]

@@ -1,0 +1,200 @@
+"""Best first over outer candidates: solve inner problems in order of their estimate, keep the K best, prove a gap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
+from autodeploy.solver.outer.candidate_solver import CandidateSolver
+from autodeploy.solver.outer.companion import Companion
+from autodeploy.solver.outer.frontier import Frontier, Watch, outer_tuples
+from autodeploy.solver.outer.open_bounds import OpenBounds
+from autodeploy.solver.outer.quick_plans import QuickPlans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.solver.effort import Budget, Effort
+    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.strategies.candidates import Candidates
+
+OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
+"""Shares of the work on plans: looks by estimate before any bound is raised, looks by the bounds of stages, more by
+estimate, quick plans of the best of these, and looks by the bounds of paths. What is left goes to quick plans of the
+best looks, and to more looks by estimate."""
+
+MANY = 8_192
+"""Candidates that may beat the first plans: with more of them no bound is raised beyond the gap that contents."""
+
+
+def best_first(
+    candidates: Candidates,
+    swept: Sweep,
+    contexts: Callable[[int], Context],
+    *,
+    top_k: int,
+    gap: float,
+    budget: Budget,
+    costs: CutCosts | None = None,
+    watch: Watch | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+    prune: bool = True,
+    beside: bool = False,
+    keep: int | None = None,
+) -> Frontier:
+    """Solve candidates quickly in the order of their repaired estimate, refine the best, and prove what is left.
+
+    Parameters
+    ----------
+    contexts : the context of a candidate index (all the same unless batch or cards vary).
+    costs : of the candidates, where they are known.
+    prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
+    beside : whether a second process may share the work; the answer is the same.
+    keep : plans left in the frontier, the fastest; twice K where nothing is said.
+
+    Notes
+    -----
+    Bounds come in four strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
+    once, and one outer tuple at a time, the least first, `path_bound_s` and `count_bound_s`. The search ends when the
+    bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
+    the least bound against each plan.
+    """
+    costs = cut_costs(candidates, contexts) if costs is None else costs
+    outer = outer_tuples(candidates)
+    here, other = (CandidateSolver(candidates, contexts, costs, outer, should_cancel) for _ in range(2))
+    with Companion(other, beside=beside, should_cancel=should_cancel) as companion:
+        open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), here, companion, should_cancel)
+        frontier = _searched(open_, swept, top_k, gap, budget, watch, prune=prune)
+    del frontier.best[2 * top_k if keep is None else keep :]
+    # What was solved and is not kept may still be faster otherwise.
+    kept = [solved.index for solved in frontier.best]
+    frontier.open_bound_s, frontier.relaxation = open_.least_s(kept), open_.rests_on(kept)
+    return frontier
+
+
+def _searched(
+    open_: OpenBounds,
+    swept: Sweep,
+    top_k: int,
+    gap: float,
+    budget: Budget,
+    watch: Watch | None,
+    *,
+    prune: bool,
+) -> Frontier:
+    frontier = Frontier()
+
+    def report(index: int) -> None:
+        frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
+        frontier.whole_bound_s = open_.least_s([])
+        if watch is not None:
+            watch(frontier, index)
+
+    def enough_s() -> float:
+        return frontier.best[0].solution.step_s * (1.0 - aim)
+
+    def settle() -> None:
+        """Solve the best in earnest; once, unless better ones are found later."""
+        best = [solved.index for solved in frontier.best[:top_k]]
+        if best != settled and not open_.cancelled():
+            plans.in_full(budget.quick)
+            plans.other_ways(top_k)
+            plans.in_full(budget.quick)
+            _refine(frontier, open_, budget, refined, report)
+            settled[:] = [solved.index for solved in frontier.best[:top_k]]
+
+    refined: set[int] = set()
+    settled: list[int] = []
+    plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
+    parts = [share * budget.quick for share in (OPENING, FIRST, BOUNDS, ESTIMATES, FIRST, PATHS)]
+    opening, first, bounds, estimates, second, paths = np.cumsum(parts)
+    plans.by_estimate(opening)
+    plans.in_full(first)
+    aim = gap
+    if frontier.best and not open_.cancelled():
+        if open_.below(enough_s()) > MANY:
+            aim = max(gap, budget.narrow)
+        frontier.pruned += open_.by_stages(enough_s())
+        report(frontier.best[0].index)
+        plans.by_bound(bounds)
+        plans.by_estimate(estimates)
+        plans.in_full(second)
+        for look in open_.by_paths(enough_s, lambda: plans.left(budget.quick - paths), budget):
+            for solved in look.solved:
+                plans.enter(solved)
+                refined.add(solved.index)
+            if look.deep:
+                settle()
+            elif look.hopeful:
+                number, *soon = (int(open_.outer[rows[0]]) for rows in (look.rows, *look.soon))
+                plans.of_tuple(number, soon)
+            report(int(look.rows[0]))
+            if look.deep and frontier.gap <= budget.narrow:
+                break
+    plans.by_estimate(budget.quick)
+    settle()
+    plans.by_estimate(budget.quick, again=True)
+    settle()
+    _raise_bounds(frontier, open_)
+    frontier.cancelled |= open_.cancelled()
+    return frontier
+
+
+def _refine(
+    frontier: Frontier, open_: OpenBounds, budget: Budget, refined: set[int], report: Callable[[int], None]
+) -> None:
+    """Solve the best candidates again in earnest, the most promising first; the others keep their quick plans."""
+    quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
+    rough = [solved for solved in quick[: budget.refined] if solved.index not in refined]
+    # Every other one is the companion's.
+    begun = {
+        solved.index: open_.beside.begin(CandidateSolver.refined, solved.index, *_question(solved, budget))
+        for solved in rough[1::2]
+    }
+    for solved in rough:
+        if open_.cancelled():
+            return
+        if solved.index in begun:
+            answer = begun[solved.index].result()
+        else:
+            answer = open_.here.refined(solved.index, *_question(solved, budget))
+        if answer is None:
+            return
+        problem, better = answer
+        refined.add(solved.index)
+        bound = max(better.bound_s, solved.solution.bound_s)
+        keep = solved
+        if better.layout is not None and better.step_s <= solved.solution.step_s:
+            keep = replace(solved, problem=problem, solution=better)
+        step_s = keep.solution.step_s
+        earnest = replace(keep, solution=replace(keep.solution, bound_s=min(bound, step_s)))
+        frontier.best[frontier.best.index(solved)] = earnest
+        open_.raise_to(solved.index, earnest.solution.bound_s)
+        frontier.work += better.deterministic_work
+        frontier.best.sort(key=lambda s: (s.solution.step_s, s.index))
+        report(earnest.index)
+
+
+def _question(solved: Solved, budget: Budget) -> tuple[InnerProblem, Effort, tuple[Ints, Ints]]:
+    assert solved.solution.layout is not None
+    assert solved.solution.applied is not None
+    effort = budget.effort
+    if solved.problem.vpp > 1 and budget.narrow > 0.0:
+        # A short master of layer counts proves less than paths do, and proposes nothing better than the local search.
+        effort = replace(effort, rounds=0)
+    return solved.problem, effort, (solved.solution.layout, solved.solution.applied)
+
+
+def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:
+    """Plans know what was proven of their candidates later, or by others than themselves."""
+    for place, solved in enumerate(frontier.best):
+        solution, known_s = solved.solution, float(open_.bounds_s[solved.index])
+        if known_s > solution.bound_s:
+            bound_s, relaxation = min(solution.step_s, known_s), open_.relaxation_of(solved.index)
+            frontier.best[place] = replace(solved, solution=replace(solution, bound_s=bound_s, relaxation=relaxation))

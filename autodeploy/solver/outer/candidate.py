@@ -1,0 +1,182 @@
+"""One outer candidate with its inner problem, solved quickly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.inner_problem import chunk_times
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.solver.bounds.problem_bound import relax_bound
+from autodeploy.solver.effort import QUICK
+from autodeploy.solver.inner.first_look import best_template
+from autodeploy.solver.inner.memory_options import WHOLE, memory_choices, menus
+from autodeploy.solver.inner.solve import solve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import InnerProblem
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.evaluation.unit_costs import UnitCosts
+    from autodeploy.solver.effort import Effort
+    from autodeploy.solver.inner.solution import InnerSolution
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Ints
+
+    Quick = tuple[InnerProblem, InnerSolution]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One candidate with its solved inner problem; units: costs of its cut of tensors, where they are known."""
+
+    index: int
+    candidate: Candidates
+    context: Context
+    problem: InnerProblem
+    solution: InnerSolution
+    units: UnitCosts | None = None
+
+    @cached_property
+    def classes(self) -> StepClasses:
+        """Costs of its layers, for the estimate."""
+        return CandidatePlans(self.candidate, self.context, None, self.units).classes
+
+
+def solve_candidate(
+    candidate: Candidates, context: Context, index: int, should_cancel: Callable[[], bool] | None
+) -> Solved:
+    """One candidate, solved quickly."""
+    return Solved(index, candidate, context, *CandidatePlans(candidate, context, should_cancel).quick())
+
+
+class CandidatePlans:
+    """Plans of one candidate, each a problem with a solution. units: costs of its cut of tensors, where known."""
+
+    def __init__(
+        self,
+        candidate: Candidates,
+        context: Context,
+        should_cancel: Callable[[], bool] | None,
+        units: UnitCosts | None = None,
+    ) -> None:
+        self.candidate, self.context, self.units, self._should_cancel = candidate, context, units, should_cancel
+        self._choices = memory_choices(candidate, context)
+
+    @cached_property
+    def classes(self) -> StepClasses:
+        """Costs of its layers."""
+        units = unit_costs(self.context, self.candidate) if self.units is None else self.units
+        return step_classes(units, self.candidate, self.context)
+
+    def solved(self, index: int, plan: Quick) -> Solved:
+        """The candidate with one of its plans."""
+        return Solved(index, self.candidate, self.context, *plan, self.units)
+
+    def template(self) -> Quick:
+        """The fastest template, in a fraction of the time of a quick plan, and mostly within 2 % of it.
+
+        Recomputing whole layers is looked at where nothing else fits, and where swaps may wait.
+
+        Without a layout where no template fits, which proves nothing.
+        """
+        found: list[Quick] = []
+        for problem in self._problems():
+            found.append((problem, best_template(problem)))
+            unsure = _waits_for_swaps if problem.uniform_options else _swaps
+            if found[-1][1].layout is not None and not unsure(*found[-1]):
+                break
+        return min(found, key=lambda each: each[1].step_s)
+
+    def quick(self) -> Quick:
+        """Solved quickly: without recomputing whole layers if that fits and swaps nothing, else with it, and the faster
+        of both: a swap that waits may cost more than a layer that runs again.
+        """
+        problems = self._problems()
+        problem = next(problems)
+        solution = _solve_quickly(problem, self._should_cancel)
+        settled = solution.layout is not None and not _swaps(problem, solution)
+        if settled or solution.status == "cancelled" or WHOLE not in self._choices:
+            return problem, solution
+        # A quick search that found no layout has not always proven that there is none.
+        whole = next(problems)
+        tried = [_solve_quickly(whole, self._should_cancel)]
+        if solution.layout is not None and not whole.uniform_options:
+            tried.append(solve(whole, effort=QUICK, should_cancel=self._should_cancel))
+        found = min(tried, key=lambda each: each.step_s)
+        bound_s = min(solution.bound_s, *(each.bound_s for each in tried))
+        if solution.layout is not None and solution.step_s < found.step_s:
+            return problem, replace(solution, bound_s=bound_s)
+        return whole, replace(found, bound_s=bound_s)
+
+    def earnest(self, effort: Effort, enough_s: float) -> Quick:
+        """The best plan, and a bound of the candidate, of no interest above enough_s.
+
+        With whole layers recomputed and without: of equal plans the one without.
+        """
+        found = [
+            (problem, solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=self._should_cancel))
+            for problem in self._problems()
+        ]
+        problem, solution = min(found, key=lambda each: each[1].step_s)
+        return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
+
+    def refined(self, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> Quick:
+        """A quick plan's problem solved in earnest from it (hint: its layout and applied choices).
+
+        Where the plan swaps, or recomputes whole layers, the other menu of memory choices may hold a faster one.
+        """
+        solution = solve(problem, effort=effort, hint=hint, should_cancel=self._should_cancel)
+        whole = any(option.name == WHOLE for option in problem.options)
+        if solution.status == "cancelled" or not (whole or _swaps(problem, solution)) or WHOLE not in self._choices:
+            return problem, solution
+        other = self._problem(self._choices - {WHOLE} if whole else self._choices)
+        rival = solve(other, effort=effort, upper_bound_s=solution.step_s, should_cancel=self._should_cancel)
+        bound_s = min(solution.bound_s, rival.bound_s)
+        if rival.step_s < solution.step_s:
+            return other, replace(rival, bound_s=bound_s)
+        return problem, replace(solution, bound_s=bound_s)
+
+    def _problem(self, choices: frozenset[str]) -> InnerProblem:
+        return build_problem(self.classes, self.candidate, self.context, 0, choices=choices)
+
+    def _problems(self) -> Iterator[InnerProblem]:
+        """Without recomputing whole layers and, where that is allowed, with it."""
+        return (self._problem(choices) for choices in reversed(menus(self._choices)))
+
+
+def _swaps(problem: InnerProblem, solution: InnerSolution) -> bool:
+    """Whether a plan swaps what layers keep."""
+    if solution.applied is None:
+        return False
+    counts = solution.applied.sum(axis=0)
+    return any(option.kind == "swap" and count > 0 for option, count in zip(problem.options, counts, strict=True))
+
+
+def _waits_for_swaps(problem: InnerProblem, solution: InnerSolution) -> bool:
+    """Whether passes of a plan wait for what it swaps."""
+    if solution.layout is None or solution.applied is None or not _swaps(problem, solution):
+        return False
+    return bool(chunk_times(problem, solution.layout[None], solution.applied[None]).exposed_swap_s.any())
+
+
+def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | None) -> InnerSolution:
+    """A plan with the same memory options on every stage: legal for every target, and far fewer to look at.
+
+    Where the options may differ between stages the bound is that of the freer problem.
+    """
+    even = replace(problem, uniform_options=True)
+    solution = solve(even, effort=QUICK, should_cancel=should_cancel)
+    if problem.uniform_options:
+        return solution
+    free = relax_bound(problem)
+    if solution.layout is None and np.isfinite(free):
+        return solve(problem, effort=QUICK, should_cancel=should_cancel)
+    return replace(solution, bound_s=min(solution.bound_s, free))

@@ -1,0 +1,126 @@
+"""What one process computes for a search over outer candidates: bounds and plans, each from what it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.solver.bounds.outer_bound import outer_bounds_s
+from autodeploy.solver.bounds.tuple_bounds import TupleBounds, Visit
+from autodeploy.solver.outer.candidate import CandidatePlans, Solved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.cut_costs import CutCosts
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.solver.effort import Effort
+    from autodeploy.solver.outer.candidate import Quick
+    from autodeploy.solver.outer.companion import Begun, Companion
+    from autodeploy.strategies.candidates import Candidates
+
+
+class CandidateSolver:
+    """Bounds and plans of candidates. `outer` numbers their outer strategies [n]."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        contexts: Callable[[int], Context],
+        costs: CutCosts,
+        outer: Ints,
+        should_cancel: Callable[[], bool] | None,
+    ) -> None:
+        self._candidates, self._contexts, self._costs, self._outer = candidates, contexts, costs, outer
+        self.stopped: Callable[[], bool] = should_cancel or (lambda: False)
+        self._last: tuple[int, CandidatePlans] | None = None
+        self._tuples = TupleBounds(candidates, contexts, costs, lambda: self.stopped())
+
+    def stage_bounds_s(self, rows: Ints, low_s: Floats, high_s: float) -> Floats:
+        """`outer_bounds_s` of candidates at rows of one context, of which low_s is known [rows]."""
+        return outer_bounds_s(
+            self._candidates.take(rows),
+            self._contexts(int(rows[0])),
+            self._costs.take(rows),
+            self._outer[rows],
+            low_s,
+            high_s,
+            should_cancel=lambda: self.stopped(),
+        )
+
+    def visit(self, rows: Ints, ahead: list[Ints], known_s: float, enough_s: float, work: int) -> Visit:
+        """`TupleBounds.visit`."""
+        return self._tuples.visit(rows, ahead, known_s, enough_s, work)
+
+    def solved(self, index: int, plan: Quick) -> Solved:
+        """A candidate with a plan of it, whoever made it."""
+        return self._plans(index).solved(index, plan)
+
+    def template_plan(self, index: int) -> Quick:
+        """A candidate's fastest template."""
+        return self._plans(index).template()
+
+    def quick_plan(self, index: int) -> Quick:
+        """A candidate's problem, solved quickly."""
+        return self._plans(index).quick()
+
+    def earnest_plan(self, index: int, effort: Effort, enough_s: float) -> Quick:
+        """A candidate's problem, solved in earnest."""
+        return self._plans(index).earnest(effort, enough_s)
+
+    def refined(self, index: int, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> Quick:
+        """A candidate's problem solved in earnest, from a plan that is known; with other memory choices too where that
+        may be faster.
+        """
+        return self._plans(index).refined(problem, effort, hint)
+
+    def _plans(self, index: int) -> CandidatePlans:
+        if self._last is None or self._last[0] != index:
+            row = slice(index, index + 1)
+            candidate, context = self._candidates.take(row), self._contexts(index)
+            self._last = index, CandidatePlans(candidate, context, lambda: self.stopped(), self._costs.of(row))
+        return self._last[1]
+
+
+WAITING = 2
+"""Candidates that the companion has before it."""
+
+
+class PlansAhead:
+    """Makes each plan when it is asked for, or before: who makes it does not change it. how : the kind of plan."""
+
+    def __init__(
+        self,
+        here: CandidateSolver,
+        beside: Companion[CandidateSolver],
+        how: Callable[[CandidateSolver, int], Quick] = CandidateSolver.quick_plan,
+    ) -> None:
+        self._here, self._beside, self._how = here, beside, how
+        self._begun: dict[int, Begun[Quick]] = {}
+        self._made: dict[int, Quick] = {}
+        self._first = True
+
+    def plan(self, index: int, soon: Sequence[int]) -> Quick:
+        """The plan of a candidate; soon: candidates that will probably be asked for next, in order."""
+        if self._first or not self._beside.beside:
+            # The first plan loads compiled code, which a process made after it has too.
+            self._first = False
+            return self._how(self._here, index)
+        while index not in self._made:
+            self._collect()
+            wanted = [each for each in (index, *soon) if each not in self._made and each not in self._begun]
+            mine = wanted[:1]
+            for other in wanted[1 : 1 + WAITING - len(self._begun)]:
+                self._begun[other] = self._beside.begin(self._how, other)
+            if mine:
+                self._made[mine[0]] = self._how(self._here, mine[0])
+            elif index in self._begun:
+                # Nothing else is left to do meanwhile; when the search is cancelled the plan says so.
+                self._made[index] = self._begun.pop(index).result() or self._how(self._here, index)
+        return self._made.pop(index)
+
+    def _collect(self) -> None:
+        for index in [index for index, begun in self._begun.items() if begun.ready()]:
+            made = self._begun.pop(index).result()
+            if made is not None:
+                self._made[index] = made

@@ -1,0 +1,262 @@
+"""The search for the plan that takes least memory: the same inner problem, with less and less room.
+
+Candidates come in the order of what is proven of their memory: first the sweep's bound, then that of their layers over
+stages with everything freed, then a plan. Bytes here are those on the card of the fullest stage.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
+from autodeploy.evaluation.inner_problem import stage_bytes
+from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.solver.bounds.problem_bound import relax_bound
+from autodeploy.solver.effort import QUICK
+from autodeploy.solver.inner.memory_options import memory_choices, menus
+from autodeploy.solver.inner.solve import solve
+from autodeploy.solver.outer.candidate import Solved
+from autodeploy.solver.outer.candidate_solver import CandidateSolver, PlansAhead
+from autodeploy.solver.outer.companion import Companion
+from autodeploy.solver.outer.frontier import Frontier, outer_tuples
+from autodeploy.solver.outer.quick_plans import SOON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.solver.effort import Budget, Effort
+    from autodeploy.solver.inner.solution import InnerSolution
+    from autodeploy.solver.outer.frontier import Watch
+    from autodeploy.strategies.candidates import Candidates
+
+
+CLOSE: Final = 2e-3
+"""Room is known to this share."""
+ROUNDS: Final = 10
+"""Times that a candidate is solved with less room."""
+
+
+def least_memory(
+    candidates: Candidates,
+    swept: Sweep,
+    contexts: Callable[[int], Context],
+    *,
+    top_k: int,
+    gap: float,
+    budget: Budget,
+    costs: CutCosts | None = None,
+    watch: Watch | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Frontier:
+    """The plans of least memory, each the fastest found in its room, and the least that any plan could take.
+
+    The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
+    """
+    costs = cut_costs(candidates, contexts) if costs is None else costs
+    frontier, outer = Frontier(), outer_tuples(candidates)
+    bounds = _sweeps_bytes(candidates, swept, contexts)
+    order = np.lexsort((swept.repaired_s, bounds))
+    waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
+    found: dict[int, tuple[float, Solved]] = {}
+    bounded = 0
+    while waiting or bounded < len(order):
+        unseen = float(bounds[order[bounded]]) if bounded < len(order) else math.inf
+        low = min(unseen, waiting[0][0]) if waiting else unseen
+        frontier.cancelled = should_cancel is not None and should_cancel()
+        taken = sorted(size for size, _ in found.values())
+        enough = len(found) >= top_k and low >= taken[top_k - 1] * (1.0 - gap)
+        spent = bool(found) and (frontier.solved >= budget.quick or bounded >= 8 * budget.paths)
+        if frontier.cancelled or enough or spent:
+            break
+        known = bool(waiting) and waiting[0][0] <= unseen
+        index = heapq.heappop(waiting)[2] if known else int(order[bounded])
+        context, one = contexts(index), candidates.take(slice(index, index + 1))
+        classes = step_classes(costs.of(slice(index, index + 1)), one, context)
+        if not known:
+            bounded += 1
+            bounds[index] = max(low, _relaxed_bytes(classes, one, context))
+            if math.isfinite(bounds[index]):
+                heapq.heappush(waiting, (float(bounds[index]), float(swept.repaired_s[index]), index))
+            continue
+        frontier.solved += 1
+        solved = _least_plan(classes, one, context, index, low, should_cancel)
+        if solved is not None:
+            size = card_bytes(solved)
+            if size < found.get(int(outer[index]), (math.inf,))[0]:
+                found[int(outer[index])] = size, solved
+                frontier.best = [s for _, s in sorted(found.values(), key=lambda f: (f[0], f[1].index))]
+        frontier.least_bytes = _proven(bounds)
+        if watch is not None:
+            watch(frontier, index)
+    frontier.least_bytes = _proven(bounds)
+    del frontier.best[2 * top_k :]
+    return frontier
+
+
+def card_bytes(solved: Solved) -> float:
+    """Bytes on the card of the fullest stage of a plan."""
+    assert solved.solution.layout is not None
+    assert solved.solution.applied is not None
+    return _on_card(solved.problem, solved.context, _held_bytes(solved.problem, solved.solution))
+
+
+def _proven(bounds: Floats) -> float | None:
+    """No candidate takes less: the least of what is proven of each."""
+    least = float(bounds.min()) if len(bounds) else math.inf
+    return least if math.isfinite(least) else None
+
+
+def _sweeps_bytes(candidates: Candidates, swept: Sweep, contexts: Callable[[int], Context]) -> Floats:
+    """The sweep's lower bound on the card [n]."""
+    found = np.empty(len(candidates))
+    groups: dict[int, tuple[Context, list[int]]] = {}
+    for index in range(len(candidates)):
+        context = contexts(index)
+        groups.setdefault(id(context), (context, []))[1].append(index)
+    for context, rows in groups.values():
+        outside = communication_bytes(candidates.take(np.array(rows)), context) + context.machine.runtime_bytes
+        found[rows] = on_card_bytes(swept.least_bytes[rows], outside, context.machine.fragmentation)
+    return found
+
+
+def _on_card(problem: InnerProblem, context: Context, held_bytes: float) -> float:
+    """Bytes on the card when the allocator holds so many: what the limit leaves out is the same for any limit."""
+    return context.limit_bytes - (problem.limit_bytes - held_bytes) * (1.0 + context.machine.fragmentation)
+
+
+def _held_bytes(problem: InnerProblem, solution: InnerSolution) -> float:
+    assert solution.layout is not None
+    assert solution.applied is not None
+    return float(stage_bytes(problem, solution.layout[None], solution.applied[None]).max())
+
+
+def _relaxed_bytes(classes: StepClasses, candidate: Candidates, context: Context) -> float:
+    """No layout and no choice takes less on the card; inf where none fits at all."""
+    problems = [
+        build_problem(classes, candidate, context, 0, choices=choices, menu=False)
+        for choices in menus(memory_choices(candidate, context))
+    ]
+    return min(_on_card(problem, context, _least_room(problem)) for problem in problems)
+
+
+def _least_room(problem: InnerProblem) -> float:
+    """A limit, to a share of CLOSE, under which the stages together have no room for the layers; inf where no limit
+    up to the problem's has.
+    """
+    low, high = 0.0, problem.limit_bytes
+    if not math.isfinite(relax_bound(problem)):
+        return math.inf
+    while high - low > CLOSE * high:
+        middle = 0.5 * (low + high)
+        low, high = (
+            (low, middle) if math.isfinite(relax_bound(replace(problem, limit_bytes=middle))) else (middle, high)
+        )
+    return low
+
+
+def _least_plan(
+    classes: StepClasses,
+    candidate: Candidates,
+    context: Context,
+    index: int,
+    low_bytes: float,
+    should_cancel: Callable[[], bool] | None,
+) -> Solved | None:
+    """A candidate's plan with least memory, with and without recomputing whole layers; None where none was found."""
+    best = None
+    for choices in menus(memory_choices(candidate, context)):
+        problem = build_problem(classes, candidate, context, 0, choices=choices)
+        room = problem.limit_bytes - (context.limit_bytes - low_bytes) / (1.0 + context.machine.fragmentation)
+        solution = _squeezed(problem, max(0.0, room), should_cancel)
+        if solution is None:
+            continue
+        solved = Solved(index, candidate, context, problem, solution)
+        if best is None or card_bytes(solved) < card_bytes(best):
+            best = solved
+    return best
+
+
+def _squeezed(
+    problem: InnerProblem, low_bytes: float, should_cancel: Callable[[], bool] | None
+) -> InnerSolution | None:
+    """The fastest plan found under the least limit that has one, between low_bytes and the problem's."""
+    best = solve(problem, effort=QUICK, should_cancel=should_cancel)
+    if best.layout is None:
+        return None
+    high = _held_bytes(problem, best)
+    for _ in range(ROUNDS):
+        if high - low_bytes <= CLOSE * high or (should_cancel is not None and should_cancel()):
+            break
+        middle = 0.5 * (low_bytes + high)
+        tried = solve(replace(problem, limit_bytes=middle), effort=QUICK, should_cancel=should_cancel)
+        if tried.layout is None:
+            low_bytes = middle
+        else:
+            best, high = tried, _held_bytes(problem, tried)
+    return replace(best, bound_s=0.0)  # nothing is proven of its time
+
+
+class RoomyPlans:
+    """Solves candidates of a search below limits of their own.
+
+    Parameters
+    ----------
+    limit_bytes : what a candidate may take of a card, by its index.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        contexts: Callable[[int], Context],
+        costs: CutCosts,
+        outer: Ints,
+        limit_bytes: Callable[[int], float],
+        *,
+        beside: bool,
+        should_cancel: Callable[[], bool] | None,
+    ) -> None:
+        def limited(index: int) -> Context:
+            return replace(contexts(index), limit_bytes=limit_bytes(index))
+
+        self._contexts, self._limited, self._beside, self._should_cancel = contexts, limited, beside, should_cancel
+        self._here, self._there = (CandidateSolver(candidates, limited, costs, outer, should_cancel) for _ in range(2))
+
+    def plans(self, indices: Sequence[int]) -> list[Solved]:
+        """The plans of those candidates that have one; all that were made until the search was cancelled."""
+        found = []
+        with Companion(self._there, beside=self._beside, should_cancel=self._should_cancel) as companion:
+            ahead = PlansAhead(self._here, companion)
+            for place, index in enumerate(indices):
+                if self._should_cancel is not None and self._should_cancel():
+                    break
+                plan = ahead.plan(index, indices[place + 1 : place + 1 + SOON])
+                if plan[1].layout is not None:
+                    found.append(replace(self._here.solved(index, plan), context=self._contexts(index)))
+        return found
+
+    def refined(self, solved: Solved, effort: Effort) -> Solved:
+        """A plan solved in earnest from what it is; itself where that finds nothing faster."""
+        assert solved.solution.layout is not None
+        assert solved.solution.applied is not None
+        hint = (solved.solution.layout, solved.solution.applied)
+        if solved.problem.vpp > 1:
+            effort = replace(effort, rounds=0)  # masters of layer counts propose nothing better than the local search
+        problem, better = self._here.refined(solved.index, solved.problem, effort, hint)
+        if better.layout is None or better.step_s >= solved.solution.step_s:
+            return solved
+        return replace(solved, problem=problem, solution=better)
+
+    def card_bytes(self, solved: Solved) -> float:
+        """`card_bytes` of a plan that was made here."""
+        return card_bytes(replace(solved, context=self._limited(solved.index)))

@@ -1,0 +1,278 @@
+"""What is proven of every candidate so far, and how it is raised: by stages for all at once, by paths one at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from autodeploy.solver.bounds.outer_bound import shapes_of
+from autodeploy.solver.bounds.tuple_bounds import PER_SECOND
+from autodeploy.solver.outer.candidate_solver import CandidateSolver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autodeploy.evaluation.context import Context
+    from autodeploy.solver.bounds.tuple_bounds import Visit
+    from autodeploy.solver.effort import Budget
+    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.outer.companion import Begun, Companion
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Floats, Ints
+
+RELAXATIONS = (
+    "the sweep's closed form: work and memory shared evenly by the stages",
+    "every stage alone, with the memory it must save",
+    "layers in fractions under paths of the schedule, with the memory that stages must save",
+    "whole layers under paths of the schedule, with the memory that stages must save",
+    "the candidate's own problem",
+)
+"""What a bound can rest on, in the order in which it is raised."""
+_, STAGES, PATHS, WHOLE, SOLVED = range(5)
+
+TOGETHER = 6
+"""Outer tuples whose problems are made together."""
+SOON = 2
+"""Outer tuples of which it is told that they will probably be planned."""
+PROOF = 0.5
+"""Of the work, what is kept for bounds alone, after plans were made."""
+FAR = 0.02
+"""A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
+MET = 1e-6
+"""A bound this close to what is enough is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Candidates [n] of one outer tuple.
+
+    hopeful: its bound by paths is the least of all, and it may be planned, and `soon` those of candidates of some that
+    will probably be next; deep: only bounds are raised from now on; solved: candidates of it, in earnest.
+    """
+
+    rows: Ints
+    hopeful: bool = False
+    soon: tuple[Ints, ...] = ()
+    deep: bool = False
+    solved: tuple[Solved, ...] = ()
+
+
+class _Tuples:
+    """Outer tuples below a step time, in the order of their bounds: every other one is the companion's.
+
+    rows: their candidates; bound_s: of the lowest of them; visits: how often each was bounded; aside: handed to the
+    caller to be planned, left for when nothing is planned any more; finished: no bound raises it.
+    """
+
+    def __init__(self, outer: Ints, bounds_s: Floats, enough_s: float) -> None:
+        below = np.flatnonzero(bounds_s < enough_s)
+        order = below[np.argsort(outer[below], kind="stable")]
+        groups = np.split(order, np.flatnonzero(np.diff(outer[order])) + 1) if len(order) else []
+        least = np.array([bounds_s[rows].min() for rows in groups])
+        by_bound = np.argsort(least, kind="stable")
+        self.rows: list[Ints] = [groups[number] for number in by_bound]
+        self.bound_s = least[by_bound]
+        self.visits = np.zeros(len(groups), dtype=np.int64)
+        self.aside, self.finished = np.zeros((2, len(groups)), dtype=np.bool_)
+        self.beside = np.arange(len(groups)) % 2 == 1
+
+    def least(self, some: npt.NDArray[np.bool_]) -> int | None:
+        """The one with the least bound of some."""
+        return int(np.argmin(np.where(some, self.bound_s, np.inf))) if some.any() else None
+
+    def first(self, some: npt.NDArray[np.bool_], count: int) -> list[Ints]:
+        """Candidates of those with the least bounds of some, the least first."""
+        places = np.flatnonzero(some)
+        return [self.rows[each] for each in places[np.argsort(self.bound_s[places], kind="stable")[:count]]]
+
+    def ahead(self, number: int) -> list[Ints]:
+        """Tuples of the same side that nobody bounded yet, the least first."""
+        others = np.arange(len(self.rows)) != number
+        return self.first(others & (self.visits == 0) & (self.beside == self.beside[number]), TOGETHER)
+
+
+class OpenBounds:
+    """Lower bounds on the step time of all candidates: bounds_s [n]. `outer` numbers their outer strategies [n].
+
+    here, beside : who computes them; what each knows depends only on what it was asked.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        contexts: Callable[[int], Context],
+        outer: Ints,
+        bounds_s: Floats,
+        here: CandidateSolver,
+        beside: Companion[CandidateSolver],
+        should_cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.candidates, self.contexts, self.outer, self.bounds_s = candidates, contexts, outer, bounds_s
+        self.here, self.beside, self.should_cancel = here, beside, should_cancel
+        self._rests_on = np.zeros(len(bounds_s), dtype=np.int8)
+        self._earnest: set[int] = set()
+
+    def cancelled(self) -> bool:
+        """Whether the caller wants the search to end."""
+        return self.should_cancel is not None and self.should_cancel()
+
+    def raise_to(self, index: int, bound_s: float) -> None:
+        """A candidate's bound is at least this, as its solved problem says."""
+        self._raise(np.array([index]), np.array([bound_s]), SOLVED)
+
+    def rests_on(self, without: list[int]) -> str:
+        """The relaxation behind the least bound of all candidates but some; "" when there are none."""
+        bounds_s = self._others(without)
+        return RELAXATIONS[self._rests_on[np.argmin(bounds_s)]] if len(without) < len(bounds_s) else ""
+
+    def relaxation_of(self, index: int) -> str:
+        """What the bound of a candidate rests on."""
+        return RELAXATIONS[self._rests_on[index]]
+
+    def _raise(self, rows: Ints, bounds_s: Floats, relaxation: int) -> None:
+        higher = bounds_s > self.bounds_s[rows]
+        self._rests_on[rows[higher]] = relaxation
+        self.bounds_s[rows] = np.maximum(self.bounds_s[rows], bounds_s)
+
+    def least_s(self, without: list[int]) -> float:
+        """The least bound of all candidates but some; inf when there are none."""
+        return float(self._others(without).min(initial=np.inf))
+
+    def _others(self, without: list[int]) -> Floats:
+        """The bounds, those of some candidates out of reach."""
+        bounds_s = self.bounds_s.copy()
+        bounds_s[without] = np.inf
+        return bounds_s
+
+    def below(self, high_s: float) -> int:
+        """How many candidates may be faster than this."""
+        return int((self.bounds_s < high_s).sum())
+
+    def by_stages(self, high_s: float) -> int:
+        """Raise all bounds below high_s by `outer_bounds_s`; how many candidates that leaves above it."""
+        rows = np.flatnonzero(self.bounds_s < high_s)
+        known = [self.contexts(int(i)) for i in rows]
+        numbers = np.array([id(context) for context in known], dtype=np.int64)
+        for context in dict.fromkeys(numbers.tolist()):
+            mine = rows[numbers == context]
+            # What orders cost to make is shared by the candidates of a shape: each shape is one side's.
+            other = shapes_of(self.candidates.take(mine)) % 2 == 1
+            parts = [part for part in (mine[~other], mine[other]) if len(part)]
+            begun = [
+                self.beside.begin(CandidateSolver.stage_bounds_s, part, self.bounds_s[part], high_s)
+                for part in parts[1:]
+            ]
+            found = [self.here.stage_bounds_s(parts[0], self.bounds_s[parts[0]], high_s)]
+            for part, bounds_s in zip(parts, found + [each.result() for each in begun], strict=True):
+                if bounds_s is not None:
+                    # What is above is known to be above, not by how much.
+                    self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
+        return len(rows) - self.below(high_s)
+
+    def by_paths(self, enough_s: Callable[[], float], planning: Callable[[], bool], budget: Budget) -> Iterator[Look]:
+        """Raise the bounds below enough_s(), always those of the outer tuple with the least.
+
+        A tuple is first bounded by paths in a few rounds. While the caller is `planning`, the one with the least bound
+        is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. Where
+        no bound raises the least tuple any more, its candidates are solved in earnest. It ends where that doesn't raise
+        it either, or after the budget's paths, in linear programmes of small problems. Meanwhile the companion bounds
+        the least of its tuples.
+        """
+        tuples, work = _Tuples(self.outer, self.bounds_s, enough_s()), budget.paths
+        proof, handed_all, told = PROOF * work, False, False
+        while work > 0 and not self.cancelled():
+            low = tuples.bound_s < enough_s() * (1.0 - MET)
+            handing = not handed_all and work > proof and planning()
+            number = tuples.least(low & ~tuples.aside if handing else low)
+            if number is None and (handed_all or not low.any()):
+                return
+            handed_all = not handing or number is None
+            if number is None or self._raised(tuples, number):
+                continue
+            rows = tuples.rows[number]
+            if tuples.finished[number]:
+                solved = self._in_earnest(rows, enough_s(), budget)
+                if not solved:
+                    return
+                work -= sum(math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
+                yield Look(rows, deep=handed_all, solved=solved)
+                continue
+            if handing and tuples.visits[number]:
+                tuples.aside[number] = True
+                soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), SOON))
+                # Where no other plan is in sight, the companion raises bounds.
+                fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
+                begun = self._begin(tuples, fresh, enough_s(), work)
+                yield Look(rows, hopeful=True, soon=soon)
+                work -= self._end(tuples, begun)
+                continue
+            if handed_all and not told:
+                told = True
+                yield Look(rows, deep=True)
+            others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
+            others &= (tuples.visits == 0) if handing else (tuples.bound_s < tuples.bound_s[number] * (1.0 + FAR))
+            other = tuples.least(others)
+            near, away = (other, number) if tuples.beside[number] else (number, other)
+            begun = self._begin(tuples, away, enough_s(), work)
+            work -= self._here(tuples, near, enough_s(), work) + self._end(tuples, begun)
+            yield Look(rows, deep=handed_all)
+
+    def _in_earnest(self, rows: Ints, enough_s: float, budget: Budget) -> tuple[Solved, ...]:
+        """The two candidates with the least bounds of some, solved; none where the least one is, or too many are."""
+        known = self._earnest
+        by_bound = rows[np.argsort(self.bounds_s[rows], kind="stable")].tolist()
+        if by_bound[0] in known or len(known) >= budget.earnest:
+            return ()
+        here, *others = [each for each in by_bound if each not in known and self.bounds_s[each] < enough_s][:2]
+        begun = [self.beside.begin(CandidateSolver.earnest_plan, each, budget.effort, enough_s) for each in others]
+        plans = [(here, self.here.earnest_plan(here, budget.effort, enough_s))]
+        plans += [(other, plan) for other, each in zip(others, begun, strict=True) if (plan := each.result())]
+        found = []
+        for index, plan in plans:
+            found.append(self.here.solved(index, plan))
+            known.add(index)
+            self.raise_to(index, found[-1].solution.bound_s)
+        return tuple(found)
+
+    def _raised(self, tuples: _Tuples, number: int) -> bool:
+        """Whether a tuple's candidates were planned since, and are known to be slower."""
+        bound_s = float(self.bounds_s[tuples.rows[number]].min())
+        raised = bound_s > tuples.bound_s[number]
+        tuples.bound_s[number] = bound_s
+        return bool(raised)
+
+    def _begin(
+        self, tuples: _Tuples, number: int | None, enough_s: float, work: int
+    ) -> tuple[int, Begun[Visit]] | None:
+        """Have the companion bound a tuple."""
+        if number is None:
+            return None
+        known_s = float(tuples.bound_s[number])
+        return number, self.beside.begin(
+            CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), known_s, enough_s, work
+        )
+
+    def _end(self, tuples: _Tuples, begun: tuple[int, Begun[Visit]] | None) -> int:
+        """Take over what the companion found; the work it did."""
+        visit = begun[1].result() if begun is not None else None
+        return self._take(tuples, begun[0], visit) if begun is not None and visit is not None else 0
+
+    def _here(self, tuples: _Tuples, number: int | None, enough_s: float, work: int) -> int:
+        """Bound a tuple; the work done."""
+        if number is None:
+            return 0
+        known_s = float(tuples.bound_s[number])
+        visit = self.here.visit(tuples.rows[number], tuples.ahead(number), known_s, enough_s, work)
+        return self._take(tuples, number, visit)
+
+    def _take(self, tuples: _Tuples, number: int, visit: Visit) -> int:
+        rows = tuples.rows[number]
+        self._raise(rows, np.full(len(rows), visit.bound_s), WHOLE if visit.whole else PATHS)
+        tuples.visits[number] += 1
+        tuples.finished[number] = visit.finished
+        tuples.bound_s[number] = self.bounds_s[rows].min()
+        return visit.work
