@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layer_cost import ChoiceCost
     from autodeploy.evaluation.stage_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
-    from cost_models.arrays import Floats
+    from cost_models.arrays import Floats, Ints
 
     Known = list[dict[str, ChoiceCost]]  # choices of each class of layers
     Menu = Callable[[Known, Sequence[int], int], list[list[str]]]
@@ -181,6 +181,16 @@ def held_pieces(problem: InnerProblem, classes: StepClasses) -> list[tuple[StepC
     """Every place of every piece, with its costs."""
     steps = {step.name: step for step in classes.pieces}
     return [(steps[piece.cost.name], piece) for piece in problem.pieces]
+
+
+def chunk_sums(
+    problem: InnerProblem, classes: StepClasses, index: int, layers: Ints, of: Callable[[StepClass], object]
+) -> Floats:
+    """Sum over the layers [pp, vpp, class] and the pieces of every chunk of what one has [pp, vpp]."""
+    total = layers @ np.array([at(of(step), index) for step in classes.layers])
+    for step, piece in held_pieces(problem, classes):
+        total[piece.stage, piece.chunk] += at(of(step), index)
+    return np.asarray(total)
 
 
 def _menu_of(context: Context) -> Menu:

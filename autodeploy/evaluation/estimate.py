@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import build_problem, held_pieces
+from autodeploy.evaluation.build_problem import build_problem, chunk_sums, held_pieces
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.hidden_shares import hidden_shares
 from autodeploy.evaluation.inner_problem import (
@@ -31,6 +32,8 @@ from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import Sends, model_parts, operation_order, pair_counts, simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.evaluation.context import Context
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints
@@ -101,24 +104,21 @@ def estimate_layout(
     times = chunk_times(problem, layers, applied)
     if forward_only:
         times = _without_backward(times)
+    placed = _Placed(classes, candidates, context, index, problem, layers, applied, times, forward_only)
     order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
     timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
-    makespan, busy = float(timeline.makespan_s[0]), timeline.busy_s[0]
+    makespan, busy, pairs = float(timeline.makespan_s[0]), timeline.busy_s[0], pair_counts(order)
     pacing = int(np.argmax(busy))
     tail = 0.0 if forward_only else float(tail_s(problem, layers)[0])
-    passes = ("forward",) if forward_only else ("forward", "backward")
-    breakdown = _breakdown(problem, classes, context, index, layout, applied, times, pacing, passes)
+    breakdown = placed.breakdown(pacing)
     hidden = float(timeline.paired_hidden_s[0, pacing])
-    exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
+    exchange = float((times.hidden_exchange_s[0, pacing] * pairs[pacing]).sum())
     take_hidden(breakdown, hidden, min(exchange, hidden))
     breakdown["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
-    for name, seconds in ({} if forward_only else _tail_parts(problem, classes, index, layers)).items():
+    for name, seconds in ({} if forward_only else placed.tail_parts()).items():
         breakdown[name] += seconds
-    memory, allocator, first_step, buffers = _memory(
-        problem, classes, candidates, context, index, layers, applied, forward_only=forward_only
-    )
-    card = buffers.card_bytes(allocator)
-    hides = (problem, classes, index, layers[0], times, pair_counts(order), pacing, breakdown)
+    memory, allocator, first_step, buffers = placed.memory()
+    hides = (problem, classes, index, layers[0], times, pairs, pacing, breakdown)
     return Estimate(
         step_time_s=makespan + tail,
         makespan_s=makespan,
@@ -128,14 +128,12 @@ def estimate_layout(
         memory=memory,
         allocator_bytes=allocator,
         first_step_bytes=first_step,
-        card_bytes=card,
+        card_bytes=buffers.card_bytes(allocator),
         in_flight=_mean_in_flight(problem, layout),
         hidden={} if forward_only else hidden_shares(*hides),
         pacing_stage=pacing,
         holds=_holds(problem),
-        oom_imbalance=_oom_imbalance(
-            problem, classes, int(candidates.ep[index]), index, layers, applied, buffers, allocator
-        ),
+        oom_imbalance=placed.oom_imbalance(buffers.limit_bytes - allocator),
     )
 
 
@@ -169,104 +167,115 @@ def applied_array(problem: InnerProblem, layout: Layout) -> Ints:
     return applied
 
 
-def _breakdown(
-    problem: InnerProblem,
-    classes: StepClasses,
-    context: Context,
-    index: int,
-    layout: Layout,
-    applied: Ints,
-    times: ChunkTimes,
-    stage: int,
-    passes: tuple[str, ...],
-) -> dict[str, float]:
-    """Seconds of a step by part on the pacing stage, what pairing hides still included."""
-    micro_batches = problem.chunk_micro_batches
-    parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
-    parts["optimizer_s"] = 0.0
-    held = [(step, int(layout.layers[stage, :, n].sum())) for n, step in enumerate(classes.layers)]
-    held += [(step, 1) for step, piece in held_pieces(problem, classes) if piece.stage == stage]
-    for step, count in held:
-        for phase in (getattr(step.cost, name) for name in passes):
-            for part in PHASE_PARTS:
-                parts[part] += micro_batches * count * at(getattr(phase, part), index)
-            slow = context.slowest_device_factor - 1.0
-            parts["imbalance_s"] += micro_batches * count * slow * at(phase.compute_s, index)
-    for number, option in enumerate(problem.options):
-        part = "recompute_s" if option.kind == "recompute" else "exposed_swap_s"
-        times_run = micro_batches * int(applied[0, stage, number])
-        parts[part] += times_run * (option.extra_backward_s - option.host_s)
-        parts["host_bound_s"] += times_run * option.host_s
-    parts["exposed_swap_s"] += micro_batches * float(times.exposed_swap_s[0, stage].sum())
-    parts["exposed_pp_s"] += micro_batches * problem.vpp * len(passes) * problem.blocking_p2p_s
-    return parts
+@dataclass(frozen=True)
+class _Placed:
+    """Candidate `index` under a layout: layers [1, pp, vpp, class], applied [1, pp, option], and what chunks take."""
 
+    classes: StepClasses
+    candidates: Candidates
+    context: Context
+    index: int
+    problem: InnerProblem
+    layers: Ints
+    applied: Ints
+    times: ChunkTimes
+    forward_only: bool
 
-def _stage_sums(problem: InnerProblem, classes: StepClasses, layers: Ints, value: object) -> Floats:
-    """Sum of a per-layer quantity over every stage [pp]; `value` maps a StepClass to a float."""
-    take = value
-    total = np.zeros(problem.pp)
-    for number, step in enumerate(classes.layers):
-        total += layers[0, :, :, number].sum(axis=1) * take(step)  # type: ignore[operator]
-    for step, piece in held_pieces(problem, classes):
-        total[piece.stage] += take(step)  # type: ignore[operator]
-    return total
+    def breakdown(self, stage: int) -> dict[str, float]:
+        """Seconds of a step by part on the pacing stage, what pairing hides still included."""
+        problem, index, slow = self.problem, self.index, self.context.slowest_device_factor - 1.0
+        micro_batches = problem.chunk_micro_batches
+        passes = ("forward",) if self.forward_only else ("forward", "backward")
+        parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
+        parts["optimizer_s"] = 0.0
+        held = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(self.classes.layers)]
+        held += [(step, 1) for step, piece in held_pieces(problem, self.classes) if piece.stage == stage]
+        for step, count in held:
+            for phase in (getattr(step.cost, name) for name in passes):
+                for part in PHASE_PARTS:
+                    parts[part] += micro_batches * count * at(getattr(phase, part), index)
+                parts["imbalance_s"] += micro_batches * count * slow * at(phase.compute_s, index)
+        for number, option in enumerate(problem.options):
+            part = "recompute_s" if option.kind == "recompute" else "exposed_swap_s"
+            times_run = micro_batches * int(self.applied[0, stage, number])
+            parts[part] += times_run * (option.extra_backward_s - option.host_s)
+            parts["host_bound_s"] += times_run * option.host_s
+        parts["exposed_swap_s"] += micro_batches * float(self.times.exposed_swap_s[0, stage].sum())
+        parts["exposed_pp_s"] += micro_batches * problem.vpp * len(passes) * problem.blocking_p2p_s
+        return parts
 
+    def stage_sums(self, of: Callable[[StepClass], object]) -> Floats:
+        """Sum of what layers and pieces have over every stage [pp]."""
+        return np.asarray(chunk_sums(self.problem, self.classes, self.index, self.layers[0], of).sum(axis=1))
 
-def _tail_parts(problem: InnerProblem, classes: StepClasses, index: int, layers: Ints) -> dict[str, float]:
-    """What follows the pipeline on the stage where it takes longest."""
+    def tail_parts(self) -> dict[str, float]:
+        """What follows the pipeline on the stage where it takes longest."""
+        slowest = int(np.argmax(self.stage_sums(attrgetter("tail.total_s"))))
+        each = {part: self.stage_sums(attrgetter(f"tail.{part}")) for part in TAIL_PARTS}
+        return {part: float(seconds[slowest]) for part, seconds in each.items()}
 
-    def sums(part: str) -> Floats:
-        return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.tail, part), index))
+    def memory(self) -> tuple[dict[str, Floats], Floats, Floats, StageBuffers]:
+        """Bytes of every stage by kind, the allocator's peak, and its peak in a run's first step.
 
-    slowest = int(np.argmax(sums("total_s")))
-    return {part: float(sums(part)[slowest]) for part in TAIL_PARTS}
+        A forward pass alone holds a whole layer at a time, as one that is recomputed does.
+        """
+        problem, given = self.problem, (self.classes, self.candidates, self.context, self.index)
+        recomputes = self.forward_only or any(o.name == "full" for o in problem.options)
+        buffers = stage_buffers(*given, recomputes_layers=recomputes)
 
+        def static(part: str) -> Floats:
+            return self.stage_sums(attrgetter(f"static.{part}"))
 
-def _memory(
-    problem: InnerProblem,
-    classes: StepClasses,
-    candidates: Candidates,
-    context: Context,
-    index: int,
-    layers: Ints,
-    applied: Ints,
-    *,
-    forward_only: bool = False,
-) -> tuple[dict[str, Floats], Floats, Floats, StageBuffers]:
-    """Bytes of every stage by kind, the allocator's peak, and its peak in a run's first step.
+        ends = np.array([float(any(p.stage == stage for p in problem.pieces)) for stage in range(problem.pp)])
+        dense, expert = (self.stage_sums(attrgetter(f"cost.{kind}_params")) for kind in ("dense", "expert"))
+        update = update_copy_bytes(*given, dense, expert, ends)
+        activations = np.zeros(problem.pp)
+        if self.forward_only:
+            update = np.zeros_like(update)
+        else:
+            activations = activation_bytes(problem, self.layers, self.applied)[0]
+        kept = activations + buffers.workspace_bytes
+        allocator = static_bytes(problem, self.layers)[0] + np.maximum(kept, update)
+        memory = {
+            "weights": static("weights"),
+            "gradients": static("gradients"),
+            "optimizer": static("optimizer"),
+            "activations": activations,
+            "workspace": buffers.workspace_bytes + buffers.fragmentation * allocator,
+            "communication_buffers": np.full(problem.pp, buffers.communication_bytes),
+            "runtime": np.full(problem.pp, buffers.runtime_bytes),
+        }
+        return memory, allocator, first_step_peak_bytes(static("total"), static("adam"), kept, update), buffers
 
-    A forward pass alone holds a whole layer at a time, as one that is recomputed does.
-    """
-    recomputes = forward_only or any(o.name == "full" for o in problem.options)
-    buffers = stage_buffers(classes, candidates, context, index, recomputes_layers=recomputes)
+    def oom_imbalance(self, room_bytes: Floats) -> float | None:
+        """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
 
-    def static(part: str) -> Floats:
-        return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.static, part), index))
-
-    def parameters(part: str) -> Floats:
-        return _stage_sums(problem, classes, layers, lambda step: at(getattr(step.cost, part), index))
-
-    ends = np.array([float(any(p.stage == stage for p in problem.pieces)) for stage in range(problem.pp)])
-    sizes = parameters("dense_params"), parameters("expert_params")
-    update = update_copy_bytes(classes, candidates, context, index, *sizes, ends)
-    activations = np.zeros(problem.pp) if forward_only else activation_bytes(problem, layers, applied)[0]
-    if forward_only:
-        update = np.zeros_like(update)
-    kept = activations + buffers.workspace_bytes
-    allocator = static_bytes(problem, layers)[0] + np.maximum(kept, update)
-    first_step = first_step_peak_bytes(static("total"), static("adam"), kept, update)
-    spread = buffers.fragmentation * allocator
-    memory = {
-        "weights": static("weights"),
-        "gradients": static("gradients"),
-        "optimizer": static("optimizer"),
-        "activations": activations,
-        "workspace": buffers.workspace_bytes + spread,
-        "communication_buffers": np.full(problem.pp, buffers.communication_bytes),
-        "runtime": np.full(problem.pp, buffers.runtime_bytes),
-    }
-    return memory, allocator, first_step, buffers
+        Expert activations grow in proportion to the imbalance, all else stays: `held` is what a stage's layers have
+        together, which a layer's own is above by so much as `over_layers` says. The busiest of `ep` ranks can't have
+        more than the tokens of all, which is an imbalance of `ep`. room_bytes : left on every stage [pp].
+        """
+        problem, classes, index, layers = self.problem, self.classes, self.index, self.layers
+        uneven, held, share = np.zeros((1, problem.pp, problem.vpp)), 1.0, 1.0
+        for number, step in enumerate(classes.layers):
+            balanced = at(step.cost.balanced_activation_bytes, index)
+            extra = at(step.cost.activation_bytes, index) - balanced
+            per_unit = at(step.cost.expert_activation_bytes, index)
+            if extra > 0.0:
+                held = max(held, 1.0 + extra / per_unit)
+                share = extra / (at(step.cost.worst_activation_bytes, index) - balanced)
+                kept = np.ones((problem.pp, problem.vpp))
+                for position, option in enumerate(problem.options):
+                    if option.layer_class == number:
+                        count = fill_chunks(self.applied[:, :, position], layers[..., number])[0]
+                        freed = option.saved_bytes / max(at(step.cost.activation_bytes, index), 1.0)
+                        kept -= freed * count / np.maximum(layers[0, :, :, number], 1)
+                uneven[0] += layers[0, :, :, number] * per_unit * np.maximum(kept, 0.0)
+        growth = worst_moment(problem, uneven)[0]
+        if not np.any(growth > 0.0):
+            return None
+        at_limit = held + np.where(growth > 0.0, room_bytes / np.maximum(growth, 1.0), np.inf)
+        fills = max(0.0, 1.0 + (float(np.min(at_limit)) - 1.0) / share)
+        return fills if fills <= int(self.candidates.ep[index]) else None
 
 
 def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
@@ -276,46 +285,6 @@ def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
     weighted = worst_moment(problem, layers[None].astype(np.float64))[0] / np.maximum(total, 1)
     chunks = worst_moment(problem, np.full((1, problem.pp, problem.vpp), 1.0 / problem.vpp))[0]
     return np.asarray(np.where(total > 0, weighted, chunks))
-
-
-def _oom_imbalance(
-    problem: InnerProblem,
-    classes: StepClasses,
-    ep: int,
-    index: int,
-    layers: Ints,
-    applied: Ints,
-    buffers: StageBuffers,
-    allocator: Floats,
-) -> float | None:
-    """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
-
-    Expert activations grow in proportion to the imbalance, all else stays: `held` is what a stage's layers have
-    together, which a layer's own is above by so much as `over_layers` says. The busiest of `ep` ranks can't have more
-    than the tokens of all, which is an imbalance of `ep`.
-    """
-    uneven, held, share = np.zeros((1, problem.pp, problem.vpp)), 1.0, 1.0
-    for number, step in enumerate(classes.layers):
-        balanced = at(step.cost.balanced_activation_bytes, index)
-        extra = at(step.cost.activation_bytes, index) - balanced
-        per_unit = at(step.cost.expert_activation_bytes, index)
-        if extra > 0.0:
-            held = max(held, 1.0 + extra / per_unit)
-            share = extra / (at(step.cost.worst_activation_bytes, index) - balanced)
-            kept = np.ones((problem.pp, problem.vpp))
-            for position, option in enumerate(problem.options):
-                if option.layer_class == number:
-                    count = fill_chunks(applied[:, :, position], layers[..., number])[0]
-                    freed = option.saved_bytes / max(at(step.cost.activation_bytes, index), 1.0)
-                    kept -= freed * count / np.maximum(layers[0, :, :, number], 1)
-            uneven[0] += layers[0, :, :, number] * per_unit * np.maximum(kept, 0.0)
-    growth = worst_moment(problem, uneven)[0]
-    if not np.any(growth > 0.0):
-        return None
-    room = buffers.limit_bytes - allocator
-    at_limit = held + np.where(growth > 0.0, room / np.maximum(growth, 1.0), np.inf)
-    fills = max(0.0, 1.0 + (float(np.min(at_limit)) - 1.0) / share)
-    return fills if fills <= ep else None
 
 
 def template_layers(

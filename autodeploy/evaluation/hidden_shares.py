@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import held_pieces
-from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.build_problem import chunk_sums
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inner_problem import ChunkTimes, InnerProblem
@@ -32,13 +32,12 @@ def hidden_shares(
     that run in a pair. layers [pp, vpp, class], pairs [pp, f, b] of the schedule. Prediction modules count too: they
     run in a pair, and no schedule overlaps theirs.
     """
+
+    def chunks(name: str) -> Floats:
+        return chunk_sums(problem, classes, index, layers, attrgetter(f"cost.{name}"))
+
     runs, counts = problem.chunk_micro_batches, pairs.astype(np.float64)
-    every = range(problem.pp)
-    total = np.stack([_by_chunk(problem, classes, index, layers, p, "ep_total_s") for p in every])
-    forward, backward = (
-        np.stack([_by_chunk(problem, classes, index, layers, p, f"ep_shown_{way}_s") for p in every])
-        for way in ("forward", "backward")
-    )
+    total, forward, backward = (chunks(f"ep_{what}_s") for what in ("total", "shown_forward", "shown_backward"))
     hidden = float((times.hidden_exchange_s[0] * counts).sum())
     step = _share(runs * float((forward + backward).sum()) - hidden, runs * float(total.sum()))
     steady = step
@@ -54,20 +53,11 @@ def hidden_shares(
         **{
             f"{lane}_share": _share(
                 breakdown[f"exposed_{lane}_s"],
-                runs * float(_by_chunk(problem, classes, index, layers, stage, f"{lane}_total_s").sum()),
+                runs * float(chunks(f"{lane}_total_s")[stage].sum()),
             )
             for lane in ("tp", "cp")
         },
     }
-
-
-def _by_chunk(problem: InnerProblem, classes: StepClasses, index: int, layers: Ints, stage: int, name: str) -> Floats:
-    """A cost of one micro batch of every chunk of a stage [vpp], its pieces included."""
-    total = layers[stage] @ np.array([at(getattr(step.cost, name), index) for step in classes.layers])
-    for step, piece in held_pieces(problem, classes):
-        if piece.stage == stage:
-            total[piece.chunk] += at(getattr(step.cost, name), index)
-    return np.asarray(total)
 
 
 def _share(exposed_s: float, total_s: float) -> float:

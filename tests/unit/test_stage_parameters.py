@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autodeploy import planner
-from autodeploy.evaluation.stage_parameters import StageParameters, stage_parameters
 from tests.launch_check.stage_parameters import Case, cases
+from tests.support.stage_parameters import StageParameters, stage_parameters
 
 pytestmark = pytest.mark.unit
 
