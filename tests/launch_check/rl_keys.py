@@ -49,6 +49,8 @@ NOT_CARRIED = re.compile(r"features_manager/(pipeline_parallel/|moe/(fb_overlap|
 # docs/ascend_tutorial/feature_support/npu_advance_features.md of verl.
 READ_BY_MINDSPEED = frozenset({"use_flash_attn"})
 MINDSPEED_RL = {"rl_config": "rl_config.py", "generate_config": "generate_config.py"}
+# Values that MindSpeed-RL exchanges before the parser sees them (workers/base_worker.py, `setup_distributed_rank`).
+EXCHANGED = {"stage": ("ray_dapo",)}
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 
 
@@ -204,7 +206,8 @@ def mindspeed_rl_keys(
         source = f"{path}:{line}"
         kind = known.type.replace("flag", "bool") if known is not None else kind
         choices, nargs = (known.choices, known.nargs) if known is not None else ((), "")
-        yield RegisteredFlag(f"megatron_training.{name}", kind, choices, nargs, "mindspeed-rl", source)
+        taken = (*choices, *EXCHANGED.get(name, ()))
+        yield RegisteredFlag(f"megatron_training.{name}", kind, taken, nargs, "mindspeed-rl", source)
         if known is not None:
             yield RegisteredFlag(known.name, known.type, choices, nargs, known.registered_in, known.source)
 

@@ -183,6 +183,15 @@ def test_mindspeed_rl_lets_all_responses_of_a_rank_run_where_the_plan_leaves_it_
     assert generate["max_num_seqs"] == 32 * 8 // 16
 
 
+def test_dapo_filters_by_a_reward_that_is_computed():
+    """validate_config.py refuses a metric that is no verifier."""
+    found = configuration(changed(DENSE, rl={"algorithm": "dapo", "reference_model": False}))
+    rl = found["rl_config"]
+    assert found["megatron_training"]["stage"] == "ray_dapo"
+    assert rl["filter_groups_metric"] in rl["verifier_function"]
+    assert (rl["filter_groups_train_batch_size"], rl["init_kl_coef"]) == (32, 0.0)
+
+
 @pytest.mark.parametrize(
     ("case", "to", "words"),
     [
