@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stage_classes import Migration
     from autodeploy.evaluation.step_parts import StateRates
     from autodeploy.evaluation.unit_costs import UnitCosts
-    from autodeploy.strategies.candidates import Candidates
     from autodeploy.strategies.tree import CandidateTree
 
 Key = tuple[str, int | str]
@@ -65,9 +65,8 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     groups = ParameterGroups.of(few, context)
     rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
     moves = _moves(costs, tree, context, groups, holders)
-    merged = merged_kinds(costs)
-    counts = tuple(sum(costs.counts[kind] for kind, _ in members) for members in merged)
-    found = _columns(costs, tree, context, groups.take(holders), moves, counts)
+    placements = _Placements(costs, tree, context, groups.take(holders), moves, merged_kinds(costs))
+    found = placements.columns()
     stages = tree.placed.pp.astype(np.float64)
     modes = tuple(Columns(_mode_columns(found, each, holders, stages)) for each in rates)
     moving = {key for key in found if key[0].startswith("migration_s")}
@@ -75,56 +74,151 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     if not any(found[key].any() for key in moving):
         empty |= moving
     base = {key: values for key, values in found.items() if _runs_read(key) and key not in empty}
-    pairs = _pair_columns(costs, tree, moves, counts, found) if tree.placed.paired.any() else {}
-    return PlacedCosts(counts, Columns(base), Columns(pairs), modes)
+    pairs = placements.pair_columns(found) if tree.placed.paired.any() else {}
+    return PlacedCosts(placements.counts, Columns(base), Columns(pairs), modes)
 
 
-def _columns(
-    costs: UnitCosts,
-    tree: CandidateTree,
-    context: Context,
-    groups: ParameterGroups,
-    moves: Mapping[int, Migration],
-    counts: tuple[int, ...],
-) -> dict[Key, Floats]:
-    """Of layers, pieces and the whole model."""
-    placed, merged = tree.placed, merged_kinds(costs)
-    layers, ends = cut_tables(costs, context, len(tree.cuts))
-    kinds = [table.look_up(tree.cut_of, moves) for table in layers]
-    pieces = {name: table.look_up(tree.cut_of, moves) for name, table in ends.items()}
-    found: dict[Key, Floats] = {}
-    for number, members in enumerate(merged):
-        for name in kinds[members[0][0]]:
-            found[name, number] = _mean([(kinds[kind][name], share) for kind, share in members])
-    _over_layers(found, len(merged), tree, context)
-    for number, members in enumerate(merged):
-        known = moves.get(members[0][0]) if len(members) == 1 else None
-        own = {name: found[name, number] for name in _PARAMETERS}
-        found |= _after_pipeline(own, number, placed, context, groups, known)
-    module = moves.get(MODULE) if context.model.num_nextn_predict_layers == 1 else None
-    found |= _pieces(pieces, placed, context, groups, module)
-    return found | _totals(found, counts, pieces, context)
+@dataclass(frozen=True)
+class _Placements:
+    """Placements of a tree [p], the holders of their parameters, where their experts migrate, and layers by class."""
 
+    costs: UnitCosts
+    tree: CandidateTree
+    context: Context
+    groups: ParameterGroups
+    moves: Mapping[int, Migration]
+    merged: list[list[tuple[int, float]]]
 
-def _over_layers(found: dict[Key, Floats], classes: int, tree: CandidateTree, context: Context) -> None:
-    """Bytes of layers as of one of the layers of their stage: the busiest ranks of layers are not the same."""
-    for number in range(classes):
-        found["worst_bytes", number] = found["activation_bytes", number]
-    uneven = [number for number in range(classes) if found["uneven_activation_bytes", number].any()]
-    if not uneven:
-        return
-    cuts = tree.cuts
-    _, group = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.micro_batch_size])
-    rows, which = distinct([group[tree.cut_of], tree.placed.pp])
-    few = tree.placed.take(rows)
-    less = (1.0 - peak_over_layers(context.loads, context.expert_ranks(few), expert_layers(context, few))).take(which)
-    if not less.any():
-        return
-    for number in uneven:
-        for bytes_, of_uneven in MEMORY_COLUMNS.items():
-            off = found[of_uneven, number]
-            if off.any():
-                found[bytes_, number] = found[bytes_, number] - less * off
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Layers of each class."""
+        return tuple(sum(self.costs.counts[kind] for kind, _ in members) for members in self.merged)
+
+    def columns(self) -> dict[Key, Floats]:
+        """Of layers, pieces and the whole model."""
+        tree, moves = self.tree, self.moves
+        layers, ends = cut_tables(self.costs, self.context, len(tree.cuts))
+        kinds = [table.look_up(tree.cut_of, moves) for table in layers]
+        pieces = {name: table.look_up(tree.cut_of, moves) for name, table in ends.items()}
+        found: dict[Key, Floats] = {}
+        for number, members in enumerate(self.merged):
+            for name in kinds[members[0][0]]:
+                found[name, number] = _mean([(kinds[kind][name], share) for kind, share in members])
+        self._over_layers(found)
+        for number, members in enumerate(self.merged):
+            known = moves.get(members[0][0]) if len(members) == 1 else None
+            found |= self._after_pipeline({name: found[name, number] for name in _PARAMETERS}, number, known)
+        found |= self._pieces(pieces)
+        return found | _totals(found, self.counts, pieces, self.context)
+
+    def _over_layers(self, found: dict[Key, Floats]) -> None:
+        """Bytes of layers as of one of the layers of their stage: the busiest ranks of layers are not the same."""
+        tree, context, classes = self.tree, self.context, len(self.merged)
+        for number in range(classes):
+            found["worst_bytes", number] = found["activation_bytes", number]
+        uneven = [number for number in range(classes) if found["uneven_activation_bytes", number].any()]
+        if not uneven:
+            return
+        cuts = tree.cuts
+        _, group = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.micro_batch_size])
+        rows, which = distinct([group[tree.cut_of], tree.placed.pp])
+        few = tree.placed.take(rows)
+        less = (1.0 - peak_over_layers(context.loads, context.expert_ranks(few), expert_layers(context, few))).take(
+            which
+        )
+        if not less.any():
+            return
+        for number in uneven:
+            for bytes_, of_uneven in MEMORY_COLUMNS.items():
+                off = found[of_uneven, number]
+                if off.any():
+                    found[bytes_, number] = found[bytes_, number] - less * off
+
+    def pair_columns(self, found: Mapping[Key, Floats]) -> dict[Key, Floats]:
+        """What pairs of classes hide, and the work that pairing schedules split off."""
+        pair_costs, counts = self._pairs(), self.counts
+        hidden = tight_shares([[pair.hidden_s for pair in row] for row in pair_costs], counts).both_s
+        pairs: dict[Key, Floats] = {
+            (f"{name}_{i}", j): getattr(pair, name)
+            for i, row in enumerate(pair_costs)
+            for j, pair in enumerate(row)
+            for name in ("hidden_s", "hidden_exchange_s", "first_s")
+        }
+        pairs["hidden_s", "all"] = np.asarray(sum(n * most for n, most in zip(counts, hidden, strict=True)))
+        return pairs | {(name, n): found[name, n] for n in range(len(counts)) for name in ("split_s", "covering_s")}
+
+    def _pairs(self) -> tuple[tuple[PairCost, ...], ...]:
+        """What a pair of classes hides; of a layer that migrates with one that does not, as if neither did."""
+        costs, moves, n, cut_of = self.costs, self.moves, len(self.tree.cuts), self.tree.cut_of
+
+        def of_kinds(i: int, j: int, name: str) -> Floats:
+            plain: Floats = np.broadcast_to(getattr(costs.pairs[i][j], name), (n,))
+            chosen = [moves[kind].where for kind in (i, j) if kind in moves]
+            if not chosen:
+                return np.asarray(plain.take(cut_of))
+            moved = np.broadcast_to(getattr(costs.moved_pairs[i][j], name), (n,))
+            return np.asarray(np.concatenate([plain, moved]).take(cut_of + n * np.logical_and.reduce(chosen)))
+
+        def pair(forward: Sequence[tuple[int, float]], backward: Sequence[tuple[int, float]]) -> PairCost:
+            return PairCost(
+                *(
+                    _mean([(of_kinds(i, j, name), a * b) for i, a in forward for j, b in backward])
+                    for name in ("hidden_s", "hidden_exchange_s", "first_s")
+                )
+            )
+
+        return tuple(tuple(pair(forward, backward) for backward in self.merged) for forward in self.merged)
+
+    def _after_pipeline(
+        self, cost: Mapping[str, Floats], holder: int | str, known: Migration | None = None
+    ) -> dict[Key, Floats]:
+        """What synchronising and moving a layer's parameters adds after the pipeline; `known`: its migration."""
+        placed, context, groups = self.tree.placed, self.context, self.groups
+        per_stage = np.maximum(1.0, context.model.num_hidden_layers / placed.pp)
+        compute = cost["forward_compute_s"], cost["backward_compute_s"]
+        exposed, _ = synchronised_of(
+            cost["dense_params"], cost["expert_params"], compute, placed, context, groups, per_stage
+        )
+        return {
+            ("tail_dp_s", holder): exposed,
+            ("migration_s", holder): migration_of(cost["moved_params"], placed, context, groups)
+            if known is None
+            else known.seconds,
+        }
+
+    def _pieces(self, pieces: dict[str, dict[str, Floats]]) -> dict[Key, Floats]:
+        """The embedding, and the pieces at the other end together; "folded": where that is the first stage too."""
+        model = self.context.model
+        copied = embedding_copy_params(self.tree.placed, self.context)
+        module = self.moves.get(MODULE) if model.num_nextn_predict_layers == 1 else None
+        needed = {"head": model.tie_word_embeddings, "mtp": True}
+        found: dict[Key, Floats] = {(name, FIRST_PIECE): values for name, values in pieces["embedding"].items()}
+        found |= self._after_pipeline(pieces["embedding"], FIRST_PIECE)
+        ends = [name for name in pieces if name != "embedding"]
+        for name in pieces["embedding"]:
+            found[name, LAST_PIECES] = np.asarray(sum(pieces[end][name] for end in ends))
+        after: dict[str, dict[str, Floats]] = {}
+        for folded in (False, True):
+            suffix = "_folded" if folded else ""
+            for end in ends:
+                # Stages apart, what needs the embedding's weights has a copy of them.
+                copies = needed[end] and not folded
+                if folded and not needed[end]:
+                    continue
+                own = pieces[end] | {"dense_params": pieces[end]["dense_params"] + (copied if copies else 0.0)}
+                known = module if end == "mtp" else None
+                more = self._after_pipeline(own, LAST_PIECES, known)
+                after[end] = {"dense_params": own["dense_params"]} | {
+                    name: values for (name, _), values in more.items()
+                }
+            for name in ("dense_params", "tail_dp_s", "migration_s"):
+                found[f"{name}{suffix}", LAST_PIECES] = np.asarray(sum(after[end][name] for end in ends))
+            if not folded:
+                units = [pieces["embedding"], *(pieces[end] | after[end] for end in ends)]
+                found["unit_params", "pieces"] = np.max(
+                    [each["dense_params"] + each["expert_params"] for each in units], axis=0
+                )
+        return found
 
 
 def _moves(
@@ -139,26 +233,6 @@ def _moves(
         few = tree.placed.take(rows)
         seconds[place] = migration_of(amounts[amount[rows]], few, context, groups.take(holders[rows]))[which]
     return migrations(costs, tree.placed, seconds, tree.cut_of)
-
-
-def _pair_columns(
-    costs: UnitCosts,
-    tree: CandidateTree,
-    moves: Mapping[int, Migration],
-    counts: Sequence[int],
-    found: Mapping[Key, Floats],
-) -> dict[Key, Floats]:
-    """What pairs of classes hide, and the work that pairing schedules split off."""
-    pair_costs = _pairs(costs, tree, moves)
-    hidden = tight_shares([[pair.hidden_s for pair in row] for row in pair_costs], counts).both_s
-    pairs: dict[Key, Floats] = {
-        (f"{name}_{i}", j): getattr(pair, name)
-        for i, row in enumerate(pair_costs)
-        for j, pair in enumerate(row)
-        for name in ("hidden_s", "hidden_exchange_s", "first_s")
-    }
-    pairs["hidden_s", "all"] = np.asarray(sum(n * most for n, most in zip(counts, hidden, strict=True)))
-    return pairs | {(name, n): found[name, n] for n in range(len(counts)) for name in ("split_s", "covering_s")}
 
 
 def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
@@ -190,65 +264,6 @@ def _mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
     return np.asarray(sum(values * share for values, share in weighted))
 
 
-def _after_pipeline(
-    cost: Mapping[str, Floats],
-    holder: int | str,
-    placed: Candidates,
-    context: Context,
-    groups: ParameterGroups,
-    known: Migration | None = None,
-) -> dict[Key, Floats]:
-    """What synchronising and moving a layer's parameters adds after the pipeline; `known`: its migration."""
-    per_stage = np.maximum(1.0, context.model.num_hidden_layers / placed.pp)
-    compute = cost["forward_compute_s"], cost["backward_compute_s"]
-    exposed, _ = synchronised_of(
-        cost["dense_params"], cost["expert_params"], compute, placed, context, groups, per_stage
-    )
-    return {
-        ("tail_dp_s", holder): exposed,
-        ("migration_s", holder): migration_of(cost["moved_params"], placed, context, groups)
-        if known is None
-        else known.seconds,
-    }
-
-
-def _pieces(
-    pieces: dict[str, dict[str, Floats]],
-    placed: Candidates,
-    context: Context,
-    groups: ParameterGroups,
-    module: Migration | None,
-) -> dict[Key, Floats]:
-    """The embedding, and the pieces at the other end together; "folded": where that is the first stage too."""
-    copied = embedding_copy_params(placed, context)
-    needed = {"head": context.model.tie_word_embeddings, "mtp": True}
-    found: dict[Key, Floats] = {(name, FIRST_PIECE): values for name, values in pieces["embedding"].items()}
-    found |= _after_pipeline(pieces["embedding"], FIRST_PIECE, placed, context, groups)
-    ends = [name for name in pieces if name != "embedding"]
-    for name in pieces["embedding"]:
-        found[name, LAST_PIECES] = np.asarray(sum(pieces[end][name] for end in ends))
-    after: dict[str, dict[str, Floats]] = {}
-    for folded in (False, True):
-        suffix = "_folded" if folded else ""
-        for end in ends:
-            # Stages apart, what needs the embedding's weights has a copy of them.
-            copies = needed[end] and not folded
-            if folded and not needed[end]:
-                continue
-            own = pieces[end] | {"dense_params": pieces[end]["dense_params"] + (copied if copies else 0.0)}
-            known = module if end == "mtp" else None
-            more = _after_pipeline(own, LAST_PIECES, placed, context, groups, known)
-            after[end] = {"dense_params": own["dense_params"]} | {name: values for (name, _), values in more.items()}
-        for name in ("dense_params", "tail_dp_s", "migration_s"):
-            found[f"{name}{suffix}", LAST_PIECES] = np.asarray(sum(after[end][name] for end in ends))
-        if not folded:
-            units = [pieces["embedding"], *(pieces[end] | after[end] for end in ends)]
-            found["unit_params", "pieces"] = np.max(
-                [each["dense_params"] + each["expert_params"] for each in units], axis=0
-            )
-    return found
-
-
 def _totals(
     base: Mapping[Key, Floats], counts: Sequence[int], pieces: Mapping[str, Mapping[str, Floats]], context: Context
 ) -> dict[Key, Floats]:
@@ -277,29 +292,6 @@ def _totals(
     found["layers", FIRST_PIECE] = base["alone_s", FIRST_PIECE] / layer
     found["layers", LAST_PIECES] = base["alone_s", LAST_PIECES] / layer
     return found
-
-
-def _pairs(costs: UnitCosts, tree: CandidateTree, moves: Mapping[int, Migration]) -> tuple[tuple[PairCost, ...], ...]:
-    """What a pair of classes hides; of a layer that migrates with one that does not, as if neither did."""
-    n, cut_of, merged = len(tree.cuts), tree.cut_of, merged_kinds(costs)
-
-    def of_kinds(i: int, j: int, name: str) -> Floats:
-        plain: Floats = np.broadcast_to(getattr(costs.pairs[i][j], name), (n,))
-        chosen = [moves[kind].where for kind in (i, j) if kind in moves]
-        if not chosen:
-            return np.asarray(plain.take(cut_of))
-        moved = np.broadcast_to(getattr(costs.moved_pairs[i][j], name), (n,))
-        return np.asarray(np.concatenate([plain, moved]).take(cut_of + n * np.logical_and.reduce(chosen)))
-
-    def pair(forward: Sequence[tuple[int, float]], backward: Sequence[tuple[int, float]]) -> PairCost:
-        return PairCost(
-            *(
-                _mean([(of_kinds(i, j, name), a * b) for i, a in forward for j, b in backward])
-                for name in ("hidden_s", "hidden_exchange_s", "first_s")
-            )
-        )
-
-    return tuple(tuple(pair(forward, backward) for backward in merged) for forward in merged)
 
 
 def _mode_columns(
