@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil, gcd
+from dataclasses import dataclass, replace
+from math import ceil, gcd, hypot
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.evaluation.build_context import profile_of
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import defaults_of, overheads_of
 from autodeploy.post_training.rl_step import rl_step
+from autodeploy.post_training.step import MEAN_HALF_WIDTH
 from autodeploy.specs.record_reading import Diagnosis
 from autodeploy.specs.strategy import Recompute
 
@@ -64,6 +65,8 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
         strategy = strategy.model_copy(update={"recompute": Recompute(granularity="full")})
         found.append(_note("/strategy/recompute", "not published, and training does not fit without; read as full"))
         step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
+    if record.training.rl.response_length.mean_is_assumed:
+        step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
     return RlPrediction(record, rl, strategy, layout, step, tuple(found))
 
 

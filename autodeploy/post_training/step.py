@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.evaluation.build_context import device_of, healthy_npus, topology_of
@@ -12,6 +13,7 @@ from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
 from autodeploy.post_training.weights import resharded_s, sent_s
+from autodeploy.specs.cluster import ClusterSpec
 from cost_models.hand_over import host_moves_s
 from cost_models.placements import LAST, asynchronous, colocated, separate, tokens_per_s
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from autodeploy.post_training.generation import GenerationPart, Series
     from autodeploy.post_training.overheads import Overheads
     from autodeploy.post_training.update import UpdatePart
-    from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from cost_models.placements import Devices, Step
     from hardware_profiles.generation import Mode
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 NoteKind = Literal["mode_assumed", "mean_absent", "numbers_of_another", "experts", "best_split", "blocked"]
 ONLOAD = "onload_training"
+MEAN_HALF_WIDTH = 0.4  # relative, of a step whose mean length of responses nobody said; own judgement
 PREPARATION = "preparation"
 MOVE_PART, HOST_PART = "exposed_swap_s", "host_bound_s"
 GENERATION_PART, HAND_OVER_PART = "generation_s", "hand_over_s"
@@ -147,6 +149,12 @@ def combined(
 
 def joint_machine(profile: Profile, cluster: ClusterSpec) -> Machine:
     """All cards of a cluster, trainers and generators."""
+    return _joint_machine(profile, cluster.model_dump_json())
+
+
+@lru_cache(maxsize=8)  # a search joins parts on one cluster thousands of times
+def _joint_machine(profile: Profile, document: str) -> Machine:
+    cluster = ClusterSpec.model_validate_json(document)
     topology = topology_of(profile, cluster, healthy_npus(profile, cluster))
     return machine_of(profile, device_of(profile, cluster), topology, "bf16")
 
@@ -233,7 +241,11 @@ def _result(
         tokens_per_s=counted(rl, total),
         peak_memory_bytes=peaks,
         breakdown=breakdown,
-        half_width=math.hypot(made * generation.generator.half_width, trained * update.half_width),
+        half_width=math.hypot(
+            made * generation.generator.half_width,
+            trained * update.half_width,
+            MEAN_HALF_WIDTH if rl.response_length.mean_is_assumed else 0.0,
+        ),
         notes=_notes(generation, rl),
         generation_npus=None if layout.placement == "colocated" else generation.case.npus,
         mode=generation.generator.mode,

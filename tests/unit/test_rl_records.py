@@ -130,6 +130,10 @@ def test_a_missing_mean_is_the_stated_share_of_the_greatest_length() -> None:
     share = defaults_of("mindspeed-rl")["mean_to_max"]
     assert found.rl.response_length.mean == share * 4096
     assert found.rl.prompt_length.mean == share * 2048
+    said = {"prompt_length": {"mean": share * 2048}, "response_length": {"mean": share * 4096, "max": 4096}}
+    known = predict_rl(record(rl=said, framework="mindspeed-rl"))
+    assert known.step.step_time_s == found.step.step_time_s
+    assert known.step.half_width < 0.4 < found.step.half_width
 
 
 def test_other_words_are_read_and_said() -> None:
