@@ -79,6 +79,7 @@ def _answer(state: Search, start: Ints) -> InnerSolution:
     if state.best is not None and not state.cancelled() and not problem.uniform_options and state.best.applied.any():
         rows = np.unique(np.concatenate([to_layout(problem, start)[:1], state.best.layout[None]]), axis=0)
         state.take(greedy(state.evaluator, rows))
+        state.take(polish(state.evaluator, state.best))  # a faster plan may have more that it doesn't need
         polished = polish(state.evaluator, state.best)
         if polished.step_s <= state.best.step_s:
             state.best = polished
