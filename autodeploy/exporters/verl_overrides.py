@@ -17,6 +17,8 @@ OPEN = (
     f"{MEGATRON}.override_ddp_config.",
     f"{ACTOR}.optim.override_optimizer_config.",
 )
+# Arguments whose field in Megatron-LM's classes has another name (megatron/training/arguments.py, `dest`).
+FIELDS = {"microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage"}
 
 
 @dataclass(slots=True)
@@ -64,7 +66,8 @@ def handed_on(arguments: LaunchArguments) -> dict[str, Any]:
     places = _places(arguments.release)
     found: dict[str, Any] = {}
     for flag, values in (line for lines in arguments.blocks.values() for line in lines):
-        name = flag.removeprefix("--").replace("-", "_")
+        argument = flag.removeprefix("--").replace("-", "_")
+        name = FIELDS.get(argument, argument)
         if name in places:
             found[places[name]] = _value(arguments.release, flag, values)
         else:

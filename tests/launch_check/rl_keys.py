@@ -44,10 +44,12 @@ OVERRIDES = {
 }
 # What of MindSpeed verl can't carry: it builds models by Megatron-Bridge, runs Megatron-LM's own schedules
 # (verl/workers/engine/megatron/transformer_impl.py), and hands each expert's weights over by its place.
-NOT_CARRIED = re.compile(r"features_manager/(pipeline_parallel/|moe/(fb_overlap|balanced_moe))")
+NOT_CARRIED = re.compile(r"features_manager/(pipeline_parallel/|moe/(fb_overlap|balanced_moe|experts_placement))")
 # Registered by Megatron-LM's parser, and read by MindSpeed among the arguments that verl hands on:
 # docs/ascend_tutorial/feature_support/npu_advance_features.md of verl.
 READ_BY_MINDSPEED = frozenset({"use_flash_attn"})
+# Flags whose field has another name, which autodeploy/exporters/verl_overrides.py knows.
+RENAMED = frozenset({"--microbatch-group-size-per-virtual-pipeline-stage"})
 MINDSPEED_RL = {"rl_config": "rl_config.py", "generate_config": "generate_config.py"}
 # Values that MindSpeed-RL exchanges before the parser sees them (workers/base_worker.py, `setup_distributed_rank`).
 EXCHANGED = {"stage": ("ray_dapo",)}
@@ -176,7 +178,7 @@ def override_keys(
         component = "megatron" if action.dest in fields else row.registered_in
         name = f"{section}.{action.dest}"
         yield RegisteredFlag(name, kind or row.type.replace("flag", "bool"), row.choices, row.nargs, component, source)
-        if row.name in {f"--{word}{action.dest.replace('_', '-')}" for word in ("", "no-")}:
+        if row.name in {f"--{word}{action.dest.replace('_', '-')}" for word in ("", "no-")} or row.name in RENAMED:
             yield RegisteredFlag(row.name, row.type, row.choices, row.nargs, component, source)
 
 

@@ -134,6 +134,14 @@ def test_layers_at_both_ends_have_numbers_of_their_own():
     assert found[f"{OVERRIDE}.num_layers_in_last_pipeline_stage"] == "11"
 
 
+def test_groups_of_interleaved_micro_batches_have_the_name_of_their_field():
+    plan_set, plan = rl_plan_set(changed(DENSE, vpp=2, schedule="interleaved", layout={"pack_tokens": 4096}))
+    plan = plan.model_copy(update={"micro_batches": 3})
+    text = export(plan_set, plan, "verl").text
+    assert f"{OVERRIDE}.microbatch_group_size_per_vp_stage=3" in text
+    assert f"{MEGATRON}.virtual_pipeline_model_parallel_size=2" in text
+
+
 def test_sharded_parameters_are_trained_by_fsdp2():
     found = overrides(SHARDED)
     assert found[""] == "verl.trainer.main_ppo ppo_trainer.yaml"
