@@ -34,7 +34,7 @@ from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.rl_planning.planning import estimate_rl, plan_rl
-from autodeploy.rl_planning.update_layouts import update_spec
+from autodeploy.rl_planning.update_layouts import update_alone, update_spec
 from autodeploy.solver.effort import budget, cores
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.outer.least_memory import least_memory
@@ -472,6 +472,9 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
     """
     if spec.strategy is None:
         raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
+    if spec.training.rl is not None:
+        spec = update_alone(spec, spec.strategy)
+    assert spec.strategy is not None
     prepared, target = prepare(spec), spec.search.target
     context = _context_for(prepared, spec.strategy, features)
     candidate = as_candidate(context, spec.strategy, possible=False)

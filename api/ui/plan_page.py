@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from api.ui.languages import texts
+from api.ui.rl_page import rl_charts, rl_context
 from api.ui.search_page import axes, expected
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
@@ -153,7 +154,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
     """Everything that the template of a plan reads but the answers of its boxes."""
     strategy, spec = view.plan.strategy, view.plan_set.search.spec
     per_node = devices_per_node(spec["cluster"]["profile"])
-    drawn = {}
+    drawn = rl_charts(view.plan, lang)
     if timeline is not None:
         drawn["chart-timeline"] = figures.pipeline_timeline(timeline, lang)
     if per_node is not None:
@@ -161,6 +162,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
     estimated = {name: value for name, value in spec.items() if name != "strategy"}
     return {
         "plan": view.plan,
+        **rl_context(view.plan, lang),
         "plan_set": view.plan_set,
         "spec": spec,
         "stale": view.stale,

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from api.ui import formats
 from api.ui.languages import texts
+from api.ui.rl_page import rl_charts, rl_context
 from autodeploy import figures
 from autodeploy.figures.labels import MEMORY, PARTS, Language, is_reference, layout
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
-from autodeploy.reports.best_plan import axes_in_words
+from autodeploy.reports.best_plan import axes_in_words, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.texts import reference_name
 from autodeploy.reports.wording import swap_names
+from autodeploy.specs.spec import Spec
 from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
 
@@ -179,6 +181,7 @@ def charts(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "chart-memory": figures.stage_memory(best, lang),
         "chart-pareto": figures.time_and_memory(plans, lang),
         "chart-layers": figures.layers_on_stages(best, dense, lang),
+        **rl_charts(best, lang),
     }
     return {name: figures.figure_json(figure) for name, figure in drawn.items()}
 
@@ -195,6 +198,8 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "spec": spec,
         "model": spec["model"],
         "training": spec["training"],
+        "work": workload_in_words(Spec.model_validate(spec), lang),
+        **rl_context(best, lang),
         "num_npus": number_of_cards(plan_set),
         "best": best,
         "rows": rows(plan_set, lang),
@@ -278,9 +283,11 @@ def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
 def sequences_per_step(plan_set: PlanSet) -> int:
     """Sequences of a step: the batch that the best plan makes, which the planner may have moved a little."""
     if not plan_set.plans:
-        return int(plan_set.search.spec["training"]["global_batch_size"]["value"])
-    best, seq_length = plan_set.plans[0], int(plan_set.search.spec["training"]["seq_length"])
-    return round(best.tokens_per_s * best.step_time_s / seq_length)
+        return Spec.model_validate(plan_set.search.spec).training.global_batch_size.value
+    best, training = plan_set.plans[0], Spec.model_validate(plan_set.search.spec).training
+    if training.rl is not None:
+        return training.rl.samples
+    return round(best.tokens_per_s * best.step_time_s / training.seq_length)
 
 
 def bound_words(plan_set: PlanSet) -> str:

@@ -106,7 +106,7 @@ def _with_plan(
             "baseline": before,
             "changes": None if baseline is None else changes_between(baseline, then, launch, plan),
             "shortage": None if fits else _shortage(plan, limits),
-            "remedies": () if fits else remedies_of(launch, plan, limits, rules, planner),
+            "remedies": () if fits or plan.rl is not None else remedies_of(launch, plan, limits, rules, planner),
         }
     )
 

@@ -68,6 +68,57 @@ MEMORY: dict[Language, dict[str, str]] = {
     },
 }
 
+RL_WORDS: dict[Language, dict[str, str]] = {
+    "en": {
+        "seconds": "seconds",
+        "batch": "sequences at once",
+        "fullest": "fullest rank",
+        "mean": "mean rank",
+        "all": "all cards",
+        "generation": "cards that generate",
+        "training": "cards that train",
+    },
+    "zh": {
+        "seconds": "秒",
+        "batch": "同时解码的序列数",
+        "fullest": "最满的 rank",
+        "mean": "平均 rank",
+        "all": "所有卡",
+        "generation": "生成卡",
+        "training": "训练卡",
+    },
+}
+
+RL_PHASES: dict[Language, dict[str, str]] = {
+    "en": {
+        "hand_over": "hand-over",
+        "generation": "generation",
+        "onload_training": "onload for training",
+        "offload_training": "offload of training",
+        "preparation": "preparation",
+        "log_probabilities": "log probabilities",
+        "reference": "reference",
+        "values": "values",
+        "reward": "reward",
+        "critic_update": "update of the critic",
+        "update": "update",
+    },
+    "zh": {
+        "hand_over": "权重移交",
+        "generation": "生成",
+        "onload_training": "训练前装入",
+        "offload_training": "训练后换出",
+        "preparation": "准备",
+        "log_probabilities": "对数概率",
+        "reference": "参考模型",
+        "values": "价值估计",
+        "reward": "奖励模型",
+        "critic_update": "评论模型更新",
+        "update": "更新",
+    },
+}
+"""Phases of a step of reinforcement learning."""
+
 WORDS: dict[Language, dict[str, str]] = {
     "en": {
         "step_time": "step time (s)",

@@ -24,6 +24,21 @@ PART_COLOURS: dict[str, str] = {
 }
 """Breakdown field to colour, in the order in which the parts are stacked."""
 
+RL_COLOURS: dict[str, str] = {
+    "generation": "#56708f",
+    "hand_over": "#d9c06a",
+    "onload_training": "#b9a3d9",
+    "offload_training": "#b9a3d9",
+    "preparation": "#a3a9b3",
+    "log_probabilities": "#93b8e4",
+    "reference": "#84b676",
+    "values": "#4a978c",
+    "reward": "#efb45f",
+    "critic_update": "#7c62b3",
+    "update": "#3f74b8",
+}
+"""Phase of a step of reinforcement learning to colour."""
+
 MEMORY_COLOURS: dict[str, str] = {
     "weights": "#3f74b8",
     "gradients": "#93b8e4",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.figures.labels import RL_PHASES
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.wording import percent, quantity, seconds
 
@@ -13,27 +14,10 @@ if TYPE_CHECKING:
     from autodeploy.specs.rl_plan import RlPlan
     from autodeploy.specs.spec import Spec
 
-PHASES: dict[str, tuple[str, str]] = {
-    "hand_over": ("hand-over", "权重移交"),
-    "generation": ("generation", "生成"),
-    "onload_generation": ("onload for generation", "生成前装入"),
-    "offload_generation": ("offload of generation", "生成后换出"),
-    "onload_training": ("onload for training", "训练前装入"),
-    "offload_training": ("offload of training", "训练后换出"),
-    "preparation": ("preparation", "准备"),
-    "log_probabilities": ("log probabilities", "对数概率"),
-    "reference": ("reference", "参考模型"),
-    "values": ("values", "价值估计"),
-    "reward": ("reward", "奖励模型"),
-    "critic_update": ("update of the critic", "评论模型更新"),
-    "update": ("update", "更新"),
-}
-
 
 def phase_name(name: str, lang: Language) -> str:
     """A phase in the reader's language."""
-    english, chinese = PHASES.get(name, (name, name))
-    return chinese if lang == "zh" else english
+    return RL_PHASES[lang].get(name, name)
 
 
 def rl_workload(spec: Spec, lang: Language) -> str:

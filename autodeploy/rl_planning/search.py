@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.post_training import Case, GenerationPart, InfeasibleRlError, combined, generation_parts, splits
+from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.rl_planning.axes import offloads, partials, placements, stalenesses, values_left
 from autodeploy.rl_planning.generation_layouts import layouts_on, thriftier
 from autodeploy.rl_planning.update_layouts import search_updates, updates_on
@@ -99,6 +100,7 @@ class RlSearch:
         self.found = Found()
         self.searched: dict[int, Searched] = {}
         self._layouts_of: dict[int, list[GenerationLayout]] = {}
+        self._fastest_s: dict[int, float] = {}
         self._updates: dict[int, list[Update]] = {}
         self._parts: dict[tuple[int, Case, GenerationLayout], GenerationPart | None] = {}
 
@@ -128,6 +130,7 @@ class RlSearch:
         if npus in self.searched:
             return
         found = search_updates(self.spec, npus, self.plan)
+        self._updates.clear()  # of other cards too: they take these layouts as well
         self.searched[npus] = found
         self.found.enumerated += found.enumerated
         if not found.strategies:
@@ -139,15 +142,16 @@ class RlSearch:
     def _updates_on(self, npus: int) -> list[Update]:
         if npus not in self._updates:
             unique = {repr(s): s for each in self.searched.values() for s in each.strategies}
-            self._updates[npus] = updates_on(self.spec, self.profile, npus, list(unique.values()), self.found.refused)[
-                :AT_ONCE
-            ]
+            found = updates_on(self.spec, self.profile, npus, list(unique.values()), self.found.refused)
+            self._fastest_s[npus] = min((each.part.training_s for each in found), default=math.inf)
+            averse = self.spec.search.risk == "averse"
+            self._updates[npus] = sorted(found, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]
         return self._updates[npus]
 
     def _least_training_s(self, npus: int) -> float:
         """Seconds that training on so many cards takes at least: fewer cards are never faster than more."""
         known = [
-            self._updates_on(n)[0].part.training_s / (1.0 + (self.searched[n].gap or 0.0))
+            self._fastest_s[n] * (1.0 - (self.searched[n].gap or 0.0))
             for n in sorted(self.searched)
             if n >= npus and self._updates_on(n)
         ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import healthy_npus, profile_of
-from autodeploy.post_training import InfeasibleRlError, update_part
+from autodeploy.evaluation.build_context import device_of, healthy_npus, profile_of
+from autodeploy.evaluation.one_strategy import candidate_for
+from autodeploy.post_training import InfeasibleRlError, samples_of, update_context, update_part
+from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
 from autodeploy.rl_planning.axes import values_left
 from autodeploy.specs.training import BatchSize, TrainingSpec
+from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,19 +24,25 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.profile import Profile
 
-SEARCH: Final[dict[str, Any]] = {"effort": "fast", "top_k": 3, "gap": 0.1, "risk": "neutral", "distinct": "strategies"}
+SEARCH: Final[dict[str, Any]] = {"effort": 0.1, "top_k": 3, "gap": 0.2, "risk": "neutral", "distinct": "strategies"}
 """Of the update's layouts: the best few, as another plan may leave more memory to generation."""
+ROOMY: Final = 0.8
+"""Of a device's memory, in which layouts are searched once more: they surely fit, and leave room for generation."""
 ROUND: Final = 1024  # tokens that packs are whole multiples of
 SHARE: Final = 8  # of an update's packs, by which the batch may be padded so that many degrees divide it
 
 
 @dataclass(frozen=True)
 class Update:
-    """A layout of the update on some cards: its strategy, the packs that it trains on and what it takes."""
+    """A layout of the update on some cards: its strategy, the packs that it trains on and what it takes.
+
+    p_fits : probability that training stays within a device's memory.
+    """
 
     strategy: Strategy
     pack_tokens: int | None
     part: UpdatePart
+    p_fits: float
 
     @property
     def npus(self) -> int:
@@ -94,21 +103,35 @@ def update_spec(spec: Spec, npus: int | None = None) -> Spec:
     }
     if not any("micro_batch_size" in axes for axes in own.values()):
         own["fix"]["micro_batch_size"] = 1  # a pack holds several samples already
-    effort = spec.search.effort if spec.search.effort in ("deep",) else SEARCH["effort"]
+    effort = "default" if spec.search.effort == "deep" else SEARCH["effort"]
     search = spec.search.model_copy(update={**SEARCH, **own, "effort": effort, "objective": "step_time"})
     cluster = spec.cluster.model_copy(update={"num_npus": npus, "blocks": None, "spare_npus": 0, "use": "exactly"})
     changes = {"training": training, "search": search, "cluster": cluster, "strategy": None, "run": None, "doubts": ()}
     return spec.model_copy(update=changes)
 
 
+def update_alone(spec: Spec, strategy: Strategy) -> Spec:
+    """The update of a strategy as a spec of pre-training, on the cards that train."""
+    cards = healthy_npus(profile_of(spec.cluster), spec.cluster)
+    generating = 0 if strategy.rl is None else strategy.rl.generation_npus or 0
+    found = update_spec(spec, max(1, cards - generating))
+    return found.model_copy(update={"strategy": strategy.model_copy(update={"rl": None})})
+
+
 def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet]) -> Searched:
     """The best layouts of the update on `npus` cards."""
+    update = update_spec(spec, npus)
+    profile = profile_of(spec.cluster)
+    usable_gib = device_of(profile, spec.cluster).usable_hbm_bytes / GIB
+    limit = ROOMY * (spec.search.memory_limit_gib or usable_gib)
+    roomy = update.model_copy(update={"search": update.search.model_copy(update={"memory_limit_gib": limit})})
     try:
-        found = plan(update_spec(spec, npus))
+        found = plan(update)
+        plans = (*found.plans, *(plan(roomy).plans if found.plans else ()))
     except SpecError as error:
         return Searched(npus, (), None, 0, tuple(each.message for each in error.errors))
     why = () if found.infeasible is None else found.infeasible.binding_rules
-    strategies = tuple(each.strategy.model_copy(update={"dp": None}) for each in found.plans)
+    strategies = tuple(each.strategy.model_copy(update={"dp": None}) for each in plans)
     return Searched(npus, strategies, found.optimality.gap, found.counts.enumerated, why)
 
 
@@ -137,5 +160,16 @@ def updates_on(
             if part.peak_bytes > part.limit_bytes:
                 refused["update_memory"] = refused.get("update_memory", 0) + 1
                 continue
-            found.append(Update(whole, pack, part))
+            found.append(Update(whole, pack, part, _chance(spec, profile, whole, pack, part)))
     return sorted(found, key=lambda each: (each.part.training_s, each.part.peak_bytes))
+
+
+def _chance(spec: Spec, profile: Profile, strategy: Strategy, pack: int | None, part: UpdatePart) -> float:
+    """Probability that an update's peak stays within the memory of a device."""
+    rl = spec.training.rl
+    assert rl is not None
+    samples = samples_of(rl, strategy, strategy.dp or 1, pack)
+    context = update_context(spec.model, profile, spec.cluster, rl, strategy, samples, npus=part.npus)
+    context = replace(context, global_batch=samples.update_rows)
+    spread = memory_spread_of(candidate_for(context, strategy), context)
+    return p_fits(part.peak_bytes, part.limit_bytes, spread.log_sigma)

@@ -51,7 +51,8 @@ def read_network_spec(document: Any, planner: Planner) -> Spec:
     """
     spec = read_spec(document)
     with placed_in_spec():
-        planner.prepare(spec)
+        if spec.training.rl is None:  # else whoever is asked says whether it can answer
+            planner.prepare(spec)
     return spec
 
 
