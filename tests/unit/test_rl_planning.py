@@ -102,8 +102,8 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
     """Generation in full batches is most of the step: on half of the cards it takes twice as long, which is more than
     both on all of them.
     """
-    rl = {"prompts_per_step": 256, "responses_per_prompt": 16, "reference_model": False}
-    rl |= {"prompt_length": {"max": 16}, "response_length": {"max": 1024}}
+    rl = {"prompts_per_step": 512, "responses_per_prompt": 16, "reference_model": False}
+    rl |= {"prompt_length": {"max": 16}, "response_length": {"max": 2048}}
     result = plan(spec_of(cards=8, rl=rl, fix=QUICK, top_k=2))
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "colocated"
