@@ -37,7 +37,7 @@ Numerics = Literal["exact", "reordered", "lossy"]
 Switch = Literal["on", "off", "auto"]
 Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"]
 AxisValue = bool | int | float | str
-AnyAxis = Axis | RlAxis
+AnyAxis = Annotated[Axis | RlAxis, WithJsonSchema({"type": "string", "enum": [*get_args(Axis), *get_args(RlAxis)]})]
 # The axes whose values are words; those of the others are whole numbers.
 _WORDS: Final[dict[str, Sequence[str]]] = {
     "schedule": SCHEDULES,

@@ -73,6 +73,8 @@ def said_in(tree: ast.AST) -> Iterator[str]:
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             if name in ERRORS:
                 found = [*node.args[1:], *node.args[:1]] if name in {"FieldError", "FieldProblem"} else list(node.args)
+            elif name == "bad_line":
+                found = node.args[1:]
             elif name in NOTES:
                 found = node.args[-1:]
             found += [keyword.value for keyword in node.keywords if keyword.arg in SAID]
