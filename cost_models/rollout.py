@@ -105,7 +105,7 @@ def rollout(
     own = slowest(engines, lengths, like, together, prompt_tokens, tpot_s, parts, by_group)
     new_tokens = engines.responses * prompt_tokens / (together if shared_prefix else 1)
     if parts > 1:
-        own, kept = folded(own, parts)
+        own, kept = folded(own, parts, engines.ranks)
         kept = kept if prefill_kept else np.zeros_like(kept)
         own = own.within(engines.slots)
         ends = np.cumsum(own.seconds(tpot_s, ranks), axis=1)

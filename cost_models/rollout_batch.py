@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.arrays import Floats, Number
 from cost_models.response_lengths import largest_normal
-from cost_models.rollout_slots import drained
+from cost_models.rollout_slots import drained, mean_start
 
 if TYPE_CHECKING:
     from cost_models.response_lengths import Lengths, Likeness
@@ -115,16 +115,36 @@ def stretches(
     drain_tokens = slots * (runs @ lengths.stretch)[:, None]
     waiting = np.maximum(0.0, 1.0 - drain_tokens / (responses * lengths.mean))  # share of tokens
     deviation = like.deviation_of_sum(responses, together)
-    more = np.asarray(surplus, dtype=np.float64).reshape(-1, 1) * deviation / np.sqrt(ranks)
-    fullest = largest_normal(ranks)
-    queue = waiting * (responses * lengths.mean + more + fullest * deviation) / slots
-
     rivals = np.asarray(rivals, dtype=np.float64).reshape(-1, 1)
+    units = engines.units[:, None]
+    more = np.asarray(surplus, dtype=np.float64).reshape(-1, 1) * deviation / np.sqrt(ranks)
+    more = np.minimum(more, responses * _beyond_mean(lengths, units))
+    fullest = largest_normal(ranks)
     # A slot runs no less often than it runs: at least one counts, however alike responses are.
     counted = np.maximum(slots * like.independent, 1.0)
     # With a queue and few slots a unit is late by its tokens, of which the drain's spread is then a part.
     drains = rivals ** (1.0 - waiting / np.maximum(slots, 1.0))
-    alive = np.maximum(-np.expm1(counted * ranks * drains * np.log1p(-np.minimum(runs, 1.0 - 1e-12))), LEAST)
+    idle = counted * drains * np.log1p(-np.minimum(runs, 1.0 - 1e-12))
+    alive = np.maximum(-np.expm1(ranks * idle), LEAST)
+    of_a_rank = -np.expm1(idle)
+    later = ((alive - of_a_rank) @ lengths.stretch)[:, None]
+    most = (
+        np.minimum(np.sqrt(waiting) * fullest * deviation, waiting * responses * _beyond_mean(lengths, ranks)) / slots
+    )
+    # Fullest queue and latest drain of a group are seldom the same rank's: their delays add as deviations do.
+    queue = waiting * (responses * lengths.mean + more) / slots + np.hypot(later, most) - later
+    # List scheduling never ends later than waves of as many responses as slots, each with its longest of all units
+    # (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969).
+    independent = np.where(slots >= together, like.independent, 1.0)
+    ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * independent
+    wave = (-np.expm1(slots * ranks * units * ended) @ lengths.stretch)[:, None]
+    at_most = np.ceil(responses / slots - 1e-9) * wave
+    least, drain = waiting * responses * lengths.mean / slots, (alive @ lengths.stretch)[:, None]
+    queue = np.minimum(queue, np.maximum(at_most - drain, least))
+    # Beyond that the drain gives way, down to its tokens in full batches.
+    spare = (np.maximum(alive - runs, 0.0) @ lengths.stretch)[:, None]
+    given = np.clip((queue + drain - at_most) / np.maximum(spare, LEAST), 0.0, 1.0)
+    alive = np.maximum(alive - given * np.maximum(alive - runs, 0.0), LEAST)
     mean = slots * runs + (1.0 - waiting) * more * like.follows
     angle = np.arcsin(np.sqrt(np.clip(mean / slots, 0.0, 1.0)))
     angle = angle + fullest * np.sqrt(like.clustered / slots) / 2.0
@@ -135,7 +155,12 @@ def stretches(
     ended = np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * like.independent
     longest = -np.expm1(responses * ranks * rivals * ended) @ lengths.stretch
     steps = lengths.stretch * alive
-    extra = np.maximum(0.0, longest - queue[:, 0] - steps.sum(axis=1))[:, None]
+    # The longest is met at any place of the queue; and its rank has the work of all its responses, on all its slots.
+    count = responses * ranks * rivals
+    others = np.maximum(0.0, count * lengths.mean - longest[:, None]) / np.maximum(count - 1.0, 1.0)
+    work = (longest[:, None] + (responses - 1.0) * others) / np.maximum(slots, 1.0)
+    at_least = np.maximum(longest[:, None] + mean_start(lengths, responses / slots), work)
+    extra = np.maximum(0.0, at_least - queue - steps.sum(axis=1, keepdims=True))
     # Of all tokens' contexts the drain has its own; the rest falls to the steps before.
     contexts = responses * lengths.mean_square / 2.0 - slots * ((runs * written) @ lengths.stretch)[:, None]
     before = np.clip(contexts / np.maximum(waiting * responses * lengths.mean, 1.0), 0.0, lengths.longest)
@@ -146,6 +171,12 @@ def stretches(
         context=prompt_tokens + np.concatenate([before, written, np.full_like(extra, lengths.longest)], axis=1),
         longest_tokens=longest,
     )
+
+
+def _beyond_mean(lengths: Lengths, count: Floats) -> Floats:
+    """Expected longest of so many responses [n, 1], less the mean [n, 1, tokens]."""
+    running = -np.expm1(count * np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)))
+    return np.asarray((running @ lengths.stretch)[:, None] - lengths.mean)
 
 
 def slowest(

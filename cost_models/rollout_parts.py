@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CELLS = 48  # of a step in which responses of several steps run: its batch is the mean of each
 
 
-def folded(of_a_step: Stretches, parts: int) -> tuple[Stretches, Floats]:
+def folded(of_a_step: Stretches, parts: int, ranks: Floats) -> tuple[Stretches, Floats]:
     """Responses of `parts` consecutive steps that run at the same time, and the tokens of the unfinished ones [n].
 
     A step lasts the same share of its responses' own time, 1 / parts of their steps: at any moment the responses of
@@ -29,16 +29,21 @@ def folded(of_a_step: Stretches, parts: int) -> tuple[Stretches, Floats]:
         total = np.diff(at_steps(steps, np.cumsum(of_a_step.steps * rate, axis=1), at), axis=1)
         return np.asarray((total / cell).reshape(-1, parts, CELLS))
 
-    mean = cells(of_a_step.mean_batch)
-    held = cells(of_a_step.mean_batch * of_a_step.context)
+    # The stretches before have all tokens: a wait for the longest response beyond them, the last, adds steps alone.
+    mean_batch = of_a_step.mean_batch.copy()
+    mean_batch[:, -1] = 0.0
+    mean = cells(mean_batch)
+    held = cells(mean_batch * of_a_step.context)
     # What one step's responses put on a rank beyond the mean is independent of what another's do.
     excess = np.sqrt(((cells(of_a_step.batch) - mean) ** 2).sum(axis=1))
     running = mean.sum(axis=1)
+    # A rank has no more than all of its unit have: one alone has its own.
+    fullest = np.minimum(running + excess, ranks[:, None] * running)
     several = Stretches(
         steps=np.broadcast_to(cell, running.shape),
-        batch=running + excess,
+        batch=np.maximum(1.0, fullest),
         mean_batch=running,
-        context=held.sum(axis=1) / running,
+        context=held.sum(axis=1) / np.maximum(running, LEAST),
         longest_tokens=of_a_step.longest_tokens,
     )
     return several, held[:, 1:, 0].sum(axis=1)

@@ -88,6 +88,18 @@ def drained(lengths: Lengths, waves: Floats) -> tuple[Floats, Floats]:
     return np.clip(running, 0.0, 1.0), np.where(running > LEAST, np.minimum(written, lengths.longest), middle)
 
 
+def mean_start(lengths: Lengths, waves: Floats) -> Floats:
+    """Steps before a response at random starts, mean [the shape of waves]; waves : responses a slot, at least 1."""
+    if np.all(waves <= 1.0):
+        return np.zeros_like(waves)
+    starts = renewal(lengths).starts
+    started, at = np.cumsum(starts), lengths.mean / STEPS_A_MEAN * np.arange(len(starts))
+    beyond = np.maximum(0.0, waves - started[-1])  # of the lattice: a slot then starts a response every mean length
+    row = np.minimum(np.searchsorted(started, waves - 1e-9), len(started) - 1)
+    within = np.cumsum(starts * at)[row] - np.maximum(0.0, started[row] - waves) * at[row]
+    return np.asarray((within + beyond * (at[row] + beyond * lengths.mean / 2.0)) / np.maximum(waves, 1.0))
+
+
 def held_tokens(lengths: Lengths, prompt_tokens: Number, together: int = 1) -> tuple[Floats, Floats]:
     """Most tokens of KV cache that a slot holds in the mean: where all responses start at once, and with a queue.
 
