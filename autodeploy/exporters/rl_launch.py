@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import UnsupportedError
+from autodeploy.errors import FieldError, UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments
 from autodeploy.exporters.launch_arguments import Launch, note_doubts, note_other_target
-from autodeploy.exporters.rl_facts import RlFacts, facts_of, refuse_what_breaks
 from autodeploy.exporters.target_release import profile_of, release_of_spec
+from autodeploy.specs.rl_facts import RlFacts, facts_of
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import title_of
+from autodeploy.stack.launch_rules import broken_rules
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -79,6 +80,24 @@ def rl_launch(
     refuse_what_breaks(target, title, facts, layout.generation.engine)
     vendor = profile.vendor.lower() if profile is not None else ""
     return RlLaunch(Launch(spec, plan, given, {}, ranks), rl, layout, facts, vendor)
+
+
+def refuse_what_breaks(framework: str, title: str, facts: RlFacts, engine: str) -> None:
+    """Refuses a launch that the framework's own validation would stop.
+
+    Raises
+    ------
+    UnsupportedError
+        with every rule that it breaks, and where the framework says it.
+    """
+    broken = broken_rules(framework, asdict(facts), engine)
+    if broken:
+        raise UnsupportedError(
+            errors=tuple(
+                FieldError("/strategy/rl", f"{title} can't launch this plan: {rule.text}", f"see {rule.source}")
+                for rule in broken
+            )
+        )
 
 
 def key_fault(keys: dict[str, RegisteredFlag], name: str, value: Any) -> str | None:

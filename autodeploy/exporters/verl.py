@@ -17,9 +17,9 @@ from autodeploy.exporters.layer_placement import Placement, layout_string, place
 from autodeploy.exporters.memory_arguments import add_recompute, add_swap
 from autodeploy.exporters.parallel_arguments import add_schedule, expert_tensor_parallel
 from autodeploy.exporters.release_check import release_check, release_lines
-from autodeploy.exporters.rl_facts import on_nodes
 from autodeploy.exporters.rl_launch import DAPO_CLIP, DAPO_DROPS, RlLaunch, refuse_bad_keys, rl_launch, rl_marks
 from autodeploy.exporters.verl_overrides import ACTOR, MEGATRON, Overrides, handed_on
+from autodeploy.specs.rl_facts import on_nodes
 
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments

@@ -14,6 +14,7 @@ from autodeploy.stack.frameworks import FRAMEWORKS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from autodeploy.rl_planning.launchable import Launchable
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
@@ -25,7 +26,9 @@ ENGINES_OF = {"huawei": "vllm-ascend"}
 OTHER_ENGINE = "vllm"
 
 
-def layouts_on(spec: Spec, profile: Profile, npus: int, refused: dict[str, int]) -> list[GenerationLayout]:
+def layouts_on(
+    spec: Spec, profile: Profile, npus: int, launchable: Launchable, refused: dict[str, int]
+) -> list[GenerationLayout]:
     """Layouts of the engine on `npus` cards, with as much memory as the spec allows, simplest first.
 
     refused : counts those whose weights alone are more than a device takes.
@@ -54,7 +57,9 @@ def layouts_on(spec: Spec, profile: Profile, npus: int, refused: dict[str, int])
                     for most in values_left(search, "rl.generation.max_num_seqs", [slots]):
                         document = {"tp": tp, "dp": dp, "ep": ep, "engine": name, "mode": mode}
                         document |= {"precision": precision, "memory_fraction": fractions[-1], "max_num_seqs": most}
-                        found.append(GenerationLayout.model_validate(document))
+                        layout = GenerationLayout.model_validate(document)
+                        if launchable.generation(layout, npus):
+                            found.append(layout)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.build_context import healthy_npus, profile_of
-from autodeploy.post_training import rl_step
+from autodeploy.post_training import overheads_of, rl_step
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.pareto import pareto_set
@@ -53,7 +53,16 @@ def estimate_rl(spec: Spec, strategy: Strategy | None = None, *, features: froze
     profile = profile_of(spec.cluster)
     cards = healthy_npus(profile, spec.cluster)
     update = strategy.model_copy(update={"rl": None})
-    step = rl_step(spec.model, profile, spec.cluster, rl, update, strategy.rl, features=features)
+    step = rl_step(
+        spec.model,
+        profile,
+        spec.cluster,
+        rl,
+        update,
+        strategy.rl,
+        features=features,
+        overheads=overheads_of(spec.search.target),
+    )
     return plan_of_step(
         spec, profile, update, strategy.rl, step, identity_of(spec, profile), cards=cards, features=features
     )

@@ -12,10 +12,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
-from autodeploy.post_training import Case, GenerationPart, InfeasibleRlError, combined, generation_parts, splits
+from autodeploy.post_training import (
+    Case,
+    GenerationPart,
+    InfeasibleRlError,
+    combined,
+    generation_parts,
+    overheads_of,
+    splits,
+)
 from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.rl_planning.axes import offloads, partials, placements, stalenesses, values_left
 from autodeploy.rl_planning.generation_layouts import layouts_on, thriftier
+from autodeploy.rl_planning.launchable import Launchable
 from autodeploy.rl_planning.update_layouts import search_updates, updates_on
 from autodeploy.specs.rl import RlStrategy
 
@@ -98,6 +107,8 @@ class RlSearch:
         self.spec, self.profile, self.cards, self.plan, self.stop = spec, profile, cards, plan, stop
         self.rl = spec.training.rl
         self.found = Found()
+        self.launchable = Launchable(spec, profile, cards, self.found.refused)
+        self.overheads = overheads_of(spec.search.target)
         self.searched: dict[int, Searched] = {}
         self._layouts_of: dict[int, list[GenerationLayout]] = {}
         self._fastest_s: dict[int, float] = {}
@@ -106,6 +117,9 @@ class RlSearch:
 
     def run(self) -> Found:
         """The best choices of all placements."""
+        self.found.errors += (never := self.launchable.step())
+        if never:
+            return self.found
         there = placements(self.spec.search)
         options: list[_Option] = []
         bounds: list[float] = []
@@ -129,6 +143,7 @@ class RlSearch:
     def _search_updates(self, npus: int) -> None:
         if npus in self.searched:
             return
+        self.launchable.count_replicas(npus)
         found = search_updates(self.spec, npus, self.plan)
         self._updates.clear()  # of other cards too: they take these layouts as well
         self.searched[npus] = found
@@ -142,7 +157,9 @@ class RlSearch:
     def _updates_on(self, npus: int) -> list[Update]:
         if npus not in self._updates:
             unique = {repr(s): s for each in self.searched.values() for s in each.strategies}
-            found = updates_on(self.spec, self.profile, npus, list(unique.values()), self.found.refused)
+            found = updates_on(
+                self.spec, self.profile, npus, list(unique.values()), self.launchable, self.found.refused
+            )
             self._fastest_s[npus] = min((each.part.training_s for each in found), default=math.inf)
             averse = self.spec.search.risk == "averse"
             self._updates[npus] = sorted(found, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]
@@ -161,7 +178,7 @@ class RlSearch:
 
     def _layouts(self, npus: int) -> list[GenerationLayout]:
         if npus not in self._layouts_of:
-            self._layouts_of[npus] = layouts_on(self.spec, self.profile, npus, self.found.refused)
+            self._layouts_of[npus] = layouts_on(self.spec, self.profile, npus, self.launchable, self.found.refused)
         return self._layouts_of[npus]
 
     def _generations(self, cases: Sequence[Case]) -> list[GenerationPart]:
@@ -175,13 +192,18 @@ class RlSearch:
                 if self.stop():
                     break
                 new = [case for case in mine if (npus, case, layout) not in self._parts]
-                made = generation_parts(self.spec.model, self.profile, self.spec.cluster, self.rl, layout, new)
+                made = self._generated(layout, new)
                 for case, each in zip(new, made, strict=True):
                     if isinstance(each, InfeasibleRlError):
                         self.found.refuse(each)
                     self._parts[npus, case, layout] = None if isinstance(each, InfeasibleRlError) else each
                 found += [part for case in mine if (part := self._parts[npus, case, layout]) is not None]
         return found
+
+    def _generated(self, layout: GenerationLayout, cases: Sequence[Case]) -> list[GenerationPart | InfeasibleRlError]:
+        return generation_parts(
+            self.spec.model, self.profile, self.spec.cluster, self.rl, layout, cases, overheads=self.overheads
+        )
 
     # -- placements ----------------------------------------------------------------------------------------------
 
@@ -211,7 +233,7 @@ class RlSearch:
         search = self.spec.search
         ways = [(staleness, partial) for staleness in stalenesses(search, placement) for partial in partials(search)]
         known = values_left(search, "rl.generation_npus", splits(self.cards, self.profile))
-        shares = [int(npus) for npus in known if 0 < int(npus) < self.cards]
+        shares = [int(npus) for npus in known if 0 < int(npus) < self.cards and self.launchable.split(int(npus))]
         cases = [Case(npus, 0.0, staleness, partial) for npus in shares for staleness, partial in ways]
         generations: dict[int, list[GenerationPart]] = {}
         for part in self._generations(cases):
@@ -283,7 +305,7 @@ class RlSearch:
         """The choice without memory of the engine that makes no step shorter."""
         for layout in thriftier(self.spec, choice.layout.generation):
             case = choice.generation.case
-            (part,) = generation_parts(self.spec.model, self.profile, self.spec.cluster, self.rl, layout, [case])
+            (part,) = self._generated(layout, [case])
             if isinstance(part, InfeasibleRlError):
                 continue
             how = choice.layout
@@ -304,6 +326,8 @@ class RlSearch:
             offload=option.offload,
             pack_tokens=option.update.pack_tokens,
         )
+        if not self.launchable.whole(option.update.strategy, layout):
+            return None
         self.found.combined += 1
         try:
             step = combined(
@@ -313,6 +337,7 @@ class RlSearch:
                 layout,
                 profile=self.profile,
                 cluster=self.spec.cluster,
+                overheads=self.overheads,
             )
         except InfeasibleRlError as error:
             self.found.refuse(error)

@@ -12,6 +12,7 @@ from autodeploy.evaluation.one_strategy import candidate_for
 from autodeploy.post_training import InfeasibleRlError, samples_of, update_context, update_part
 from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
 from autodeploy.rl_planning.axes import values_left
+from autodeploy.rl_planning.launchable import Launchable
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from cost_models.hbm import GIB
 
@@ -103,11 +104,20 @@ def update_spec(spec: Spec, npus: int | None = None) -> Spec:
     }
     if not any("micro_batch_size" in axes for axes in own.values()):
         own["fix"]["micro_batch_size"] = 1  # a pack holds several samples already
+    _allow_launched(spec, npus, own["allow"])
     effort = "default" if spec.search.effort == "deep" else SEARCH["effort"]
     search = spec.search.model_copy(update={**SEARCH, **own, "effort": effort, "objective": "step_time"})
     cluster = spec.cluster.model_copy(update={"num_npus": npus, "blocks": None, "spare_npus": 0, "use": "exactly"})
     changes = {"training": training, "search": search, "cluster": cluster, "strategy": None, "run": None, "doubts": ()}
     return spec.model_copy(update=changes)
+
+
+def _allow_launched(spec: Spec, npus: int, allow: dict[str, Any]) -> None:
+    """Leaves the data-parallel sizes that the target launches; where none is left, those that the spec allows."""
+    launched = Launchable(spec, profile_of(spec.cluster), npus, {}).replicas(npus)
+    allowed = tuple(dp for dp in allow.get("dp", launched) if dp in launched)
+    if allowed and launched[-1] != len(launched):
+        allow["dp"] = allowed
 
 
 def update_alone(spec: Spec, strategy: Strategy) -> Spec:
@@ -136,7 +146,12 @@ def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet]) -> Se
 
 
 def updates_on(
-    spec: Spec, profile: Profile, npus: int, strategies: Sequence[Strategy], refused: dict[str, int]
+    spec: Spec,
+    profile: Profile,
+    npus: int,
+    strategies: Sequence[Strategy],
+    launchable: Launchable,
+    refused: dict[str, int],
 ) -> list[Update]:
     """The update's layouts on `npus` cards, each with each size of packs; what cannot be is counted by its rule."""
     rl, found = spec.training.rl, []
@@ -149,6 +164,8 @@ def updates_on(
             continue
         whole = strategy.model_copy(update={"dp": dies // ranks})
         for pack in packs(spec):
+            if not launchable.update(whole, pack, npus):
+                continue
             try:
                 part = update_part(
                     spec.model, profile, spec.cluster, rl, whole, npus=npus, pack_tokens=pack, features=None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.rl_planning.launchable import rule_texts
 from autodeploy.specs.planset import Infeasible, NearestChange
+from autodeploy.stack.frameworks import title_of
 
 if TYPE_CHECKING:
     from autodeploy.rl_planning.search import Found
@@ -45,9 +47,11 @@ def search_notes(spec: Spec, found: Found, plans: tuple[Plan, ...], gap: float |
 
 def infeasible(spec: Spec, found: Found) -> Infeasible:
     """The rules that bind, the commonest first, and the changes that their refusals name."""
-    del spec
+    texts = rule_texts(spec.search.target)
     binding = sorted(found.refused, key=lambda rule: (-found.refused[rule], rule))
     rules = [f"{rule}: {found.refused[rule]} layouts" for rule in binding[:MOST_REASONS]]
+    title = title_of(spec.search.target)
+    rules += [f"{title} can't launch this plan: {texts[rule]}" for rule in binding[:MOST_REASONS] if rule in texts]
     changes = {
         error.errors[0].hint: error.errors[0].message for error in reversed(found.errors) if error.errors[0].hint
     }

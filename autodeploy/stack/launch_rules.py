@@ -7,9 +7,10 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+import numpy as np
 from ruamel.yaml import YAML
 
-from autodeploy.stack.expression import evaluate
+from autodeploy.stack.expression import evaluate, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,11 @@ class LaunchRule:
     when: str = ""
     engines: tuple[str, ...] = ()
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The numbers of a launch that it is about."""
+        return names(self.require) | (names(self.when) if self.when else frozenset())
+
     def is_broken(self, facts: Mapping[str, int], engine: str) -> bool:
         """Whether a launch with these numbers breaks it."""
         if self.engines and engine not in self.engines:
@@ -45,6 +51,23 @@ def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
     return tuple(LaunchRule(**{**row, "engines": tuple(row.get("engines", ()))}) for row in rows)
 
 
-def broken_rules(framework: str, facts: Mapping[str, int], engine: str) -> list[LaunchRule]:
-    """The rules that a launch breaks, in order."""
-    return [rule for rule in launch_rules(framework) if rule.is_broken(facts, engine)]
+def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> list[LaunchRule]:
+    """The rules that a launch breaks, in order.
+
+    Parameters
+    ----------
+    facts : what is known of the launch; rules about anything else are left out. engine : that generates; empty: not
+        known yet, so that rules of single engines are left out.
+    """
+    return [rule for rule in launch_rules(framework) if rule.reads <= facts.keys() and rule.is_broken(facts, engine)]
+
+
+def launched_values(framework: str, axis: str, known: Mapping[str, int], most: int) -> tuple[int, ...]:
+    """Values of an axis from 1 to `most` that break no rule of the framework on that axis and what is known."""
+    values = np.arange(1, most + 1)
+    fits = np.ones(most, dtype=bool)
+    for rule in launch_rules(framework):
+        if axis in rule.reads and rule.reads <= {axis, *known} and not rule.engines:
+            facts = {**known, axis: values}
+            fits &= evaluate(rule.require, facts) | np.logical_not(evaluate(rule.when, facts) if rule.when else True)
+    return tuple(values[fits].tolist())

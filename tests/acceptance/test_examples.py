@@ -11,6 +11,7 @@ import pytest
 from autodeploy import planner
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.strategy_layout import candidate_of
+from autodeploy.exporters import export
 from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 from autodeploy.specs.planset import PARTS, PlanSet
 from autodeploy.specs.strategy import Strategy
@@ -60,9 +61,11 @@ def test_example_of_post_training_has_plans_of_phases_that_fit() -> None:
     assert result.optimality.bound <= result.fastest.step_time_s
     counts = result.counts
     assert counts.enumerated == sum(counts.rejected.values()) + counts.too_big + counts.pruned + counts.solved
+    assert (result.plans[0].p_fits or 0.0) >= 0.9
     for plan in result.plans:
         assert plan.fits
         assert plan.rl is not None
+        assert export(result, plan, "verl").text
         assert sum(phase.exposed_s for phase in plan.rl.phases) == pytest.approx(plan.step_time_s, rel=1e-9)
         assert sum(getattr(plan.breakdown, part) for part in PARTS) == pytest.approx(plan.step_time_s, rel=1e-9)
         assert plan.tokens_per_s == plan.rl.tokens_per_s.mean

@@ -13,9 +13,9 @@ from ruamel.yaml import YAML
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters import export
 from autodeploy.exporters.registry import formats_of
-from autodeploy.exporters.rl_facts import facts_of
 from autodeploy.exporters.rl_launch import MISSING, key_fault
 from autodeploy.specs.rl import RlTraining
+from autodeploy.specs.rl_facts import facts_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.stack.expression import names
 from autodeploy.stack.launch_rules import broken_rules, launch_rules

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.exporters import export
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline, why_not
 from autodeploy.reports.translation import translated
@@ -84,6 +85,42 @@ def test_a_plan_is_its_own_estimate() -> None:
         assert again.step_time_s == pytest.approx(each.step_time_s, rel=1e-9)
         given = each.strategy.model_dump(mode="json", exclude_none=True)
         assert estimate(spec_of(strategy=given)).step_time_s == pytest.approx(each.step_time_s, rel=1e-9)
+
+
+def launched(target: str, **changes: Any) -> PlanSet:
+    """Plans for a framework, of a step that 16 replicas can't share."""
+    rl = {"prompts_per_step": 40, "responses_per_prompt": 5}
+    return plan(spec_of(rl={**rl, **changes}, target=target, fix=QUICK, top_k=4))
+
+
+@pytest.mark.parametrize("target", ["verl", "mindspeed-rl"])
+def test_every_plan_can_be_launched_by_its_target(target: str) -> None:
+    result = launched(target)
+    assert result.plans
+    for each in result.plans:
+        assert export(result, each, target).text
+    dealt = {"verl": {"update_divides_over_replicas"}, "mindspeed-rl": {"prompts_divide_over_replicas"}}
+    assert dealt[target] <= result.counts.rejected.keys()
+
+
+def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
+    result = launched("mindspeed-rl", prompts_per_step=49)
+    assert result.status == "infeasible"
+    assert result.infeasible is not None
+    assert list(result.counts.rejected) == ["prompts_divide_over_nodes"]
+    assert any("MindSpeed-RL can't launch this plan: the prompts" in rule for rule in result.infeasible.binding_rules)
+    assert all(re.search(r"[\u4e00-\u9fff]", translated(rule, "zh")) for rule in result.infeasible.binding_rules)
+
+
+def test_a_plan_has_the_overheads_of_its_target() -> None:
+    """MindSpeed-RL issues operators of an eager engine slower than others do; an estimate of its plan says the same."""
+    fix = {**UPDATE, "rl.generation.mode": "eager", "rl.placement": "colocated", "rl.generation.tp": 2}
+    result = plan(spec_of(target="mindspeed-rl", fix=fix, top_k=1))
+    given = result.plans[0].strategy.model_dump(mode="json", exclude_none=True)
+    same = estimate(spec_of(target="mindspeed-rl", strategy=given))
+    other = estimate(spec_of(target="verl", strategy=given))
+    assert same.step_time_s == pytest.approx(result.plans[0].step_time_s, rel=1e-9)
+    assert same.breakdown.generation_s > 1.5 * other.breakdown.generation_s
 
 
 def test_a_better_placement_is_not_missed() -> None:

@@ -6,13 +6,13 @@ verl).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import FieldError, UnsupportedError
-from autodeploy.stack.launch_rules import broken_rules
+from autodeploy.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.rl import RlStrategy, RlTraining
     from autodeploy.specs.strategy import Strategy
 
@@ -74,35 +74,65 @@ def facts_of(
             )
         generating = layout.generation_npus * per_card
     training = ranks if generating == ranks else ranks - generating
-    degrees = strategy.tp * strategy.pp * strategy.cp
-    generation = layout.generation
-    prompt, response = rl.prompt_length.max_tokens, rl.response_length.max_tokens
     return RlFacts(
-        training_ranks=training,
-        generation_ranks=generating,
+        nodes=nodes_of(ranks, ranks_per_node),
         ranks_per_node=min(ranks_per_node, ranks),
-        generation_ranks_per_node=on_nodes(generating, ranks_per_node)[1],
-        nodes=-(-ranks // ranks_per_node),
-        tp=strategy.tp,
-        pp=strategy.pp,
-        vpp=strategy.vpp,
-        cp=strategy.cp,
-        ep=strategy.ep,
-        dp=strategy.dp or max(1, training // degrees),
-        micro_batch_size=strategy.micro_batch_size,
-        prompts=rl.prompts_per_step,
-        responses=rl.responses_per_prompt,
-        mini_batch_prompts=rl.prompts_per_step // rl.updates_per_step,
-        packed=layout.pack_tokens is not None,
-        pack_tokens=layout.pack_tokens or 0,
-        prompt_tokens=prompt,
-        response_tokens=response,
-        longest_tokens=prompt + response,
-        generation_tp=generation.tp,
-        generation_dp=generation.dp,
-        generation_ep=generation.ep,
         partial_rollout=layout.partial_rollout,
+        **step_facts(rl),
+        **update_facts(strategy, layout.pack_tokens, ranks=training),
+        **generation_facts(layout.generation, ranks=generating, ranks_per_node=ranks_per_node),
     )
+
+
+def step_facts(rl: RlTraining) -> dict[str, Any]:
+    """What the samples of a step say of its launch."""
+    prompt, response = rl.prompt_length.max_tokens, rl.response_length.max_tokens
+    return {
+        "prompts": rl.prompts_per_step,
+        "responses": rl.responses_per_prompt,
+        "mini_batch_prompts": rl.prompts_per_step // rl.updates_per_step,
+        "prompt_tokens": prompt,
+        "response_tokens": response,
+        "longest_tokens": prompt + response,
+    }
+
+
+def update_facts(strategy: Strategy, pack_tokens: int | None, *, ranks: int) -> dict[str, Any]:
+    """What the update on so many ranks says of its launch."""
+    return {
+        "training_ranks": ranks,
+        "tp": strategy.tp,
+        "pp": strategy.pp,
+        "vpp": strategy.vpp,
+        "cp": strategy.cp,
+        "ep": strategy.ep,
+        "dp": strategy.dp or max(1, ranks // (strategy.tp * strategy.pp * strategy.cp)),
+        "micro_batch_size": strategy.micro_batch_size,
+        "packed": pack_tokens is not None,
+        "pack_tokens": pack_tokens or 0,
+    }
+
+
+def generation_facts(layout: GenerationLayout, *, ranks: int, ranks_per_node: int) -> dict[str, Any]:
+    """What generation on so many ranks says of its launch.
+
+    Raises
+    ------
+    UnsupportedError
+        as of `on_nodes`.
+    """
+    return {
+        "generation_ranks": ranks,
+        "generation_ranks_per_node": on_nodes(ranks, ranks_per_node)[1],
+        "generation_tp": layout.tp,
+        "generation_dp": layout.dp,
+        "generation_ep": layout.ep,
+    }
+
+
+def nodes_of(ranks: int, ranks_per_node: int) -> int:
+    """Nodes that so many ranks are on."""
+    return -(-ranks // ranks_per_node)
 
 
 def on_nodes(ranks: int, ranks_per_node: int) -> tuple[int, int]:
@@ -122,21 +152,3 @@ def on_nodes(ranks: int, ranks_per_node: int) -> tuple[int, int]:
         path="/strategy/rl/generation_npus",
         hint=f"a multiple of {ranks_per_node} ranks",
     )
-
-
-def refuse_what_breaks(framework: str, title: str, facts: RlFacts, engine: str) -> None:
-    """Refuses a launch that the framework's own validation would stop.
-
-    Raises
-    ------
-    UnsupportedError
-        with every rule that it breaks, and where the framework says it.
-    """
-    broken = broken_rules(framework, asdict(facts), engine)
-    if broken:
-        raise UnsupportedError(
-            errors=tuple(
-                FieldError("/strategy/rl", f"{title} can't launch this plan: {rule.text}", f"see {rule.source}")
-                for rule in broken
-            )
-        )

@@ -1,0 +1,114 @@
+"""What the target's own validation refuses, asked as soon as what a rule is about is known."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.specs.rl_facts import facts_of, generation_facts, nodes_of, on_nodes, step_facts, update_facts
+from autodeploy.stack.frameworks import title_of
+from autodeploy.stack.launch_rules import LaunchRule, broken_rules, launch_rules, launched_values
+
+if TYPE_CHECKING:
+    from autodeploy.specs.generation_layout import GenerationLayout
+    from autodeploy.specs.rl import RlStrategy
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
+
+WHOLE_NODES = "whole_nodes"
+
+
+class Launchable:
+    """The rules of a spec's target, of which a plan for no framework has none.
+
+    refused : layouts by the rule that they break first. texts : of rules, by their name.
+    """
+
+    def __init__(self, spec: Spec, profile: Profile, cards: int, refused: dict[str, int]) -> None:
+        assert spec.training.rl is not None
+        self._rl, self._target, self._profile = spec.training.rl, spec.search.target, profile
+        self._ranks = cards * profile.devices_per_npu
+        self._refused = refused
+        self._known: dict[str, Any] = {
+            **step_facts(self._rl),
+            "nodes": nodes_of(self._ranks, profile.ranks_per_node),
+            "ranks_per_node": min(profile.ranks_per_node, self._ranks),
+        }
+        self._has_rules = bool(launch_rules(self._target))
+
+    def step(self) -> list[SpecError]:
+        """What stops every launch of the spec's step on its cards, whatever the layout."""
+        broken = broken_rules(self._target, self._known)
+        return [self.error(rule) for rule in broken if not self._passes([rule])]
+
+    def error(self, rule: LaunchRule) -> SpecError:
+        """What a broken rule says, as the target's export says it."""
+        text = f"{title_of(self._target)} can't launch this plan: {rule.text}"
+        return SpecError(text, path="/training/rl", hint=f"see {rule.source}")
+
+    def replicas(self, npus: int) -> tuple[int, ...]:
+        """Data-parallel sizes of the update over which the step's prompts and responses can be dealt."""
+        return launched_values(self._target, "dp", self._known, npus * self._profile.devices_per_npu)
+
+    def count_replicas(self, npus: int) -> None:
+        """Counts the data-parallel sizes that divide the update's ranks and that `replicas` leaves out."""
+        ranks = npus * self._profile.devices_per_npu
+        for dp in range(1, ranks + 1):
+            if ranks % dp == 0:
+                self._passes(broken_rules(self._target, self._known | {"dp": dp}))
+
+    def split(self, generating: int) -> bool:
+        """Whether so many cards may generate beside the others: nodes are not shared."""
+        if not self._has_rules:
+            return True
+        per_card, per_node = self._profile.devices_per_npu, self._profile.ranks_per_node
+        try:
+            on_nodes(generating * per_card, per_node)
+            on_nodes(self._ranks - generating * per_card, per_node)
+        except UnsupportedError:
+            self._count(WHOLE_NODES)
+            return False
+        return True
+
+    def update(self, strategy: Strategy, pack_tokens: int | None, npus: int) -> bool:
+        """Whether a layout of the update can be launched on its cards."""
+        ranks = npus * self._profile.devices_per_npu
+        known = self._known | update_facts(strategy, pack_tokens, ranks=ranks)
+        return self._passes(broken_rules(self._target, known))
+
+    def generation(self, layout: GenerationLayout, npus: int) -> bool:
+        """Whether a layout of generation can be launched on its cards."""
+        if not self._has_rules:
+            return True
+        ranks = npus * self._profile.devices_per_npu
+        known = self._known | generation_facts(layout, ranks=ranks, ranks_per_node=self._profile.ranks_per_node)
+        return self._passes(broken_rules(self._target, known, layout.engine))
+
+    def whole(self, strategy: Strategy, layout: RlStrategy) -> bool:
+        """Whether both together can be launched."""
+        if not self._has_rules:
+            return True
+        facts = facts_of(
+            self._rl,
+            strategy,
+            layout,
+            ranks=self._ranks,
+            per_card=self._profile.devices_per_npu,
+            ranks_per_node=self._profile.ranks_per_node,
+        )
+        return self._passes(broken_rules(self._target, asdict(facts), layout.generation.engine))
+
+    def _passes(self, broken: list[LaunchRule]) -> bool:
+        if broken:
+            self._count(broken[0].name)
+        return not broken
+
+    def _count(self, rule: str) -> None:
+        self._refused[rule] = self._refused.get(rule, 0) + 1
+
+
+def rule_texts(target: str) -> dict[str, str]:
+    """What rules of a target say, by their name."""
+    return {rule.name: rule.text for rule in launch_rules(target)}
