@@ -142,19 +142,42 @@ def _order(kind: Schedule, pp: int, vpp: int, micro_batches: int) -> _Order:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Lines a + sum over layers of w <= limit that a stage obeys: a [n, pp, rows], w [n, pp, rows, classes]."""
+    """Lines a + sum over layers of w <= limit that a stage obeys: a [n, pp, rows], w [n, pp, rows, classes].
+
+    w is that of a layer's cheapest chunk. dearer: what each chunk adds to it [n, pp, rows, vpp, classes], where chunks
+    hold so few layers that they can't all be in the cheapest one.
+    least_layers, most_layers : of a chunk; what the least of them add is part of a.
+    """
 
     constant: Floats
     layer: Floats
+    dearer: Floats | None
+    least_layers: int
+    most_layers: int
 
     def sorted(self, counts: Floats) -> _Sorted:
         """The cheapest classes first; counts [classes]."""
         order = np.argsort(self.layer, axis=-1, kind="stable")
         layer = np.take_along_axis(self.layer, order, -1)
-        return _Sorted(
-            self.constant,
-            tuple((np.maximum(layer[..., i], 1e-30), counts[order[..., i]]) for i in range(layer.shape[-1])),
-        )
+        places = [(np.maximum(layer[..., i], 1e-30), counts[order[..., i]]) for i in range(layer.shape[-1])]
+        return _Sorted(self.constant, tuple(places if self.dearer is None else self._by_chunk(places, counts)))
+
+    def _by_chunk(self, places: list[tuple[Floats, Floats]], counts: Floats) -> list[tuple[Floats, Floats]]:
+        """Places with what the chunk of each layer adds at least: the cheapest chunks are filled first."""
+        assert self.dearer is not None
+        added = np.sort(self.dearer[..., counts > 0.0].min(axis=-1, initial=np.inf), axis=-1)
+        paid = self.least_layers * added.shape[-1]
+        ends = [paid + (self.most_layers - self.least_layers) * j for j in range(added.shape[-1] + 1)]
+        chunks: list[tuple[int, int, Floats | float]] = [(0, paid, 0.0)] if paid else []
+        chunks += [(ends[j], ends[j + 1], added[..., j]) for j in range(added.shape[-1])]
+        found, before = [], np.zeros_like(self.constant)
+        for cost, count in places:
+            for start, end, more in chunks:
+                taken = np.minimum(before + count, end) - np.maximum(before, start)
+                if (taken > 0.0).any():
+                    found.append((cost + more, np.maximum(taken, 0.0)))
+            before = before + count
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +356,9 @@ def _pieces_bytes(batch: Batch, order: _Order) -> Floats:
 
 
 def _cheapest_chunk(batch: Batch, constant: Floats, weight: Floats) -> _Rows:
-    """Rows from weights by chunk [n, pp, k, vpp, classes]: every layer in its cheapest chunk, but none left empty."""
+    """Rows from weights by chunk [n, pp, k, vpp, classes]: every layer in its cheapest chunk, but none left empty, nor
+    more in one than it may hold.
+    """
     classes = [weight[..., number] for number in range(weight.shape[-1])]
     layer = [np.minimum.reduce([each[..., chunk] for chunk in range(batch.vpp)]) for each in classes]
     if batch.least_layers:
@@ -341,7 +366,10 @@ def _cheapest_chunk(batch: Batch, constant: Floats, weight: Floats) -> _Rows:
             np.minimum.reduce([each[..., chunk] - low for each, low in zip(classes, layer, strict=True)])
             for chunk in range(batch.vpp)
         )
-    return _Rows(np.asarray(constant), np.stack(layer, axis=-1))
+    cheapest = np.stack(layer, axis=-1)
+    tight = batch.vpp > 1 and batch.most_layers < _counts(batch).sum()
+    dearer = weight - cheapest[..., None, :] if tight else None
+    return _Rows(np.asarray(constant), cheapest, dearer, batch.least_layers, batch.most_layers)
 
 
 def _time_rows(batch: Batch, order: _Order) -> _Rows:
@@ -364,9 +392,13 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
     found.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
     if batch.kind.alternates:
         found.append(_path_rows(batch, own, forward, paid, extra))
+    dearer = [rows.dearer for rows in found if rows.dearer is not None]
     return _Rows(
         np.concatenate([rows.constant for rows in found], axis=2),
         np.concatenate([rows.layer for rows in found], axis=2),
+        np.concatenate(dearer, axis=2) if dearer else None,
+        batch.least_layers,
+        batch.most_layers,
     )
 
 
@@ -448,7 +480,9 @@ def _path_rows(batch: Batch, own: Floats, forward: Floats, paid: Floats, extra: 
         np.stack(layer, axis=-1)[:, :, None, None, :] + later[..., None, None] * extra,
     )
     valid = (batch.micro_batches > batch.pp)[:, None, None]
-    return _Rows(np.where(valid, rows.constant, 0.0), np.where(valid[..., None], rows.layer, 0.0))
+    return replace(
+        rows, constant=np.where(valid, rows.constant, 0.0), layer=np.where(valid[..., None], rows.layer, 0.0)
+    )
 
 
 def _ramp_s(batch: Batch) -> Floats:
