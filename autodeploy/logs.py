@@ -58,3 +58,13 @@ def configure_logging(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
+
+
+def log_warnings() -> None:
+    """Sets up structlog for a command: warnings alone, on stderr; stdout has what the command prints."""
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+            cache_logger_on_first_use=False,
+        )

@@ -18,9 +18,11 @@ app = typer.Typer(no_args_is_help=True)
 
 def note_here(database: Database, action: str, object_id: str, **detail: Any) -> None:
     """Notes a change that the command line makes in the database itself, with the account that makes it."""
+    from autodeploy.logs import log_warnings
     from autodeploy.services.access import ANYONE
     from autodeploy.services.audit import COMMAND_LINE, AuditLog
 
+    log_warnings()
     try:
         account = getpass.getuser()
     except (OSError, KeyError):  # an account without a name, as in containers

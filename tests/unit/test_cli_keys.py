@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,12 @@ def test_a_new_key_is_all_that_is_printed_and_is_recognised(command, access, pat
     files = [found for found in path.parent.iterdir() if found.name.startswith(path.name)]
     assert files
     assert all(key.encode() not in found.read_bytes() for found in files)
+
+
+def test_a_script_reads_the_key_alone_from_stdout(path):
+    command = [sys.executable, "-m", "autodeploy", "keys", "create", "ci"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert KEY.fullmatch(printed.strip())
 
 
 def test_the_least_scope_is_what_nobody_asked_for(command, access):
