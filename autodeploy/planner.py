@@ -12,11 +12,11 @@ from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.deadline import Deadline
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import FieldError, SearchCancelled, SpecError
-from autodeploy.evaluation.alternatives import closed, resolved
-from autodeploy.evaluation.build_context import choice_context, profile_of, spec_context
-from autodeploy.evaluation.one_strategy import as_candidate, candidate_for, estimated, judged_candidate
-from autodeploy.evaluation.strategy_layout import facts_of_placement
-from autodeploy.evaluation.timeline import pipeline_timeline
+from autodeploy.evaluation.inputs.build_context import choice_context, profile_of, spec_context
+from autodeploy.evaluation.layers.alternatives import closed, resolved
+from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, estimated, judged_candidate
+from autodeploy.evaluation.steps.strategy_layout import facts_of_placement
+from autodeploy.evaluation.steps.timeline import pipeline_timeline
 from autodeploy.progress import Progress, SearchReporter
 from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.batch_tolerance import best_batch
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.advice import Advice
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.frontier import Frontier

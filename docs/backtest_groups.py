@@ -23,7 +23,7 @@ from autodeploy.calibration.refits import overlays_of, without
 from autodeploy.calibration.run_rows import run_row
 from autodeploy.calibration.scoreboard import Line
 from autodeploy.calibration.strategy_groups import calibration_of, strategy_groups, told_apart
-from autodeploy.evaluation.worlds import step_times_in
+from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.responses import Responses
 from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, with_unproven_gains

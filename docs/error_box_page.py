@@ -27,8 +27,8 @@ SPECS: dict[str, dict[str, Any]] = {
 
 def error_box_page() -> str:
     """Tables of the numbers, one a spec."""
-    from autodeploy.evaluation.build_context import profile_of, spec_context
-    from autodeploy.evaluation.worlds import SHIFTED
+    from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
+    from autodeploy.evaluation.steps.worlds import SHIFTED
     from autodeploy.importers.spec_file import read_spec_document
     from autodeploy.ranking.error_box import error_box
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy import planner
-from autodeploy.evaluation.alternatives import closed
-from autodeploy.evaluation.worlds import context_in, step_times_in
+from autodeploy.evaluation.layers.alternatives import closed
+from autodeploy.evaluation.steps.worlds import context_in, step_times_in
 from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.chosen import weight_of
 from autodeploy.ranking.plans import layout_of_solved, plans_of_solved
@@ -19,8 +19,8 @@ from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import Searched, legal_tree, search_space, swept_tree
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats
-    from autodeploy.evaluation.worlds import World
+    from autodeploy.evaluation.stages.inner_problem import Floats
+    from autodeploy.evaluation.steps.worlds import World
     from autodeploy.ranking.advice import Advice
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec

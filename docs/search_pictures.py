@@ -13,7 +13,7 @@ from cost_models.schedule.orders import NONE
 if TYPE_CHECKING:
     import numpy as np
 
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
 
 WIDTH, LEFT, RIGHT = 760, 220, 90
 COLOURS = {"forward": "#3a6fb7", "backward": "#d97a3a", "pair": "#4c9a7a"}

@@ -30,7 +30,7 @@ from docs.schema_tables import table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autodeploy.evaluation.worlds import World
+    from autodeploy.evaluation.steps.worlds import World
 
 DOCS: Final = Path(__file__).resolve().parent
 EXAMPLES: Final = DOCS.parent / "examples"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.inner_problem import chunk_times
-from autodeploy.evaluation.sample_balance import attention_factor, packs_of
+from autodeploy.evaluation.inputs.sample_balance import attention_factor, packs_of
+from autodeploy.evaluation.stages.build_problem import build_problem
+from autodeploy.evaluation.stages.inner_problem import chunk_times
 from autodeploy.planner import Predicted, predict, prepare
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.inner.solve import solve
@@ -22,7 +22,7 @@ from autodeploy.solver.inner.solve import solve
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.inner_problem import InnerProblem
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem
     from autodeploy.specs.spec import Spec
 
 SHORT = 16  # documents of the curve are whole sequences, or a sixteenth of one

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.build_problem import build_problem
+from autodeploy.evaluation.stages.build_problem import build_problem
 from autodeploy.planner import predict
 from autodeploy.solver.inner.solve import solve
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import InnerProblem, LayerClass
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, LayerClass
     from autodeploy.planner import Predicted, Prepared
     from autodeploy.specs.strategy import Strategy
 

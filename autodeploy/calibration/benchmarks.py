@@ -21,7 +21,7 @@ from hardware_profiles.topology import cluster_topology
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.measured_run import CollectivePoint, GemmPoint
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile

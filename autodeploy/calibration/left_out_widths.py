@@ -17,7 +17,7 @@ from autodeploy.calibration.parameters import NUISANCES
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.spreads import LEAST_IN_CLASS, log_sigma_of, weights_of
 from autodeploy.calibration.uncertain_numbers import prior_numbers
-from autodeploy.evaluation.worlds import step_times_in
+from autodeploy.evaluation.steps.worlds import step_times_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,12 +11,12 @@ from autodeploy.calibration.measured import memory_counts, memory_regime, tokens
 from autodeploy.calibration.memory_spread import STEADY
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
-from autodeploy.evaluation.build_context import device_of, profile_of, spec_context
-from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
-from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.inputs.build_context import device_of, profile_of, spec_context
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout
+from autodeploy.evaluation.steps.strategy_layout import candidate_of, layout_of
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.record import MemoryCounts, Record
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Number

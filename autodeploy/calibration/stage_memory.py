@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.build_context import profile_of, spec_context
-from autodeploy.evaluation.estimate import estimate_layout
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.strategy_layout import candidate_of, layout_of
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import estimate_layout
+from autodeploy.evaluation.steps.strategy_layout import candidate_of, layout_of
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec

@@ -13,8 +13,8 @@ import numpy as np
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters, measured_elsewhere
-from autodeploy.evaluation.router_priors import persistent_shares
-from autodeploy.evaluation.worlds import PERSISTENT, SHIFTED, base_value, reads
+from autodeploy.evaluation.inputs.router_priors import persistent_shares
+from autodeploy.evaluation.steps.worlds import PERSISTENT, SHIFTED, base_value, reads
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import load_profile, shipped_profiles
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.calibration.fit import FitParameter
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 

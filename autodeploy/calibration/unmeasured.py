@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.exchanges import EXPERT, Groups
-from autodeploy.evaluation.options import ALL_GATHER
-from autodeploy.evaluation.stage_sends import p2p_bytes
-from autodeploy.evaluation.step_parts import ParameterGroups
-from autodeploy.evaluation.unit_costs import sharding_of
+from autodeploy.evaluation.inputs.options import ALL_GATHER
+from autodeploy.evaluation.layers.exchanges import EXPERT, Groups
+from autodeploy.evaluation.layers.unit_costs import sharding_of
+from autodeploy.evaluation.stages.sends import p2p_bytes
+from autodeploy.evaluation.stages.step_parts import ParameterGroups
 from autodeploy.specs.base import Document
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Exchange, LayerTable, Operator
     from cost_models.collectives import Group

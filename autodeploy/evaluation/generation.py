@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.evaluation.machine import machine_of
+from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.stack.engines import ENGINES
 from autodeploy.workload.generation import BYTE, HALF_WORD, RankWork, rank_work
 from cost_models.generation import Generation, GenerationRates
@@ -18,7 +18,7 @@ from hardware_profiles.topology import cluster_topology
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.model import ModelSpec
     from hardware_profiles.generation import GenerationNumbers, Mode

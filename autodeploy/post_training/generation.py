@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.build_context import device_of
 from autodeploy.evaluation.generation import generator_of
+from autodeploy.evaluation.inputs.build_context import device_of
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd, hypot
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import defaults_of, overheads_of
 from autodeploy.post_training.rl_step import rl_step

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import healthy_npus
+from autodeploy.evaluation.inputs.build_context import healthy_npus
 from autodeploy.post_training.generation import Case, generation_part
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.step import Note, combined

@@ -8,8 +8,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from autodeploy.calibration.release_defaults import unnamed_features
-from autodeploy.evaluation.build_context import spec_context
-from autodeploy.evaluation.sample_balance import Packs
+from autodeploy.evaluation.inputs.build_context import spec_context
+from autodeploy.evaluation.inputs.sample_balance import Packs
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.specs.rl import ResponseLength
 from autodeploy.specs.search import SearchSpec
@@ -19,7 +19,7 @@ from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.response_packing import packing
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.rl import RlTraining

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from autodeploy.evaluation.build_context import device_of, healthy_npus, topology_of
-from autodeploy.evaluation.machine import machine_of
+from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, topology_of
+from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
@@ -18,7 +18,7 @@ from cost_models.hand_over import host_moves_s
 from cost_models.placements import LAST, asynchronous, colocated, separate, tokens_per_s
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.post_training.generation import GenerationPart, Series
     from autodeploy.post_training.overheads import Overheads
     from autodeploy.post_training.update import UpdatePart

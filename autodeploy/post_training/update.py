@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.calibration.coverage import RUN_AXES, spread_of
 from autodeploy.calibration.spreads import Z80, shares_node
-from autodeploy.evaluation.step_phases import StepPhase, phase_cost
+from autodeploy.evaluation.steps.step_phases import StepPhase, phase_cost
 from autodeploy.post_training.samples import samples_of, update_context
 from autodeploy.post_training.weights import parameters_of
 from autodeploy.specs.model import ModelSpec
@@ -20,9 +20,9 @@ from cost_models.hand_over import STATES, WeightLayout
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.machine import Machine
-    from autodeploy.evaluation.step_phases import PhaseCost
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.inputs.machine import Machine
+    from autodeploy.evaluation.steps.step_phases import PhaseCost
     from autodeploy.post_training.samples import Samples
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlTraining

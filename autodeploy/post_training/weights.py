@@ -13,7 +13,7 @@ from cost_models.collectives import tier_rate
 from cost_models.hand_over import WeightLayout, colocated_bytes, recast_s, reshard_s, send_s
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.model import ModelSpec
 

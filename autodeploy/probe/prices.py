@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.machine import machine_of
-from autodeploy.evaluation.operator_time import operator_time
+from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.evaluation.layers.operator_time import operator_time
 from autodeploy.workload.operators import Operator, OperatorKind
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
@@ -17,7 +17,7 @@ from cost_models.compute import vector_s
 from hardware_profiles.topology import cluster_topology
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.probe.document import Measurement, ProbeFile
     from hardware_profiles.profile import Profile
 

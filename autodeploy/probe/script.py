@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.planner import lowered
 from autodeploy.probe.shapes import DTYPES, Wanted, measurements_of, of_every_machine
 from autodeploy.specs.spec import spec_hash

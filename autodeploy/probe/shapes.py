@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.exchanges import EXPERT
-from autodeploy.evaluation.options import ALL_GATHER
-from autodeploy.evaluation.stage_sends import p2p_bytes
-from autodeploy.evaluation.unit_costs import sharding_of
+from autodeploy.evaluation.inputs.options import ALL_GATHER
+from autodeploy.evaluation.layers.exchanges import EXPERT
+from autodeploy.evaluation.layers.unit_costs import sharding_of
+from autodeploy.evaluation.stages.sends import p2p_bytes
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from cost_models.hbm import MIB, optimizer_moved_bytes
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import Exchange, LayerTable, Operator, Sharding
 

@@ -27,9 +27,9 @@ from autodeploy.solver.outer.least_memory import RoomyPlans, card_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import Floats, Ints
-    from autodeploy.evaluation.worlds import World
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints
+    from autodeploy.evaluation.steps.worlds import World
     from autodeploy.ranking.error_box import ErrorBox
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved

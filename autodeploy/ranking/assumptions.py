@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.expert_balance import (
+from autodeploy.evaluation.inputs.expert_balance import (
     migrated_balance,
     peak_over_layers,
     placed_balance,
     prediction_error,
     routed_balance,
 )
-from autodeploy.evaluation.stage_classes import expert_layers
+from autodeploy.evaluation.stages.step_classes import expert_layers
 from autodeploy.specs.planset import ExpertImbalance
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.ranking.divisibility import best_rate
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
 

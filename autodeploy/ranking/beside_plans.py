@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.deadline import Deadline
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.plans import Identity
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec

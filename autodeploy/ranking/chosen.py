@@ -14,7 +14,7 @@ from autodeploy.specs.planset import BoxNumber, Fastest, RiskRanking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.advice import Advice
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from autodeploy.evaluation.sweep import sweep_tree
+from autodeploy.evaluation.sweep.sweep import sweep_tree
 from autodeploy.solver.search_space import legal_tree, variant
 from autodeploy.strategies.feature_choice import choose_features
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.spec import Spec
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.calibration.uncertain_numbers import Uncertain, fitted_numbers, numbers_of_memory, prior_numbers
-from autodeploy.evaluation.worlds import SHIFTED
+from autodeploy.evaluation.steps.worlds import SHIFTED
 from autodeploy.ranking.even_points import even_points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.worlds import World
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.steps.worlds import World
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 

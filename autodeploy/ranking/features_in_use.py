@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.stage_memory import saves_buffers
+from autodeploy.evaluation.stages.stage_memory import saves_buffers
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
 
 

@@ -11,7 +11,7 @@ from autodeploy.ranking.uncertainty import run_of
 
 if TYPE_CHECKING:
     from autodeploy.calibration.memory_spread import MemorySpread
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
 
 LEAST_P_FITS: Final = 0.9

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.sweep import sweep_tree
+from autodeploy.evaluation.sweep.sweep import sweep_tree
 from autodeploy.ranking.legality import pins_to_lift, why_nothing_is_legal
 from autodeploy.solver.search_space import Searched, legal_tree, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
@@ -15,7 +15,7 @@ from autodeploy.strategies.feature_choice import choose_features
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.feature_choice import FeatureChoice

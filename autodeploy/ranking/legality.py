@@ -11,7 +11,7 @@ from autodeploy.specs.planset import NearestChange
 from autodeploy.strategies.knobs import KNOBS, decode
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.plans import Identity
     from autodeploy.solver.cp_sat.legality_model import LegalityModel, Nearest, Reason
     from autodeploy.specs.search import SearchSpec

@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError
 
 from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.errors import AutoDeployError
-from autodeploy.evaluation.build_context import choice_context, device_of, profile_of, spec_context
-from autodeploy.evaluation.one_strategy import estimated
+from autodeploy.evaluation.inputs.build_context import choice_context, device_of, profile_of, spec_context
+from autodeploy.evaluation.steps.one_strategy import estimated
 from autodeploy.ranking.public_recipes import PublicRecipe, recipes_for
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Rescaled
@@ -29,7 +29,7 @@ from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.feature_choice import choose_features
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from hardware_profiles.profile import Profile
 
 # In the report of an overlay: the runs that it was fitted to, each an `OwnRun`.

@@ -8,9 +8,9 @@ from math import log2
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import spec_context
-from autodeploy.evaluation.one_strategy import as_candidate
-from autodeploy.evaluation.strategy_layout import facts_of_placement
+from autodeploy.evaluation.inputs.build_context import spec_context
+from autodeploy.evaluation.steps.one_strategy import as_candidate
+from autodeploy.evaluation.steps.strategy_layout import facts_of_placement
 from autodeploy.ranking.one_strategy import predicted
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.strategy import Recompute, Strategy
@@ -25,7 +25,7 @@ from cost_models.schedule import kinds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.plans import Identity
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.one_strategy import Estimated, estimated
+from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
 from autodeploy.ranking.plans import Identity, plan_of_estimate
 from autodeploy.ranking.uncertainty import slopes_of
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.sweep import sweep
-from autodeploy.evaluation.worlds import context_in
+from autodeploy.evaluation.steps.worlds import context_in
+from autodeploy.evaluation.sweep.sweep import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import Floats, Ints
-    from autodeploy.evaluation.worlds import World
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints
+    from autodeploy.evaluation.steps.worlds import World
     from autodeploy.ranking.error_box import ErrorBox
     from autodeploy.ranking.responses import Responses
     from autodeploy.solver.search_space import Searched

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 
-from autodeploy.evaluation.build_context import choice_context
+from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.ranking.infeasible import HOPELESS_S, missing_memory
 from autodeploy.ranking.legality import conflict
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
@@ -23,7 +23,7 @@ from cost_models.schedule import kinds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.search import AxisValue
     from autodeploy.specs.spec import Spec

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.alternatives import resolved
+from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.solver.outer.candidate import solve_candidate
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.candidates import Candidates

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.alternatives import closed
-from autodeploy.evaluation.estimate import estimate_layout
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.strategy_layout import layout_of
+from autodeploy.evaluation.layers.alternatives import closed
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import estimate_layout
+from autodeploy.evaluation.steps.strategy_layout import layout_of
 from autodeploy.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
 from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.solver.search_space import legal_tree, of_sizes, swept_tree
@@ -20,8 +20,8 @@ from autodeploy.strategies.feature_choice import choose_features
 from cost_models.schedule import plain
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.unit_costs import UnitCosts
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.unit_costs import UnitCosts
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.candidates import Candidates

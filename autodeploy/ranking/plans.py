@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.measured_mfu import highest_mfu
-from autodeploy.evaluation.build_problem import with_choices
-from autodeploy.evaluation.estimate import Estimate, Layout, applied_array, estimate_layout
-from autodeploy.evaluation.lane_report import lane_report
-from autodeploy.evaluation.memory_menu import memory_menu
+from autodeploy.evaluation.layers.lane_report import lane_report
+from autodeploy.evaluation.stages.build_problem import with_choices
+from autodeploy.evaluation.steps.estimate import Estimate, Layout, applied_array, estimate_layout
+from autodeploy.evaluation.steps.memory_menu import memory_menu
 from autodeploy.ranking.assumptions import assumptions_of, expert_imbalance
 from autodeploy.ranking.features_in_use import features_in_use
 from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
@@ -34,9 +34,9 @@ from hardware_profiles.quantities import weakest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import InnerProblem
-    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem
+    from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.specs.planset import Rescaled
     from cost_models.arrays import Floats, Ints

@@ -12,7 +12,7 @@ from autodeploy.ranking.public_recipes import PublicRecipe, recipes_for
 from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.plans import Identity
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec

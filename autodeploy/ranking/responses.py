@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.worlds import step_times_in
+from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.ranking.error_box import HIGH
 from autodeploy.strategies.candidates import concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.estimate import Layout
-    from autodeploy.evaluation.worlds import World
+    from autodeploy.evaluation.steps.estimate import Layout
+    from autodeploy.evaluation.steps.worlds import World
     from autodeploy.ranking.error_box import ErrorBox
     from autodeploy.solver.outer.candidate import Solved
     from cost_models.arrays import Floats

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints
 
 QUANTILE: Final = 0.8
 TIE: Final = 0.002

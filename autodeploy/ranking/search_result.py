@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.deadline import Deadline
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.advice import Advice
     from autodeploy.ranking.beside_plans import BesidePlans
     from autodeploy.solver.outer.candidate import Solved

@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import RUN_AXES, Spread, coverage, spread_of
 from autodeploy.calibration.spreads import shares_node
-from autodeploy.evaluation.sensitivity import sensitivities
+from autodeploy.evaluation.steps.sensitivity import sensitivities
 from autodeploy.ranking.features_in_use import holds
 from autodeploy.specs.planset import Plan, Uncertainty
 from autodeploy.stack.features import FEATURES
@@ -18,8 +18,8 @@ from autodeploy.stack.features import FEATURES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.estimate import Layout
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.steps.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats
     from hardware_profiles.covariance import Covariance

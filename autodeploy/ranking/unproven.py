@@ -15,8 +15,8 @@ from autodeploy.strategies.tree import distinct
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints
     from autodeploy.specs.planset import Evidence
     from autodeploy.strategies.candidates import Candidates
 

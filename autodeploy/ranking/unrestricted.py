@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.solver.inner.solve import solve
 from autodeploy.solver.outer.candidate import solve_candidate
 from autodeploy.solver.search_space import legal_candidates
@@ -23,7 +23,7 @@ from autodeploy.strategies.rules import judge
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.inner.solution import InnerSolution
     from autodeploy.solver.outer.candidate import Solved

@@ -11,7 +11,7 @@ from autodeploy.strategies.rules import broken_rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.planset import NearestChange, Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.candidates import Candidates

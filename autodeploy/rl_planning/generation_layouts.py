@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.build_context import device_of
+from autodeploy.evaluation.inputs.build_context import device_of
 from autodeploy.post_training.weights import GENERATED_BYTES, parameters_of
 from autodeploy.rl_planning.axes import FRACTIONS, values_left
 from autodeploy.specs.generation_layout import GenerationLayout

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SearchCancelled, SpecError
-from autodeploy.evaluation.build_context import healthy_npus, profile_of
+from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.post_training import overheads_of, rl_step
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.fit_probability import LEAST_P_FITS

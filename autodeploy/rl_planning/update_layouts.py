@@ -7,8 +7,8 @@ from math import ceil, gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import device_of, healthy_npus, profile_of
-from autodeploy.evaluation.one_strategy import candidate_for
+from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, profile_of
+from autodeploy.evaluation.steps.one_strategy import candidate_for
 from autodeploy.post_training import InfeasibleRlError, samples_of, update_context, update_part
 from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
 from autodeploy.rl_planning.axes import values_left

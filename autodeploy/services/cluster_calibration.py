@@ -11,8 +11,8 @@ import numpy as np
 from autodeploy.calibration.benchmarks import collective_overlay, gemm_overlay
 from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, factors_of, fit_cluster
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.evaluation.build_context import profile_of
-from autodeploy.evaluation.machine import machine_of
+from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.ranking.chosen import objective_value
 from autodeploy.ranking.measured_speed import MEASURED, OwnRun, work_of
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay

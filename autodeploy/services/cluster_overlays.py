@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.ranking.measured_speed import MEASURED
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.spec import canonical_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import IntegrityError
 
 from autodeploy.errors import ConflictError, NotFoundError
-from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.cluster_overlays import as_read_by, without_overlay
 from autodeploy.services.measured_intake import batch_of, check_run, measured_step_s

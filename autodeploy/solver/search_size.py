@@ -10,7 +10,7 @@ from autodeploy.solver.search_space import legal_tree, of_sizes, space_of
 from autodeploy.strategies.space_size import grid_cells, most_candidates
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.feature_choice import FeatureChoice
     from hardware_profiles.profile import Profile

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.errors import SearchCancelled, SpecError
-from autodeploy.evaluation.alternatives import closed, fastest_costs
-from autodeploy.evaluation.build_context import choice_context
-from autodeploy.evaluation.cut_costs import CutCosts, joined
-from autodeploy.evaluation.sweep import TOTALS, Sweep, sweep_tree
+from autodeploy.evaluation.inputs.build_context import choice_context
+from autodeploy.evaluation.layers.alternatives import closed, fastest_costs
+from autodeploy.evaluation.layers.cut_costs import CutCosts, joined
+from autodeploy.evaluation.sweep.sweep import TOTALS, Sweep, sweep_tree
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.grid import Grid, grid_of
@@ -29,7 +29,7 @@ from autodeploy.strategies.space_size import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.feature_choice import FeatureChoice

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.ranking.measured_speed import level_of
 from autodeploy.ranking.rescaled_plan import at_level
 from autodeploy.specs.cluster import MAX_NPUS

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, chunk_times
+from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, chunk_times
 from autodeploy.solver import DEFAULT, FAST, solve
 from autodeploy.solver.bounds.path_bound import PathLibrary, path_bound_s
 from autodeploy.solver.inner.greedy import greedy_options

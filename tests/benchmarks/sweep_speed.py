@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy import planner
-from autodeploy.evaluation import expert_balance
-from autodeploy.evaluation.sweep import sweep_tree
+from autodeploy.evaluation.inputs import expert_balance
+from autodeploy.evaluation.sweep.sweep import sweep_tree
 from autodeploy.solver.search_space import candidate_grid
 from autodeploy.strategies.grid_rules import judge_grid
 from tests.support.figures import report

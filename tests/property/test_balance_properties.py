@@ -10,12 +10,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.build_context import spec_context
-from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
-from autodeploy.evaluation.expert_balance import ExpertBalance, migrated_balance, routed_balance
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.sweep import sweep
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.inputs.build_context import spec_context
+from autodeploy.evaluation.inputs.expert_balance import ExpertBalance, migrated_balance, routed_balance
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.specs.training import TrainingSpec
 from cost_models.expert_migration import greedy_placement
 from cost_models.load_balance import contiguous, hot_share, loads_of_ranks, series_of_factor, without_hottest

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.sweep import Sweep, sweep
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.evaluation.sweep.sweep import Sweep, sweep
 from autodeploy.specs.choice_key import ChoiceKey
 from tests.support.accounting.cases import (
     DENSE,
@@ -32,7 +32,7 @@ from tests.support.accounting.cases import (
 from tests.support.accounting.ranks import Degrees
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
 
 ROUNDING = 1e-9
 MODELS = {"dense": DENSE, "experts": MOE, "latent": LATENT}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
-from autodeploy.evaluation.lane_report import lane_report
-from autodeploy.evaluation.memory_menu import memory_menu
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.layers.lane_report import lane_report
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.evaluation.steps.memory_menu import memory_menu
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.workload.memory_choices import CHOICES
 from tests.support.accounting.cases import (

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.estimate import Estimate, Layout, estimate_layout, template_layers
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.sweep import Sweep, sweep
-from autodeploy.evaluation.sweep_template import template_of as planned_template
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.evaluation.sweep.sweep import Sweep, sweep
+from autodeploy.evaluation.sweep.template import template_of as planned_template
 from autodeploy.specs.choice_key import ChoiceKey
 from tests.support.accounting.cases import (
     DENSE,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Prepared, prepare
 from autodeploy.solver.cp_sat.legality_model import AXES, LegalityModel

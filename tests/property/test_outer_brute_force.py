@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.stage_memory import communication_bytes
-from autodeploy.evaluation.sweep import sweep
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.build_problem import build_problem
+from autodeploy.evaluation.stages.stage_memory import communication_bytes
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Prepared, prepare
 from autodeploy.solver.effort import DEFAULT, Budget
@@ -25,8 +25,8 @@ from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
 
 INSTANCES = 200

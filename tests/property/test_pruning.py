@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 
-from autodeploy.evaluation.stage_memory import communication_bytes
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.stages.stage_memory import communication_bytes
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import legal_candidates
@@ -17,7 +17,7 @@ from cost_models.hbm import GIB
 from tests.property.test_outer_brute_force import TOP_K, instances, resolved
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.strategies.candidates import Candidates
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.build_context import profile_of
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.post_training import Case, Overheads, RlStep, generation_part, rl_step
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.generation_layout import GenerationLayout

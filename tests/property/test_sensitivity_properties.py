@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import spread_of
-from autodeploy.evaluation.estimate import Layout, estimate_layout, template_layers
-from autodeploy.evaluation.machine import machine_of
-from autodeploy.evaluation.sensitivity import STEP, sensitivities
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
+from autodeploy.evaluation.steps.sensitivity import STEP, sensitivities
 from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.specs.choice_key import ChoiceKey
 from hardware_profiles.covariance import Covariance, FittedFactor
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
 
 RUN = {"moe": True, "ranks": 64, "shares_node": False, "tp": 8, "pp": 2, "cp": 1, "ep": 8, "seq_length": 4096}

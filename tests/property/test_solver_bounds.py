@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inner_problem import (
+from autodeploy.evaluation.stages.inner_problem import (
     FixedPiece,
     InnerProblem,
     LayerClass,

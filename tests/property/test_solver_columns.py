@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inner_problem import InnerProblem, chunk_times
+from autodeploy.evaluation.stages.inner_problem import InnerProblem, chunk_times
 from autodeploy.solver.cp_sat.master import columns
 from autodeploy.solver.inner.stage_choices import StageChoices
 from cost_models.schedule import makespan_s, operation_order

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.inner_problem import MemoryOption
+from autodeploy.evaluation.stages.inner_problem import MemoryOption
 from autodeploy.solver.cp_sat.stage_program import StageProgram, SwapWindow
 from autodeploy.solver.inner.layer_choices import least_extra_s
 from autodeploy.solver.inner.memory_options import cliques

@@ -8,16 +8,16 @@ import numpy as np
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.estimate import Layout, estimate_layout, template_layers
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.unit_costs import unit_costs
-from autodeploy.evaluation.worlds import context_in, step_times_in
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
+from autodeploy.evaluation.steps.worlds import context_in, step_times_in
 from autodeploy.ranking.error_box import error_box
 from autodeploy.specs.choice_key import ChoiceKey
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from autodeploy.ablation.switches import active_features
 from autodeploy.calibration.predict import predict_record
-from autodeploy.evaluation.build_context import spec_context, with_alternatives
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.inputs.build_context import spec_context, with_alternatives
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import legal_candidates, search_space
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.calibration.predict import Prediction
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.cut_costs import CutCosts
-    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.cut_costs import CutCosts
+    from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.specs.record import Record
     from autodeploy.specs.search import Target

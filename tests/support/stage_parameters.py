@@ -11,8 +11,8 @@ from autodeploy.evaluation.entries import at
 from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.estimate import Layout
-    from autodeploy.evaluation.stage_classes import StepClass, StepClasses
+    from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
+    from autodeploy.evaluation.steps.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats
 

@@ -20,7 +20,7 @@ from autodeploy.calibration.cluster_fit import (
 )
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.parameters import NUISANCES, UNFITTED
-from autodeploy.evaluation.machine import Machine, machine_of
+from autodeploy.evaluation.inputs.machine import Machine, machine_of
 from autodeploy.planner import estimate, profile_hash, step_time_of
 from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.services.cluster_calibration import benchmark_overlay

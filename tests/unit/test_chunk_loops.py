@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autodeploy.evaluation.chunk_loops import add_options
-from autodeploy.evaluation.inner_problem import fill_chunks
+from autodeploy.evaluation.stages.chunk_loops import add_options
+from autodeploy.evaluation.stages.inner_problem import fill_chunks
 
 
 def test_options_are_added_to_the_chunks_that_are_filled() -> None:

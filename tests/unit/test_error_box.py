@@ -12,7 +12,7 @@ import pytest
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.uncertain_numbers import prior_widths
-from autodeploy.evaluation.build_context import profile_of, spec_context
+from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.ranking.error_box import ErrorBox, error_box
 from autodeploy.ranking.even_points import even_points

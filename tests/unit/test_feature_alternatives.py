@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.alternatives import closed, fastest_costs, resolved
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.layers.alternatives import closed, fastest_costs, resolved
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, plan, prepare, reestimate
 from autodeploy.solver.search_space import legal_candidates, search_space

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
+from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
 from autodeploy.solver import DEFAULT, solve
 from autodeploy.solver.inner.evaluate import Evaluator
 from autodeploy.solver.inner.first_look import best_template

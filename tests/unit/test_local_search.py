@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inner_problem import InnerProblem, LayerClass, MemoryOption
+from autodeploy.evaluation.stages.inner_problem import InnerProblem, LayerClass, MemoryOption
 from autodeploy.solver.inner import local_search
 from autodeploy.solver.inner.evaluate import Evaluator
 from autodeploy.solver.inner.layouts import even_sizes, most_layers_per_chunk, moved, moves, neighbours

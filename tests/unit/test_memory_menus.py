@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.build_problem import build_problem
+from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import prepare
 from autodeploy.solver.inner.memory_options import memory_choices

@@ -17,11 +17,11 @@ from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate import report_text, unmeasured_text
 from autodeploy.cli.validate_html import report_html
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.stage_sends import p2p_s
-from autodeploy.evaluation.strategy_layout import candidate_of
-from autodeploy.evaluation.sweep import sweep
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.sends import p2p_s
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.strategy_layout import candidate_of
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.planner import estimate, prepare, profile_hash
 from autodeploy.specs.spec import Spec, parse_spec
 from hardware_profiles import load_profile

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.evaluation.sweep import sweep
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.exporters.registry import export, formats_of
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, plan, prepare

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import profile_of
-from autodeploy.evaluation.one_strategy import estimated
-from autodeploy.evaluation.step_phases import StepPhase, phase_cost
+from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.evaluation.steps.one_strategy import estimated
+from autodeploy.evaluation.steps.step_phases import StepPhase, phase_cost
 from autodeploy.post_training import (
     Case,
     InfeasibleRlError,

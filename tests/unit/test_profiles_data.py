@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.benchmarks import adjacent_group, collective_s
-from autodeploy.evaluation.machine import machine_of
+from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.specs.measured_run import Collective, CollectivePoint
 from cost_models.gemm_waves import tiled_efficiency
 from hardware_profiles import EFFICIENCY_TERMS, KINDS, Profile, ProfileError, list_profiles, load_profile

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.sample_balance import packs_of
+from autodeploy.evaluation.inputs.sample_balance import packs_of
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.layers import layer_table
 from autodeploy.workload.operators import Operator, OperatorFeatures

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
+from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
 from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
 from autodeploy.solver.bounds.problem_bound import batch_of
 from autodeploy.solver.bounds.stage_bound import _counts, _time_rows

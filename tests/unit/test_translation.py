@@ -13,7 +13,7 @@ from autodeploy.checks.flag_rules import flag_rules
 from autodeploy.cli.exits import asked_language, report_error
 from autodeploy.cli.why_not import answer_text
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.build_context import spec_context
+from autodeploy.evaluation.inputs.build_context import spec_context
 from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.explain import PART_NAMES
 from autodeploy.reports import check_texts, command_texts, texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.evaluation.build_context import spec_context
+from autodeploy.evaluation.inputs.build_context import spec_context
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.ranking.error_box import error_box
 from hardware_profiles.loader import load_profile

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autodeploy.evaluation.build_context import loss_bytes
+from autodeploy.evaluation.inputs.build_context import loss_bytes
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.layers import head_table, layer_table
 from autodeploy.workload.memory_choices import CHOICES

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.layer_cost import launches
+from autodeploy.evaluation.layers.layer_cost import launches
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate
 from autodeploy.specs.presets import load_preset

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.build_context import profile_of, spec_context
-from autodeploy.evaluation.one_strategy import Estimated, estimated
-from autodeploy.evaluation.worlds import context_in, step_times_in
+from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
+from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
+from autodeploy.evaluation.steps.worlds import context_in, step_times_in
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.ranking.error_box import ErrorBox, error_box
 from autodeploy.specs.strategy import Strategy

@@ -14,7 +14,7 @@ from autodeploy.solver.bounds.problem_bound import batch_of
 from autodeploy.solver.inner.layer_choices import prices
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.bounds.stage_bound import Batch
 
 EXCEEDED: Final = 1e-6

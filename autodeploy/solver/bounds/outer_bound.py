@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.pair_shares import tight_shares
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.stage_memory import GRADIENT_SHARE, communication_bytes, host_room_bytes
+from autodeploy.evaluation.stages.pair_shares import tight_shares
+from autodeploy.evaluation.stages.stage_memory import GRADIENT_SHARE, communication_bytes, host_room_bytes
+from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.solver.bounds.stage_bound import Batch, lower_bound_s, steady_micro_batches
 from autodeploy.solver.inner.layer_choices import Choices, Part, join
 from autodeploy.solver.inner.memory_options import WHOLE, possible_choices, rivals
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.cut_costs import CutCosts
-    from autodeploy.evaluation.layer_cost import LayerCost, PhaseCost
-    from autodeploy.evaluation.stage_classes import StepClass, StepClasses
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.cut_costs import CutCosts
+    from autodeploy.evaluation.layers.layer_cost import LayerCost, PhaseCost
+    from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Bools, Floats, Ints
 

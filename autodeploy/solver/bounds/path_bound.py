@@ -27,7 +27,7 @@ from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from cost_models.schedule import SchedulePath
 
 STALLED: Final = 3e-4

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import layer_pairs
-from autodeploy.evaluation.pair_shares import one_sided_shares, tight_shares
+from autodeploy.evaluation.stages.inner_problem import layer_pairs
+from autodeploy.evaluation.stages.pair_shares import one_sided_shares, tight_shares
 from autodeploy.solver.inner.layouts import even_sizes, to_layout, uneven_sizes
 from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem
     from cost_models.schedule import SchedulePath
 
 

@@ -12,7 +12,7 @@ from autodeploy.solver.inner.layer_choices import Choices, Part, choices_of
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints, LayerClass
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints, LayerClass
 
 RELAXATION: Final = "each stage alone with its cheapest layers: its work and ramp, memory by the best option"
 

@@ -34,7 +34,7 @@ from cost_models.schedule import (
 )
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints
     from autodeploy.solver.inner.layer_choices import Part
 
     Number = Any  # a float or an array

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import build_problem, with_choices
-from autodeploy.evaluation.stage_classes import step_classes
+from autodeploy.evaluation.stages.build_problem import build_problem, with_choices
+from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.solver.bounds.memory_prices import Surcharges, surcharges
 from autodeploy.solver.bounds.path_bound import PathBound, path_bound_s
 from autodeploy.solver.bounds.paths import PathLibrary, first_layout, longest_paths
@@ -23,10 +23,10 @@ from autodeploy.solver.inner.uniform import set_problems
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.cut_costs import CutCosts
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints, LayerClass
-    from autodeploy.evaluation.stage_classes import StepClasses
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.cut_costs import CutCosts
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints, LayerClass
+    from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
 
 

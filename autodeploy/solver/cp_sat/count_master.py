@@ -20,7 +20,7 @@ from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
     from autodeploy.solver.bounds.memory_prices import Surcharges
     from cost_models.schedule import SchedulePath
 

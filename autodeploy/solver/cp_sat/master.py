@@ -23,7 +23,7 @@ from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.inner.stage_choices import Chunks, StageChoices, StageTimes
     from cost_models.schedule import SchedulePath
 

@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inner_problem import Ints
+    from autodeploy.evaluation.stages.inner_problem import Ints
 
 UNITS: Final = 1 << 26
 """The incumbent's step time in integer units: rounding costs less than 16 stages / UNITS of the bound."""

@@ -19,7 +19,7 @@ from autodeploy.solver.inner.memory_options import cliques
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints, MemoryOption
 
 UNITS: Final = 1 << 30
 """All layers with all options, in integer units of bytes or of seconds: roundings stay below 1e-6 of them.

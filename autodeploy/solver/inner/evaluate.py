@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import ChunkTimes, Floats, InnerProblem, Ints, chunk_times, tail_s
+from autodeploy.evaluation.stages.inner_problem import ChunkTimes, Floats, InnerProblem, Ints, chunk_times, tail_s
 from autodeploy.solver.bounds.paths import paced_paths
 from cost_models.schedule import (
     OperationOrder,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import chunk_times, stage_bytes
+from autodeploy.evaluation.stages.inner_problem import chunk_times, stage_bytes
 from autodeploy.solver.effort import LOOK
 from autodeploy.solver.inner.evaluate import Evaluator
 from autodeploy.solver.inner.layouts import to_layout
@@ -19,7 +19,7 @@ from autodeploy.solver.inner.stage_choices import StageChoices, stage_fits
 from autodeploy.solver.inner.uniform import MOST_TEMPLATE_ROWS, by_bound, quick_incumbent, under_sets
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
 
 
 def best_template(problem: InnerProblem) -> InnerSolution:

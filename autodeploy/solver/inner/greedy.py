@@ -13,7 +13,7 @@ from autodeploy.solver.inner.stage_choices import fits, stage_fits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
     from autodeploy.solver.inner.evaluate import Evaluator, Incumbent
 
 

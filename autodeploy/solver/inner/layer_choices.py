@@ -18,7 +18,7 @@ from autodeploy.solver.inner.memory_options import conflicts, rivals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints, MemoryOption
     from autodeploy.solver.inner.memory_options import Rivals
 
     Point = tuple[float, float]

@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
 
 
 def parts_of(problem: InnerProblem) -> tuple[tuple[tuple[int, int], ...], ...]:

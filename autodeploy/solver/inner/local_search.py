@@ -12,7 +12,7 @@ from autodeploy.solver.inner.layouts import moved, moves, to_layout, to_sizes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inner_problem import Floats, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints
     from autodeploy.solver.inner.evaluate import Evaluator, Incumbent
     from autodeploy.solver.inner.stage_choices import StageChoices
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import InnerProblem, Ints, MemoryOption, fill_chunks
+from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints, MemoryOption, fill_chunks
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.workload.memory_choices import CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
 
     Graph = Mapping[int, frozenset[int]] | Sequence[frozenset[int]]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import fill_chunks
+from autodeploy.evaluation.stages.inner_problem import fill_chunks
 from autodeploy.solver.inner.memory_options import conflicts
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Floats, Ints, MemoryOption
+    from autodeploy.evaluation.stages.inner_problem import Floats, Ints, MemoryOption
 
 PRICES: Final = (0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 10.0, 1e9)
 """Prices of a byte, in those of the dearest option."""

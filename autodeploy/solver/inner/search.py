@@ -16,7 +16,7 @@ from autodeploy.solver.inner.solution import OPTIMAL_GAP
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
     from autodeploy.solver.cp_sat.model import Proposal
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.inner.evaluate import Evaluator, Incumbent

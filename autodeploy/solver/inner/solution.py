@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inner_problem import Ints
+    from autodeploy.evaluation.stages.inner_problem import Ints
     from autodeploy.solver.inner.evaluate import Incumbent
 
 Status = Literal["optimal", "feasible", "infeasible", "cancelled", "pruned"]

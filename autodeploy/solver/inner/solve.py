@@ -21,7 +21,7 @@ from autodeploy.solver.inner.uniform import search_uniform
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
 
 
 def solve(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.inner_problem import (
+from autodeploy.evaluation.stages.inner_problem import (
     ChunkTimes,
     Floats,
     InnerProblem,

@@ -17,7 +17,7 @@ from autodeploy.solver.inner.stage_choices import StageChoices, fits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.inner.search import Search
 
 MOST_TEMPLATE_ROWS = 2048

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
+from autodeploy.evaluation.layers.cut_costs import CutCosts, cut_costs
 from autodeploy.solver.outer.candidate_solver import CandidateSolver
 from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.outer.frontier import Frontier, Watch, outer_tuples
@@ -17,9 +17,9 @@ from autodeploy.solver.outer.quick_plans import QuickPlans
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
-    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.effort import Budget, Effort
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.strategies.candidates import Candidates

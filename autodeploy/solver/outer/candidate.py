@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.inner_problem import chunk_times
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.build_problem import build_problem
+from autodeploy.evaluation.stages.inner_problem import chunk_times
+from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.inner.first_look import best_template
@@ -21,10 +21,10 @@ from autodeploy.solver.inner.solve import solve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import InnerProblem
-    from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.evaluation.unit_costs import UnitCosts
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.unit_costs import UnitCosts
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem
+    from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.inner.solution import InnerSolution
     from autodeploy.strategies.candidates import Candidates

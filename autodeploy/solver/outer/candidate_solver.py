@@ -11,9 +11,9 @@ from autodeploy.solver.outer.candidate import CandidatePlans, Solved
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.cut_costs import CutCosts
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.cut_costs import CutCosts
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.outer.candidate import Quick
     from autodeploy.solver.outer.companion import Begun, Companion

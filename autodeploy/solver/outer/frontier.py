@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.options import FLAT, SEQUENTIAL
+from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL
 from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.build_problem import build_problem
-from autodeploy.evaluation.cut_costs import CutCosts, cut_costs
-from autodeploy.evaluation.inner_problem import stage_bytes
-from autodeploy.evaluation.stage_classes import step_classes
-from autodeploy.evaluation.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.evaluation.layers.cut_costs import CutCosts, cut_costs
+from autodeploy.evaluation.stages.build_problem import build_problem
+from autodeploy.evaluation.stages.inner_problem import stage_bytes
+from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.inner.memory_options import memory_choices, menus
@@ -31,10 +31,10 @@ from autodeploy.solver.outer.quick_plans import SOON
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.inner_problem import Floats, InnerProblem, Ints
-    from autodeploy.evaluation.stage_classes import StepClasses
-    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stages.step_classes import StepClasses
+    from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.effort import Budget, Effort
     from autodeploy.solver.inner.solution import InnerSolution
     from autodeploy.solver.outer.frontier import Watch

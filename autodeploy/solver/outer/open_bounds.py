@@ -16,7 +16,7 @@ from autodeploy.solver.outer.candidate_solver import CandidateSolver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autodeploy.evaluation.context import Context
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.solver.bounds.tuple_bounds import Visit
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved

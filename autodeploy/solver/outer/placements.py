@@ -17,7 +17,7 @@ from autodeploy.solver.inner.uniform import undominated_sets
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
     from autodeploy.solver.outer.candidate import Solved
 
 MOST_SETS = 16

@@ -14,7 +14,7 @@ from autodeploy.strategies.tree import MODE_AXES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autodeploy.evaluation.sweep import Sweep
+    from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.build_context import profile_of, spec_context
+from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.search import SearchSpec
@@ -21,8 +21,8 @@ from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.run import Run
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.context import Context
-    from autodeploy.evaluation.machine import Machine
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.inputs.machine import Machine
     from hardware_profiles.profile import Profile
 
 DENSE: dict[str, Any] = {

@@ -1,0 +1,1 @@
+"""What formulas read: model, run, machine, router, documents."""

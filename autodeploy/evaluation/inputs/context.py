@@ -1,0 +1,208 @@
+"""What stays the same for all candidates of one spec: model, run, machine and the features that are on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autodeploy.evaluation.inputs.expert_balance import ExpertRanks, Loads, placed_balance
+from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
+from autodeploy.evaluation.inputs.sample_balance import Packs, attention_factor
+from autodeploy.stack.expression import evaluate
+from autodeploy.stack.features import FEATURES, launch_values, mechanisms
+from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.strategies.rules import values_of
+from cost_models.all_to_all import ExpertGroups
+from cost_models.collectives import MOST_PIECES
+from cost_models.hbm import OptimizerFormat
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inputs.machine import Machine
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.stack.frameworks import Framework
+    from autodeploy.stack.releases import Release
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import OperatorFeatures
+    from cost_models.arrays import Bools, Floats
+    from hardware_profiles.profile import Profile
+
+# Mechanisms that change nothing but which rank holds which experts.
+LEVELLING = frozenset({"expert_migration", "mutual_routing"})
+
+
+@dataclass(frozen=True)
+class Context:
+    """One spec, lowered to what the formulas read.
+
+    limit_bytes : what the framework may use of a card, buffers and runtime included.
+    gradient_bytes : of one gradient element in the data-parallel reduction.
+    """
+
+    model: ModelSpec
+    machine: Machine
+    operators: OperatorFeatures
+    features: frozenset[str]
+    target: str
+    stack: Release | None  # of the target; None where no framework is meant
+    world: int
+    num_npus: int
+    seq_length: int
+    global_batch: int
+    loads: Loads
+    slowest_device_factor: float
+    limit_bytes: float
+    host_bytes_per_device: float
+    gradient_bytes: float
+    distributed_optimizer: bool = True
+    deduplicate: bool = False
+    packs: Packs | None = None  # documents of different lengths; None: every sequence is full
+    precision: str = "bf16"
+    family: str = ""
+    profile: Profile | None = None  # the machine's
+    release: str | None = None  # band of the framework's release; None is the current one
+    facts: dict[str, object] = field(default_factory=dict)
+    alternatives: tuple[Context, ...] = ()  # the same under other features, of which a candidate may use the fastest
+
+    @property
+    def node_ranks(self) -> int:
+        """Ranks of one node."""
+        return int(str(self.facts["node_ranks"]))
+
+    @cached_property
+    def mechanisms(self) -> frozenset[str]:
+        """What the formulas know the features by."""
+        return mechanisms(self.features)
+
+    @property
+    def framework(self) -> Framework:
+        """What the target framework can do."""
+        return FRAMEWORKS[self.target]
+
+    @property
+    def graph_mode(self) -> bool:
+        """Whether the framework compiles the step: without a pipeline it splits each gradient as soon as it exists."""
+        return "graph_mode" in self.features or self.framework.graph_mode
+
+    @property
+    def fsdp(self) -> bool:
+        """Whether data-parallel ranks hold weights and gradients in shards, beside optimizer states."""
+        return "fsdp" in self.mechanisms
+
+    @property
+    def splits_states(self) -> bool:
+        """Whether data-parallel ranks share the optimizer's states."""
+        return self.distributed_optimizer or self.fsdp
+
+    @property
+    def cuts_by_replicas(self) -> bool:
+        """Whether a layer's cost depends on the number of replicas and of micro batches too: documents of different
+        lengths spread over them, and parameters are sharded over them.
+        """
+        return self.packs is not None or self.fsdp
+
+    @property
+    def optimizer(self) -> OptimizerFormat:
+        """Bytes of the optimizer's states."""
+        return OptimizerFormat.of(self.mechanisms, self.precision)
+
+    @property
+    def cuts_sends(self) -> bool:
+        """Whether stages send 1/tp each and gather it inside the node (Megatron-LM scatter-gather, before SP)."""
+        return "scatter_gather_sends" in self.features
+
+    def exchange_features(self, candidates: Candidates) -> ExchangeFeatures:
+        """Communication switches of each candidate, where they are legal together."""
+        on, n = self.mechanisms, len(candidates)
+        paired = candidates.paired
+        flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL])
+        fused = (candidates.tp > 1) & (not self.model.is_moe)
+        chunks = np.ones(n)
+        if "mc2" in on:
+            chunks = np.where(fused & candidates.sequence_parallel, MOST_PIECES, chunks)
+        elif "coc" in on:
+            chunks = np.where(fused, launch_values(self.features, "coc")["chunks"], chunks)
+        overlap = flat & ~paired & (candidates.ep > 1)
+        return ExchangeFeatures(
+            dispatcher=candidates.moe_dispatcher,
+            tp_fusion=chunks,
+            tp_fused_kernel="mc2" in on,
+            alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
+            shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
+            # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
+            recompute_in_waits=~paired & ("selective_recompute" in on and self.framework.recomputes_in_waits),
+            balance=placed_balance(self.loads, self.expert_ranks(candidates)),
+            attention_imbalance=attention_factor(self.packs, candidates, rearranged="sample_rearrangement" in on),
+            paired=paired,
+            deduplicate=self.deduplicate,
+            # A compiled graph has fixed sizes and runs without the host.
+            sync_free="host_sync_free" in on or self.graph_mode,
+            compiled=self.graph_mode,
+            host_reorder="host_reorder" in on,
+            async_gathers="async_permutation" in on,
+            captured="cuda_graphs" in on,
+            vector_parallel="cube_vector_parallel" in on,
+            pipelined=self.framework.pipelined_exchange,
+            groups=_expert_groups(self.model),
+            sharded=self._sharded(candidates) if self.fsdp else None,
+        )
+
+    def _sharded(self, candidates: Candidates) -> Sharded:
+        """The groups over which parameters are sharded: dp x cp ranks, and the expert data parallel ranks."""
+        tp, replicas = candidates.tp.astype(np.float64), (candidates.cp * candidates.dp).astype(np.float64)
+        holders = (candidates.etp * candidates.ep).astype(np.float64)
+        reduce = "overlap_grad_reduce" in self.mechanisms
+        return Sharded(
+            self.machine.group(tp, replicas),
+            self.machine.group(holders, np.maximum(1.0, self.world / (holders * candidates.pp))),
+            self.gradient_bytes,
+            reduce and "overlap_param_gather" in self.mechanisms,
+            reduce,
+        )
+
+    def levels_experts(self, candidates: Candidates) -> Bools:
+        """Where experts can be moved or copied [n], as the release launches it."""
+        found = candidates.ep > 1
+        for name in sorted(self.features & FEATURES.keys()):
+            feature = FEATURES[name]
+            when = feature.condition(self.stack) if feature.mechanism in LEVELLING else ""
+            if when:
+                found = found & np.asarray(evaluate(when, self.condition_values(candidates)), dtype=bool)
+        return np.asarray(found)
+
+    def condition_values(self, candidates: Candidates) -> dict[str, Any]:
+        """What the conditions of features' records may name: axes, facts of the spec, and what follows from both."""
+        return {
+            **values_of(candidates, self.facts),
+            "paired": candidates.paired,
+            "packed": self.packs is not None,
+            "distributed_optimizer": self.distributed_optimizer,
+        }
+
+    def expert_ranks(self, candidates: Candidates) -> ExpertRanks:
+        """The expert groups of candidates: ranks of one are next to each other, so that they share sequences.
+
+        A group of fewer ranks than a sequence is split over has a part of each of them.
+        """
+        c = candidates
+        split, size = (c.tp * c.cp).astype(np.float64), c.micro_batch_size.astype(np.float64)
+        chosen = float(self.model.num_experts_per_tok or 1)
+        return ExpertRanks(
+            ranks=c.ep.astype(np.float64),
+            nodes=self.expert_nodes(c),
+            sequences=size * np.maximum(1.0, c.ep * c.etp / split),
+            copies=chosen * self.seq_length * size * c.etp / split,
+        )
+
+    def expert_nodes(self, candidates: Candidates) -> Floats:
+        """Instances of the outermost tier that each candidate's expert group spans [n]."""
+        group = self.machine.group(candidates.etp.astype(np.float64), candidates.ep.astype(np.float64))
+        return group.fan_out[-1]
+
+
+def _expert_groups(model: ModelSpec) -> ExpertGroups | None:
+    if not model.n_group or not model.topk_group:
+        return None
+    return ExpertGroups(model.n_group, model.topk_group)

@@ -1,0 +1,1 @@
+"""One layer of every candidate: operators, exchanges, pairs, memory choices."""

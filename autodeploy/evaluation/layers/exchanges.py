@@ -1,0 +1,381 @@
+"""Time of a layer's exchanges: which group they run in, what they take and what already runs behind computation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.inputs.options import ALL_GATHER, HIERARCHICAL, SEQUENTIAL, ExchangeFeatures
+from autodeploy.evaluation.layers.prices import Prices
+from cost_models import all_to_all
+from cost_models.chunked_overlap import chunked_s, tile_loss
+from cost_models.collectives import (
+    GatherRate,
+    Group,
+    all_gather_s,
+    all_reduce_s,
+    fused_pieces,
+    gather_rate,
+    ring_pass_s,
+)
+from cost_models.compute import vector_s
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inputs.machine import Machine
+    from autodeploy.evaluation.layers.operator_time import OperatorTime
+    from autodeploy.workload.operators import Exchange, LayerTable, Operator, Sharding
+    from cost_models.arrays import Floats
+
+HOT = frozenset({"hot_weights", "hot_gradients"})
+EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT
+CONTEXT = frozenset({"ring", "heads"})
+CORE = "core_attention"  # each pass of the ring runs beside it
+
+
+@dataclass(frozen=True, slots=True)
+class OneExchange:
+    """Seconds of one exchange [n], uneven load included: a single run, and what is exposed in each pass."""
+
+    exchange: Exchange
+    once_s: Floats
+    exposed_forward_s: Floats
+    exposed_backward_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTimes:
+    """Seconds of a layer's exchanges [n].
+
+    forward_s : whole time of each exchange of the forward pass, by name.
+    exposed : (lane, pass) -> exposed seconds with balanced experts; imbalance: what uneven experts add.
+    dispatch_s, combine_s : one dispatch and one combine, uneven load included.
+    behind : (dispatch or combine, pass) -> seconds of it that run behind computation.
+    launches : pass -> exchanges that the host issues; a group of one rank has none.
+    each : every exchange alone.
+    """
+
+    forward_s: dict[str, Floats]
+    exposed: dict[tuple[str, bool], Floats]
+    imbalance: dict[bool, Floats]
+    launches: dict[bool, Floats]
+    dispatch_s: Floats
+    combine_s: Floats
+    ep_total_s: Floats
+    tp_total_s: Floats
+    cp_total_s: Floats
+    behind: dict[tuple[str, bool], Floats]
+    each: tuple[OneExchange, ...] = ()
+
+    def exposed_tp(self, *, backward: bool) -> Floats:
+        """Tensor-parallel seconds that nothing hides."""
+        return self.exposed["tp", backward]
+
+    def exposed_cp(self, *, backward: bool) -> Floats:
+        """Context-parallel seconds that nothing hides."""
+        return self.exposed["cp", backward]
+
+    def exposed_ep(self, *, backward: bool) -> tuple[Floats, Floats]:
+        """Expert-parallel seconds that nothing hides: balanced, and what imbalance adds."""
+        return self.exposed["ep", backward], self.imbalance[backward]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The communication groups of a layer, from rank order: tp, cp, dp, pp inside out; for experts etp, ep, edp, pp."""
+
+    tp: Group
+    ring: Group
+    ulysses: Group
+    ep: Group
+    etp: Group
+    experts: Group  # all ranks that hold the experts of a layer
+    rates: dict[str, GatherRate]  # of all-gathers in these groups
+    outermost: dict[str, Floats]  # tier that each group spans
+
+    @classmethod
+    def of(cls, shard: Sharding, machine: Machine) -> Groups:
+        """Groups of every candidate."""
+        one = np.ones_like(shard.tp)
+        groups = {
+            "tp": machine.group(one, shard.tp),
+            "ulysses": machine.group(shard.tp, shard.ulysses),
+            "ring": machine.group(shard.tp * shard.ulysses, shard.ring),
+            "ep": machine.group(shard.etp, shard.ep),
+            "etp": machine.group(one, shard.etp),
+            "experts": machine.group(one, shard.etp * shard.ep),
+        }
+        rates = {name: gather_rate(groups[name], machine.tiers) for name in ("tp", "ep", "etp", "experts")}
+        return cls(**groups, rates=rates, outermost={name: _outermost(group) for name, group in groups.items()})
+
+
+def _outermost(group: Group) -> Floats:
+    """The outermost tier that a group spans [n]."""
+    tier = np.zeros(1)
+    for number, fan_out in enumerate(group.fan_out):
+        tier = np.where(fan_out > 1, float(number), tier)
+    return np.asarray(tier)
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """A layer of every candidate of `shard`, and what its formulas read.
+
+    prices : of other tables of the same candidates, whose features differ in the balance of experts alone.
+    """
+
+    table: LayerTable
+    shard: Sharding
+    machine: Machine
+    features: ExchangeFeatures
+    groups: Groups
+    prices: Prices = field(default_factory=Prices)
+
+    @cached_property
+    def operators(self) -> dict[str, Operator]:
+        """Operators by name."""
+        return {op.name: op for op in self.table.operators}
+
+    @property
+    def zero(self) -> Floats:
+        """Nothing [n]."""
+        return np.zeros_like(self.shard.tp)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What exchanges of a layer may run beside: its operators' seconds by name."""
+
+    layer: LayerInputs
+    times: dict[str, OperatorTime]
+
+    @cached_property
+    def pieces(self) -> dict[str, Floats]:
+        """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't.
+
+        A chunked one has as many as its flag says, a fused kernel chooses by the size of the multiplication.
+        """
+        features = self.layer.features
+        products = [op for op in self.layer.table.operators if op.kind == "gemm"]
+        found = {op.name: features.tp_fusion for op in products}
+        if features.tp_fused_kernel and (features.tp_fusion > 1).any():
+            for op in products:
+                sized = fused_pieces(op.rows, op.columns, op.depth, self.layer.shard.tp)
+                found[op.name] = np.minimum(sized, features.tp_fusion)
+        return found
+
+    @cached_property
+    def windows(self) -> tuple[Floats, Floats, Floats]:
+        """Beside which dispatch and combine may run: the shared expert's forward and backward, the experts' dW."""
+        zero = np.zeros(1)
+        shared = [t for name, t in self.times.items() if name.startswith("shared_")]
+        experts = [t for name, t in self.times.items() if name.startswith("expert_")]
+        return (
+            np.asarray(sum((t.forward_s for t in shared), zero)),
+            np.asarray(sum((t.backward_s for t in shared), zero)),
+            np.asarray(sum((t.weight_gradient_s for t in experts), zero)),
+        )
+
+
+def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> ExchangeTimes:
+    """Seconds of every exchange of a layer, and what of them stays exposed inside one micro batch."""
+    zero, balance, once = layer.zero, layer.features.balance, layer.prices.once
+    exposed = {(lane, back): zero for lane in ("tp", "ep", "cp") for back in (False, True)}
+    totals = {"tp": zero, "ep": zero, "cp": zero}
+    extra = {False: zero, True: zero}
+    forward_s: dict[str, Floats] = {}
+    single = {"dispatch": zero, "combine": zero}
+    behind: dict[tuple[str, bool], Floats] = {}
+    launches = {False: zero, True: zero}
+    each = []
+    work = _Work(layer, operators)
+    for exchange in layer.table.exchanges:
+        lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
+        of = (exchange, balance.mean_exchange) if lane == "ep" else (exchange,)
+        even = uneven = once(of, _once_s, layer, exchange, busiest=False)
+        if lane == "ep" and exchange.name not in HOT:
+            uneven = once((exchange, *balance.busiest), _once_s, layer, exchange, busiest=True)
+        if exchange.kind in single:
+            single[exchange.kind] = single[exchange.kind] + uneven
+        forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
+        totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
+        beside = operators.get(exchange.beside), operators.get(CORE)
+        seen = []
+        for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
+            if lane == "ep":
+                shown = busiest = _exposed_s(work, exchange, even, back=back)
+                if uneven is not even:
+                    busiest = _exposed_s(work, exchange, uneven, back=back)
+                    extra[back] = extra[back] + (busiest - shown) * count
+            else:
+                shown = busiest = once((exchange, *beside, back), _exposed_s, work, exchange, even, back=back)
+            exposed[lane, back] = exposed[lane, back] + shown * count
+            launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
+            seen.append(np.asarray(busiest * count))
+            if exchange.kind in single:
+                behind[exchange.kind, back] = np.asarray((uneven - busiest) * count)
+        each.append(OneExchange(exchange, uneven, *seen))
+    return ExchangeTimes(
+        forward_s=forward_s,
+        exposed=exposed,
+        imbalance=extra,
+        dispatch_s=single["dispatch"],
+        combine_s=single["combine"],
+        ep_total_s=totals["ep"],
+        tp_total_s=totals["tp"],
+        cp_total_s=totals["cp"],
+        behind=behind,
+        launches=launches,
+        each=tuple(each),
+    )
+
+
+def _once_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats:
+    """Seconds of one run of an exchange if nothing hides it, on the mean or on the busiest rank."""
+    machine, groups, shard = layer.machine, layer.groups, layer.shard
+    fixed, tiers, size = machine.comm_op_s, machine.tiers, exchange.message_bytes
+    if exchange.kind in {"dispatch", "combine"}:
+        return expert_s(layer, exchange, busiest=busiest)
+    if exchange.name in HOT:
+        return all_gather_s(size, groups.ep, tiers, fixed, groups.rates["ep"])
+    if exchange.name in EXPERT and busiest:
+        # Every rank of an expert's tensor-parallel group needs the rows of the busiest expert rank.
+        size = size * layer.features.balance.compute
+    if exchange.kind == "ring":
+        return np.asarray(np.where(shard.ring > 1, ring_pass_s(size, groups.ring, tiers, fixed), 0.0))
+    if exchange.kind == "heads":
+        # All-to-All of tensors cut by heads: each rank keeps 1/U and sends the rest.
+        return all_to_all.flat_s(size, 1.0, groups.ulysses, tiers, 4.0 * np.asarray(fixed))
+    name = group_name(exchange)
+    group, rate = getattr(groups, name), groups.rates[name]
+    if exchange.kind == "reduce":
+        return all_reduce_s(size, group, tiers, fixed, rate)
+    return all_gather_s(size, group, tiers, fixed, rate)
+
+
+def group_name(exchange: Exchange) -> str:
+    """The group in which an exchange runs."""
+    if exchange.kind in {"dispatch", "combine"}:
+        return "ep"
+    if exchange.kind in CONTEXT:
+        return "ring" if exchange.kind == "ring" else "ulysses"
+    return "etp" if exchange.name in EXPERT else "tp"
+
+
+def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats:
+    """Seconds of one dispatch or combine under each candidate's dispatcher."""
+    machine, groups, features = layer.machine, layer.groups, layer.features
+    size, tiers, fixed = exchange.message_bytes, machine.tiers, machine.comm_op_s
+    choices, balance = layer.table.choices_per_token, features.balance
+    imbalance = balance.exchange if busiest else balance.mean_exchange
+    loss = machine.dispatch_loss if exchange.kind == "dispatch" else machine.combine_loss
+    flat = all_to_all.flat_s(
+        size,
+        choices,
+        groups.ep,
+        tiers,
+        fixed,
+        imbalance=imbalance,
+        node_imbalance=balance.node if busiest else balance.mean_exchange,
+        deduplicate=features.deduplicate,
+        groups=features.groups,
+        loss=loss,
+    )
+    dispatcher = features.dispatcher
+    found = np.where(dispatcher == SEQUENTIAL, all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed), flat)
+    if (dispatcher == ALL_GATHER).any():
+        gathered = all_to_all.all_gather_dispatch_s(size, groups.experts, tiers, fixed)
+        found = np.where(dispatcher == ALL_GATHER, gathered, found)
+    if (dispatcher == HIERARCHICAL).any():
+        stepped = all_to_all.hierarchical_s(
+            size, choices, groups.ep, tiers, fixed, imbalance=imbalance, pipelined=features.pipelined, loss=loss
+        )
+        found = np.where(dispatcher == HIERARCHICAL, stepped, found)
+    return np.asarray(found)
+
+
+def _exposed_s(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) -> Floats:
+    """Seconds of one run that stay exposed: chunked with its matrix multiplication, or behind other work."""
+    if exchange.name in HOT:
+        return _behind_layer(work, exchange, seconds, back=back)
+    beside = work.times.get(exchange.beside)
+    if beside is not None and back and exchange.behind:
+        window = beside.input_gradient_s if exchange.behind == "input_gradient" else beside.weight_gradient_s
+        return np.asarray(np.maximum(0.0, seconds * work.layer.machine.contention - window))
+    if beside is not None:
+        return _beside_chunks(work, exchange, seconds, beside.input_gradient_s if back else beside.forward_s, back=back)
+    if exchange.kind == "ring":
+        core = work.times.get(CORE)
+        if core is not None:
+            # Each pass of the ring runs beside the attention of the block that arrived before.
+            step = (core.backward_s / 2.0 if back else core.forward_s) / work.layer.shard.ring
+            return np.asarray(np.maximum(0.0, seconds - step))
+    if exchange.kind in {"dispatch", "combine"}:
+        return _behind_experts(work, exchange, seconds, back=back)
+    return seconds
+
+
+def _beside_chunks(work: _Work, exchange: Exchange, seconds: Floats, product_s: Floats, *, back: bool) -> Floats:
+    """A collective beside the chunks of its matrix multiplication; what the chunks cost counts as the collective's.
+
+    CoC's chunks leave gathered rows, or need rows to scatter, in another order than the framework's: a copy of the
+    product's output or input, and of the gathered gradient. The kernels of MC2 place rows themselves.
+    Source: MindSpeed coc_parallel_linears_sequence_parallel.py, shuffle_as_coc_*.
+    """
+    machine, chunks, product = work.layer.machine, work.pieces[exchange.beside], work.layer.operators[exchange.beside]
+    if not (chunks > 1).any():
+        return seconds
+    m, n, k = product.rows, product.columns, product.depth
+    copied, copies = np.zeros(1), 0.0
+    if not work.layer.features.tp_fused_kernel and exchange.kind in {"gather", "scatter"}:
+        inner = np.asarray(m * (n if exchange.kind == "gather" and not back else k))
+        copied, copies = (inner + np.asarray(m * n), 2.0) if back else (inner, 1.0)
+    together = chunked_s(
+        product_s,
+        seconds,
+        chunks,
+        loss=tile_loss(m, *((k, n) if back else (n, k)), chunks, machine.rates),
+        contention=machine.contention,
+        collective_s=machine.comm_op_s,
+        copies_s=vector_s(4.0 * copied, copies, machine.rates) * machine.software_factor,
+    )
+    return np.asarray(np.where(chunks > 1, together - product_s, seconds))
+
+
+def _behind_layer(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) -> Floats:
+    """Weights of hot experts arrive while the rank's own experts run; their gradients return beside attention's.
+
+    Source: MindSpeed balanced_moe: balanced_moe_grouped_mlp waits for the broadcast after the local experts, and
+    the reduction of their gradients overlaps with attention backward.
+    """
+    window = np.zeros(1)
+    for name, time in work.times.items():
+        if exchange.name == "hot_gradients":
+            window = window + (time.backward_s if work.layer.operators[name].window == "attention" else 0.0)
+        elif name.startswith("expert_"):
+            window = window + (time.input_gradient_s if back else time.forward_s)
+    return np.asarray(np.minimum(np.maximum(0.0, seconds * work.layer.machine.contention - window), seconds))
+
+
+def _behind_experts(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) -> Floats:
+    """Dispatch and combine behind the shared expert, and behind expert weight gradients in the backward pass.
+
+    Forward: half of the shared expert each. Backward: combine behind the shared expert's backward, dispatch behind
+    the experts' weight gradients. Source: MindSpeed moe-alltoall-overlap-comm; Megatron moe-shared-expert-overlap.
+    A pass of a pairing schedule that runs alone hides dispatch behind the shared expert, and backward as above.
+    Source: MindSpeed docs/zh/features/megatron_moe/megatron-moe-fb-overlap.md, self-hiding in warm-up and cool-down.
+    """
+    shared_forward, shared_backward, expert_weights = work.windows
+    features = work.layer.features
+    alone = features.paired
+    if not back:
+        window = np.where(features.alltoall_overlap | features.shared_expert_overlap, shared_forward / 2.0, 0.0)
+        window = np.where(alone, shared_forward if exchange.kind == "dispatch" else 0.0, window)
+    elif exchange.kind == "dispatch":
+        window = np.where(features.alltoall_overlap | alone, expert_weights, 0.0)
+    else:
+        window = np.where(features.alltoall_overlap | features.shared_expert_overlap | alone, shared_backward, 0.0)
+    beside = seconds / work.layer.machine.exchange_beside
+    return np.asarray(np.minimum(np.maximum(0.0, beside - window), seconds))

@@ -1,0 +1,402 @@
+"""Time and bytes of a layer table: every formula of the cost models, applied to every candidate at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.evaluation.inputs.options import ALL_GATHER
+from autodeploy.evaluation.layers.exchanges import CORE, HOT, ExchangeTimes, LayerInputs, exchange_times
+from autodeploy.evaluation.layers.lanes import beside_matrix_work_s
+from autodeploy.evaluation.layers.operator_time import OperatorTime, operator_time
+from autodeploy.evaluation.layers.pair_windows import Pairing, halves
+from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
+from cost_models.data_parallel import sharded_pass_s, synchronisation
+from cost_models.host_bound import exposed_host_s, issue_s, restart_s
+from cost_models.swap import beyond_own_layer_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from autodeploy.workload.operators import LayerTable, Operator
+    from cost_models.arrays import Floats
+
+
+EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
+WITH_WEIGHTS = {"dispatch": 2.0, "combine": 1.0}  # messages of an exchange: tokens, and there their weights
+HOOKED = "gradient_accumulation"  # hooks of parameters, which no graph runs
+PERMUTES = "permute"  # a replay with this operator selects its rows again
+ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """One pass over a layer for one micro batch [n]: its parts add up to its time."""
+
+    compute_s: Floats
+    imbalance_s: Floats
+    exposed_tp_s: Floats
+    exposed_ep_s: Floats
+    exposed_cp_s: Floats
+    exposed_dp_s: Floats
+    host_bound_s: Floats
+
+    @cached_property
+    def total_s(self) -> Floats:
+        """Seconds of the pass."""
+        return np.asarray(sum(getattr(self, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceCost:
+    """What a memory choice frees and costs, per layer and micro batch [n].
+
+    recompute_s: all that it adds to the backward pass; host_s: the part of it that waits for the host.
+    """
+
+    saved_bytes: Floats
+    recompute_s: Floats
+    swap_bytes: Floats
+    host_s: Floats
+    uneven_bytes: Floats  # of saved_bytes, what uneven experts add
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Everything the schedule and the solver need to know about a layer, per micro batch on one rank [n]."""
+
+    name: str
+    forward: PhaseCost
+    backward: PhaseCost
+    pairing: Pairing | None  # what its passes bring to a pair, where a schedule pairs
+    covering_s: Floats  # weight gradients beside the sends of a pair that ends with this layer's backward
+    split_s: Floats  # weight gradients that a split backward runs after its output has left
+    ep_shown_forward_s: Floats  # expert communication that one pass alone leaves exposed, uneven load included
+    ep_shown_backward_s: Floats
+    ep_total_s: Floats  # expert communication of both passes, hidden or not
+    tp_total_s: Floats
+    cp_total_s: Floats
+    activation_bytes: Floats  # as one of the layers of its stage
+    worst_activation_bytes: Floats  # of the layer by itself, at its worst moment
+    balanced_activation_bytes: Floats  # the same with evenly loaded experts
+    expert_activation_bytes: Floats  # of evenly loaded experts alone: these grow with the imbalance
+    workspace_bytes: Floats  # beyond what is kept, while it runs
+    passing_bytes: Floats  # of what it keeps: gone before the backward pass of any layer begins
+    moved_params: Floats  # arriving at the busiest rank in each interval of expert migration
+    dense_params: Floats
+    expert_params: Floats
+    choices: dict[str, ChoiceCost]
+
+    @cached_property
+    def alone_s(self) -> Floats:
+        """Seconds of both passes with nothing beside them."""
+        return np.asarray(self.forward.total_s + self.backward.total_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """Seconds of a layer's operators by name, under even load and on the busiest rank, and of its exchanges."""
+
+    even: dict[str, OperatorTime]
+    busiest: dict[str, OperatorTime]
+    exchanged: ExchangeTimes
+
+
+def layer_times(layer: LayerInputs) -> LayerTimes:
+    """Times of a layer."""
+    features, machine = layer.features, layer.machine
+
+    def seconds(op: Operator, factor: Floats | float) -> OperatorTime:
+        return layer.prices.once((op, factor), operator_time, op, machine, factor)
+
+    even = {op.name: seconds(op, EVEN) for op in layer.table.operators}
+    busiest = dict(even)
+    for op in layer.table.operators:
+        if op.per_expert:
+            busiest[op.name] = seconds(op, features.balance.compute)
+        elif op.kind == "attention":
+            busiest[op.name] = seconds(op, features.attention_imbalance)
+    return LayerTimes(even, busiest, exchange_times(layer, busiest))
+
+
+def layer_cost(layer: LayerInputs) -> LayerCost:
+    """Cost of a layer for every candidate.
+
+    Imbalance, of experts and of packed documents, is priced as the difference between the busiest and the mean rank:
+    compute_s is the balanced work.
+    """
+    table, features, zero, times = layer.table, layer.features, layer.zero, layer_times(layer)
+    exchanged = times.exchanged
+    forward, backward = (_phase(layer, times, backward=back) for back in (False, True))
+    pairing = _pairing(layer, times, (forward, backward))
+    peak = features.balance.peak
+    kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
+    activation = np.asarray(sum(kept.values()) + zero)
+    return LayerCost(
+        name=table.name,
+        forward=forward,
+        backward=backward,
+        pairing=pairing,
+        covering_s=zero if pairing is None else np.where(features.paired, pairing.covering_s, 0.0),
+        split_s=zero if pairing is None else np.where(features.paired, pairing.split_s, 0.0),
+        ep_shown_forward_s=np.asarray(sum(exchanged.exposed_ep(backward=False))),
+        ep_shown_backward_s=np.asarray(sum(exchanged.exposed_ep(backward=True))),
+        ep_total_s=exchanged.ep_total_s,
+        tp_total_s=exchanged.tp_total_s,
+        cp_total_s=exchanged.cp_total_s,
+        activation_bytes=activation,
+        worst_activation_bytes=activation,
+        balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + zero),
+        expert_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors if t.per_expert) + zero),
+        workspace_bytes=np.asarray(table.workspace_bytes + zero),
+        passing_bytes=np.asarray(table.passing_bytes + zero),
+        moved_params=np.asarray(table.expert_params * features.balance.moved_share),
+        dense_params=table.dense_params,
+        expert_params=table.expert_params,
+        choices=_choices(layer, kept, times, forward.host_bound_s),
+    )
+
+
+def over_layers(cost: LayerCost, share: Floats) -> LayerCost:
+    """The cost as one of the layers of a stage, of which uneven experts add this share to a layer's bytes [n].
+
+    See `expert_balance.peak_over_layers`. Seconds and transfers stay as they are: every layer waits for its own
+    busiest rank.
+    """
+    less = 1.0 - share
+    uneven = cost.activation_bytes - cost.balanced_activation_bytes
+    if not np.any(less) or not np.any(uneven):
+        return cost
+    return replace(
+        cost,
+        activation_bytes=np.asarray(cost.activation_bytes - less * uneven),
+        choices={name: _of_layers(choice, less) for name, choice in cost.choices.items()},
+    )
+
+
+def _of_layers(choice: ChoiceCost, less: Floats) -> ChoiceCost:
+    if not np.any(choice.uneven_bytes):
+        return choice
+    off = np.asarray(less * choice.uneven_bytes)
+    return replace(choice, saved_bytes=choice.saved_bytes - off, uneven_bytes=choice.uneven_bytes - off)
+
+
+def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCost:
+    part: Callable[[OperatorTime], Floats] = (lambda t: t.backward_s) if backward else (lambda t: t.forward_s)
+    exchanged = times.exchanged
+    mean = np.asarray(sum(part(t) for t in times.even.values()))
+    busy = np.asarray(sum(part(t) for t in times.busiest.values()))
+    if layer.features.vector_parallel:
+        mean = mean - beside_matrix_work_s(times.even, exchanged, backward=backward)
+        busy = busy - beside_matrix_work_s(times.busiest, exchanged, backward=backward)
+    ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
+    tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
+    dp = _sharded_s(layer, busy, backward=backward)
+    device = busy + ep + ep_imbalance + tp + cp + dp
+    exposed = _host_s(layer, times, device, backward=backward)
+    zero = np.zeros_like(device)
+    uneven = busy - mean + ep_imbalance
+    parts = (mean, uneven, tp, ep, cp, dp, exposed)
+    return PhaseCost(*(np.asarray(part + zero) for part in parts))
+
+
+def _sharded_s(layer: LayerInputs, work_s: Floats, *, backward: bool) -> Floats:
+    """Seconds of a pass in which sharded parameters are gathered or their gradients reduced, and nothing hides it."""
+    table, machine, sharded = layer.table, layer.machine, layer.features.sharded
+    if sharded is None:
+        return np.zeros(1)
+    gather, reduce = np.zeros(1), np.zeros(1)
+    for params, group in ((table.dense_params, sharded.dense), (table.expert_params, sharded.expert)):
+        sync = synchronisation(
+            params,
+            group,
+            machine.tiers,
+            distributed_optimizer=True,
+            gradient_bytes=sharded.gradient_bytes,
+            weight_bytes=machine.rates.element_bytes,
+            operations=np.where(np.asarray(params) > 0.0, 1.0, 0.0),
+            fixed_s=machine.comm_op_s,
+        )
+        gather, reduce = gather + sync.gather_s, reduce + sync.reduce_s
+    return sharded_pass_s(
+        gather,
+        reduce if backward else 0.0,
+        work_s * machine.overlap,
+        overlap_gather=sharded.overlap_gather,
+        overlap_reduce=sharded.overlap_reduce,
+        contention=machine.contention,
+    )
+
+
+def _host_s(layer: LayerInputs, times: LayerTimes, device_s: Floats, *, backward: bool) -> Floats:
+    """Seconds of a pass in which the device waits for the host."""
+    rates, table, features = layer.machine.host, layer.table, layer.features
+    if features.compiled:
+        return np.zeros(1)
+    calls = issued(layer, times.exchanged, backward=backward)
+    if features.sync_free or backward or not np.any(table.synchronisations):
+        return exposed_host_s(issue_s(calls, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
+    restart, queued = synchronisation_s(layer, times)
+    host = issue_s(calls, rates.issue_s, table.synchronisations, rates.sync_s)
+    return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
+
+
+def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Floats]:
+    """After a synchronisation: the wait until the host is ahead again, and the work still queued beside it.
+
+    An all-gather of tokens does not depend on what the host waits for: issued asynchronously, it runs beside the wait.
+    Otherwise nothing is queued where operators are issued in the order of the mathematics. Reordered, what does not
+    depend on the sizes - the shared experts - is issued before the host waits for them. While an exchange runs the host
+    gets ahead. Source: MindSpeed 2.0.0_core_r0.8.0, allgather_token_permutation under --moe-permutation-async-comm;
+    Megatron-LM's own gathers, which later releases keep, end before its wait.
+    """
+    rows, features, busiest, exchanged = layer.operators, layer.features, times.busiest, times.exchanged
+    names = [name for name in layer.table.after_synchronisation if name in rows or name in WITH_WEIGHTS]
+    early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
+    queued = np.asarray(sum((busiest[name].forward_s for name in early), np.zeros(1)))
+    queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, exchanged.dispatch_s, 0.0)
+    seconds = {"dispatch": exchanged.dispatch_s, "combine": exchanged.combine_s}
+    seconds |= {name: busiest[name].forward_s for name in rows}
+    calls = {name: np.where(seconds[name] > 0.0, each, 0.0) for name, each in WITH_WEIGHTS.items()}
+    calls |= {name: np.asarray(launches(op, backward=False)) for name, op in rows.items()}
+    late = [name for name in names if name not in early]
+    issue_each = layer.machine.host.issue_s
+    return restart_s([calls[name] for name in late], [seconds[name] for name in late], issue_each), queued
+
+
+def launches(op: Operator, *, backward: bool) -> Floats | float:
+    """Operators the host issues: a matrix multiplication has two gradients, other rows say where they have more."""
+    given = op.issued_backward if backward else op.issued
+    if given is not None:
+        return given
+    return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
+
+
+def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> Floats:
+    """Operators and exchanges that the host issues in a pass.
+
+    Captured, all that comes before the sizes are known is one graph: attention, norms and router; of a layer without
+    experts everything. Source: Megatron-LM --cuda-graph-modules attn moe_router moe_preprocess.
+    """
+    table = layer.table
+    singly = [op for op in table.operators if not (layer.features.captured and _fixed_size(op, table))]
+    graphs = 1.0 if len(singly) < len(table.operators) else 0.0
+    return np.asarray(sum(launches(op, backward=backward) for op in singly) + graphs + exchanged.launches[backward])
+
+
+def _fixed_size(op: Operator, table: LayerTable) -> bool:
+    return op.name not in table.after_synchronisation and op.name != HOOKED
+
+
+def _pairing(layer: LayerInputs, times: LayerTimes, passes: tuple[PhaseCost, PhaseCost]) -> Pairing | None:
+    """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
+    features = layer.features
+    if not features.paired.any():
+        return None
+    each_s = 0.0 if features.compiled else np.asarray(layer.machine.host.issue_s)
+    issue = tuple(np.asarray(issued(layer, times.exchanged, backward=b) * each_s) for b in (False, True))
+    device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
+    # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
+    waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])
+    return Pairing(
+        *halves(layer, times.busiest, times.exchanged),
+        alone_s=(passes[0].total_s, passes[1].total_s),
+        device_s=(device[0], device[1]),
+        issue_s=(issue[0], issue[1]),
+        waits_s=np.asarray(waits),
+    )
+
+
+def _choices(
+    layer: LayerInputs, kept: dict[str, Floats], times: LayerTimes, forward_host_s: Floats
+) -> dict[str, ChoiceCost]:
+    """What each memory choice of this layer frees and costs; choices that free nothing here are left out.
+
+    A swapped tensor is read from device memory and written back, which other operators wait for. A replay that routes
+    again learns its split sizes again: the host waits as long as in the forward pass (`forward_host_s`). One that only
+    permutes again waits for the selections of its rows. Source: Megatron-LM checkpointed layers run the dispatcher's
+    preprocess, with its device-to-host copy, a second time.
+    """
+    table, machine, features, zero = layer.table, layer.machine, layer.features, layer.zero
+    busiest, exchanged = times.busiest, times.exchanged
+    again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
+    memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
+    found = {}
+    waits = _waits(kept, busiest, np.asarray(sum(exchanged.exposed_ep(backward=True)) * features.recompute_in_waits))
+    even = {t.name: t.kept_bytes for t in table.tensors}
+    for choice in CHOICES.values():
+        freed = freed_by(choice, kept)
+        if not freed:
+            continue
+        saved = np.asarray(sum(kept[name] for name in freed) + zero)
+        uneven = np.asarray(saved - sum(even[name] for name in freed))
+        if choice.kind == "swap":
+            waited = 2.0 * saved / memory_rate
+            if choice.own_layer:
+                waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, saved, busiest))
+            found[choice.name] = ChoiceCost(saved, np.asarray(waited), saved, zero, uneven)
+            continue
+        work = _replayed_work(choice, busiest)
+        replayed = zero + work - np.minimum(work, waits(choice, work))
+        for name, seconds in exchanged.forward_s.items():
+            if name in HOT:
+                continue  # the backward pass has the weights there anyway
+            if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
+                replayed = replayed + seconds
+        host = zero + (again if PERMUTES in choice.replays else 0.0)
+        if EVERYTHING in choice.replays or ROUTES in choice.replays:
+            host = forward_host_s
+        found[choice.name] = ChoiceCost(saved, replayed + host, zero, host, uneven)
+    return found
+
+
+def _own_layer_s(layer: LayerInputs, swapped: Floats, times: dict[str, OperatorTime]) -> Floats:
+    """Seconds in which a layer waits for swapping what its attention keeps, beyond what its whole passes hide.
+
+    It leaves beside attention itself and what follows, and comes back beside the backward pass of what follows. A pair
+    has another micro batch's pass in between.
+    """
+    after = [op.name for op in layer.table.operators if op.window != "attention"]
+    core = [CORE] if CORE in times else []
+    out = sum((times[name].forward_s for name in (*core, *after)), np.zeros(1))
+    back = sum((times[name].backward_s for name in after), np.zeros(1))
+    link = layer.machine.host.link_bytes_per_s
+    passes = [sum(part) for part in zip(*((t.forward_s, t.backward_s) for t in times.values()), strict=True)]
+    return np.asarray(
+        sum(beyond_own_layer_s(swapped, link, window, whole) for window, whole in zip((out, back), passes, strict=True))
+    )
+
+
+def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime]) -> Floats:
+    """Seconds of the operators that a choice runs again."""
+    again = (t.forward_s for name, t in times.items() if EVERYTHING in choice.replays or name in choice.replays)
+    return np.asarray(sum(again, np.zeros(1)))
+
+
+def _waits(
+    kept: dict[str, Floats], times: dict[str, OperatorTime], exposed: Floats
+) -> Callable[[MemoryChoice, Floats], Floats]:
+    """How much of a choice's replay runs while the backward pass waits for an expert exchange (`exposed`).
+
+    A replay needs no gradient, so it can run beside the exchanges of the backward pass that nothing else hides. Full
+    recompute has them to itself; choices that may be combined share them in proportion to their work, so that together
+    they never hide more than there is.
+    """
+    partial = [c for c in CHOICES.values() if c.kind == "recompute" and EVERYTHING not in c.frees and freed_by(c, kept)]
+    together = np.asarray(sum((_replayed_work(c, times) for c in partial), np.zeros(1)))
+
+    def window(choice: MemoryChoice, work: Floats) -> Floats:
+        share = 1.0 if EVERYTHING in choice.frees else work / np.maximum(together, 1e-30)
+        return np.asarray(exposed * share)
+
+    return window
+
+
+def freed_by(choice: MemoryChoice, kept: Mapping[str, object]) -> list[str]:
+    """Names of the kept tensors that a choice frees."""
+    if EVERYTHING in choice.frees:
+        return [name for name in kept if name != LAYER_INPUT]
+    return [name for name in choice.frees if name in kept]

@@ -1,0 +1,338 @@
+"""Costs that depend on how tensors are cut, not on the pipeline: computed once per distinct cut, for all candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from autodeploy.evaluation.inputs.context import LEVELLING
+from autodeploy.evaluation.inputs.expert_balance import even_balance, migrated_balance, routed_balance
+from autodeploy.evaluation.inputs.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
+from autodeploy.evaluation.layers.exchanges import Groups, LayerInputs
+from autodeploy.evaluation.layers.layer_cost import LayerCost, layer_cost
+from autodeploy.evaluation.layers.pair_windows import PairCost, pair_cost
+from autodeploy.evaluation.layers.prices import Prices
+from autodeploy.strategies.tree import distinct_cuts
+from autodeploy.workload.layers import embedding_table, head_table, last_kind, layer_kinds, layer_table, mtp_table
+from autodeploy.workload.operators import Sharding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import LayerTable, OperatorFeatures
+    from cost_models.arrays import Floats, Ints
+
+T = TypeVar("T")
+Array = npt.NDArray[Any]
+_NAMES: dict[type, tuple[str, ...]] = {}  # of the types that were asked for
+MODULE = -1  # place of the prediction module among the layers
+Pairs = tuple[tuple[PairCost, ...], ...]
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Costs of one layer of each kind and of the fixed pieces, one entry per candidate or per distinct cut.
+
+    moved : the same of layers and prediction modules with migrated experts, by their place in `layers` (-1: the
+        module); whether a candidate migrates is decided where its micro batches are known.
+    """
+
+    layers: tuple[LayerCost, ...]
+    counts: tuple[int, ...]
+    embedding: LayerCost
+    head: LayerCost
+    mtp: LayerCost | None
+    shard: Sharding
+    pairs: Pairs  # of a forward of one kind beside a backward of another
+    moved: dict[int, LayerCost] = field(default_factory=dict)
+    moved_pairs: Pairs = ()
+
+    def take(self, index: Any) -> UnitCosts:
+        """The costs of the candidates at an index array."""
+        return _at_rows(self, index)
+
+
+def _at_rows(value: T, rows: Any) -> T:
+    """The candidates at some rows: scalars, and arrays of one entry, hold for all."""
+    return each_array(value, lambda array: array if array.shape[:1] in ((), (1,)) else array[rows])
+
+
+def each_array(value: T, change: Callable[[Array], Array]) -> T:
+    """The value with every array inside it changed: in dataclasses, tuples and mappings, however deep."""
+    if isinstance(value, np.ndarray):
+        return change(value)  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {k: each_array(v, change) for k, v in value.items()}  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        return tuple(each_array(v, change) for v in value)  # type: ignore[return-value]
+    if names := _names(value):
+        return type(value)(**{name: each_array(getattr(value, name), change) for name in names})
+    return value
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Fields of a dataclass; none of other values."""
+    kind = type(value)
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+    return _NAMES[kind]
+
+
+def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
+    """The cuts of a batch of candidates as float arrays."""
+    return Sharding(
+        tp=candidates.tp.astype(np.float64),
+        cp=candidates.cp.astype(np.float64),
+        ulysses=candidates.ulysses.astype(np.float64),
+        ep=candidates.ep.astype(np.float64),
+        etp=candidates.etp.astype(np.float64),
+        micro_batch_size=candidates.micro_batch_size.astype(np.float64),
+        sequence_parallel=candidates.sequence_parallel,
+        gathers_tokens=candidates.moe_dispatcher == ALL_GATHER,
+        seq_length=float(seq_length),
+    )
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Candidates whose layers are priced together."""
+
+    context: Context
+    candidates: Candidates
+    shard: Sharding
+    exchange: ExchangeFeatures
+    groups: Groups
+    prices: Prices
+
+    @classmethod
+    def of(cls, context: Context, candidates: Candidates) -> _Batch:
+        shard = sharding_of(candidates, context.seq_length)
+        groups = Groups.of(shard, context.machine)
+        return cls(context, candidates, shard, context.exchange_features(candidates), groups, Prices())
+
+    def cost(
+        self, table: LayerTable, features: ExchangeFeatures | None = None, cut: Sharding | None = None
+    ) -> LayerCost:
+        features, shard = features or self.exchange, cut or self.shard
+        return layer_cost(LayerInputs(table, shard, self.context.machine, features, self.groups, self.prices))
+
+    def even_cost(self, table: Callable[[ModelSpec, Sharding, OperatorFeatures], LayerTable]) -> LayerCost:
+        """Of a piece without experts."""
+        even = replace(self.exchange, balance=even_balance(len(self.candidates)))
+        return self.cost(table(self.context.model, self.shard, self.context.operators), even)
+
+    def tables(self, *, experts: bool, cut: Sharding | None = None) -> dict[int, LayerTable]:
+        """Of kinds of layers with or without experts, and of the prediction module, by their place."""
+        model, on, shard = self.context.model, self.context.operators, cut or self.shard
+        kinds = [kind for kind, _ in layer_kinds(model)]
+        found = {
+            place: layer_table(model, shard, on, kind)
+            for place, kind in enumerate(kinds)
+            if (kind[0] == "moe") == experts
+        }
+        last = kinds.index(last_kind(model))
+        if model.num_nextn_predict_layers and last in found:
+            found[MODULE] = mtp_table(model, shard, on, found[last])
+        return found
+
+
+def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = False) -> UnitCosts:
+    """Costs of every layer kind for every candidate given (make them distinct first).
+
+    one_machine : the context's machine has no number that differs from candidate to candidate. What has no experts is
+        then priced once for all ways to cut experts.
+    """
+    return _levelled(_unlevelled(context, candidates, one_machine), context)
+
+
+def tensor_bytes(context: Context, candidates: Candidates) -> dict[str, dict[str, Floats]]:
+    """Bytes that a layer of each class keeps of each tensor, of a micro batch at the worst moment [n], by class."""
+    batch = _Batch.of(context, candidates)
+    peak = batch.exchange.balance.peak
+    found: dict[str, dict[str, Floats]] = {}
+    for place, table in {**batch.tables(experts=False), **batch.tables(experts=True)}.items():
+        if place != MODULE:
+            tensors = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
+            found.setdefault(table.name.removesuffix("_window"), tensors)
+    return found
+
+
+def costs_under(
+    contexts: Sequence[Context], candidates: Candidates, *, one_machine: bool = False
+) -> Iterator[UnitCosts]:
+    """`unit_costs` in each of some contexts; what they share with the first, where they differ in LEVELLING, once."""
+    first, *others = contexts
+    shared = _unlevelled(first, candidates, one_machine)
+    yield _levelled(shared, first)
+    for other in others:
+        if other.mechanisms ^ first.mechanisms <= LEVELLING and other.operators == first.operators:
+            yield _levelled(shared, other)
+        else:
+            yield unit_costs(other, candidates, one_machine=one_machine)
+
+
+@dataclass(frozen=True)
+class _Unlevelled:
+    """Costs with experts where the framework places them: layers and prediction modules by place, and the pieces.
+
+    tables : of what has experts, by place.
+    """
+
+    one_machine: bool
+    whole: _Batch
+    tables: dict[int, LayerTable]
+    layers: dict[int, LayerCost]
+    embedding: LayerCost
+    head: LayerCost
+
+
+def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> _Unlevelled:
+    whole = few = _Batch.of(context, candidates)
+    if one_machine:
+        # Groups that gather sharded parameters depend on how experts are cut.
+        first, which = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas, experts=context.fsdp)
+        few = _Batch.of(context, candidates.take(first))
+
+    def of_all(cost: LayerCost) -> LayerCost:
+        return each_array(cost, lambda a: a[which] if a.shape == first.shape else a) if one_machine else cost
+
+    tables = whole.tables(experts=True)
+    return _Unlevelled(
+        one_machine,
+        whole,
+        tables,
+        {n: of_all(few.cost(table)) for n, table in few.tables(experts=False).items()}
+        | {n: whole.cost(table) for n, table in tables.items()},
+        of_all(few.even_cost(embedding_table)),
+        of_all(few.even_cost(head_table)),
+    )
+
+
+def _levelled(plain: _Unlevelled, context: Context) -> UnitCosts:
+    """With experts where the context's features place them."""
+    kinds, exchange = layer_kinds(context.model), plain.whole.exchange
+    routed, moved = _with_experts(plain, context)
+    layers, order = plain.layers | routed, range(len(kinds))
+    return UnitCosts(
+        layers=tuple(_alone(layers[n]) for n in order),
+        counts=tuple(count for _, count in kinds),
+        embedding=_alone(plain.embedding),
+        head=_alone(plain.head),
+        mtp=_alone(layers[MODULE]) if MODULE in layers else None,
+        shard=plain.whole.shard,
+        pairs=_pairs([layers[n] for n in order], exchange),
+        moved={n: _alone(layer) for n, layer in moved.items()},
+        moved_pairs=_pairs([moved.get(n, layers[n]) for n in order], exchange) if moved else (),
+    )
+
+
+def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, LayerCost], dict[int, LayerCost]]:
+    """Costs of what routes tokens to copies of experts by its place in the model, and of what migrates experts."""
+    batch, candidates = plain.whole, plain.whole.candidates
+    exchange = batch.exchange
+    if "mutual_routing" in context.mechanisms and plain.tables:
+        may_copy = context.levels_experts(candidates) & _may_copy(candidates)
+        if not plain.one_machine:
+            return _with_copies(batch, plain.layers, may_copy, context), {}
+        # Most candidates can't copy: only those that can are priced.
+        rows = np.flatnonzero(may_copy)
+        some = _Batch.of(batch.context, candidates.take(rows))
+        before = {n: _at_rows(plain.layers[n], rows) for n in plain.tables}
+        copied = _with_copies(some, before, may_copy[rows], context)
+        return {n: _put(cost, plain.layers[n], rows, len(candidates)) for n, cost in copied.items()}, {}
+    if "expert_migration" in context.mechanisms and plain.tables:
+        balance = migrated_balance(context.loads, context.expert_ranks(candidates))
+        features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
+        return {}, {n: batch.cost(table, features) for n, table in plain.tables.items()}
+    return {}, {}
+
+
+def _with_copies(
+    batch: _Batch, plain: Mapping[int, LayerCost], may_copy: npt.NDArray[np.bool_], context: Context
+) -> dict[int, LayerCost]:
+    """Costs with copies of the hot experts where that is allowed and faster than without, by place."""
+    shard, exchange = batch.shard, batch.exchange
+    balance = routed_balance(context.loads, context.expert_ranks(batch.candidates), may_copy)
+    routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
+    tables = batch.tables(experts=True, cut=copied)
+    return {n: _faster(batch.cost(table, routed, copied), plain[n], exchange) for n, table in tables.items()}
+
+
+def _alone(cost: LayerCost) -> LayerCost:
+    """A cost without its part in pairs, which is priced by pairs of kinds; no schedule pairs a piece."""
+    return replace(cost, pairing=None)
+
+
+def _pairs(layers: list[LayerCost], exchange: ExchangeFeatures) -> Pairs:
+    return tuple(tuple(_pair(first, second, exchange) for second in layers) for first in layers)
+
+
+def _pair(forward: LayerCost, backward: LayerCost, exchange: ExchangeFeatures) -> PairCost:
+    if forward.pairing is None or backward.pairing is None:
+        return PairCost(*(np.zeros(1) for _ in range(3)))
+    return pair_cost(forward.pairing, backward.pairing, exchange.paired)
+
+
+def _may_copy(candidates: Candidates) -> npt.NDArray[np.bool_]:
+    """Hot experts are copied whole, and their tokens left out of a flat exchange."""
+    return np.asarray((candidates.etp == 1) & np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL]))
+
+
+def _faster(first: LayerCost, second: LayerCost, exchange: ExchangeFeatures) -> LayerCost:
+    """Per candidate the first where it takes less time, alone and beside another micro batch's passes."""
+    alone = second.alone_s - first.alone_s
+    beside = alone - (_pair(second, second, exchange).hidden_s - _pair(first, first, exchange).hidden_s)
+    saved = np.where(exchange.paired, np.minimum(alone, beside), alone)
+    return chosen(saved > 0.0, first, second)
+
+
+def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
+    """`first` where the condition holds, array by array; both have the same structure."""
+    return _each_pair(first, second, lambda one, other: np.where(condition, one, other))
+
+
+def mean_of(weighted: Sequence[tuple[T, float]]) -> T:
+    """Sum of costs times their weights, array by array; memory choices that one of them lacks are left out."""
+
+    def scaled(cost: T, weight: float) -> T:
+        return cost if weight == 1.0 else each_array(cost, lambda array: np.asarray(array * weight))
+
+    total, *others = (scaled(*each) for each in weighted)
+    for other in others:
+        total = _each_pair(total, other, np.add)
+    return total
+
+
+def _put(few: T, many: T, rows: Ints, length: int) -> T:
+    """`many`, of some length, with `few` at some rows."""
+
+    def put(new: Array, old: Array) -> Array:
+        if old.shape[:1] in ((), (1,)) and np.array_equal(new, old):
+            return old
+        found = np.array(np.broadcast_to(old, (length, *old.shape[1:])))
+        found[rows] = new
+        return found
+
+    return _each_pair(few, many, put)
+
+
+def _each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> T:
+    """Every array of one value with its counterpart in another of the same structure, however deep."""
+    if first is second:
+        return first
+    if isinstance(first, np.ndarray):
+        return change(first, second)  # type: ignore[arg-type, return-value]
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {k: _each_pair(first[k], second[k], change) for k in first if k in second}  # type: ignore[return-value]
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return tuple(_each_pair(a, b, change) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
+    if names := _names(first):
+        pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
+        return type(first)(**{name: _each_pair(a, b, change) for name, (a, b) in pairs.items()})
+    return first

@@ -1,0 +1,303 @@
+"""From a layer's cost to its share of a step: static bytes, and what it adds after the pipeline has drained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autodeploy.strategies.candidates import Candidates, of_schedules
+from cost_models import data_parallel
+from cost_models.collectives import GatherRate, Group, gather_rate
+from cost_models.expert_migration import migration_s
+from cost_models.hbm import StateBytes, state_bytes
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.layer_cost import LayerCost
+    from cost_models.arrays import Floats
+
+
+TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
+
+
+def take_hidden(parts: dict[str, Any], hidden_s: Floats | float, exchange_s: Floats | float) -> None:
+    """Take off parts of a step [n] what pairing hides: expert communication, and waiting for the host or its link.
+
+    Uneven experts lengthen the exchange too: what is hidden beyond the even part comes off the uneven one.
+    """
+    for names, seconds in (
+        (("exposed_ep_s", "imbalance_s"), exchange_s),
+        (("exposed_swap_s", "host_bound_s"), hidden_s - exchange_s),
+    ):
+        left = seconds
+        for name in names:
+            if name in parts:
+                taken = np.minimum(parts[name], left)
+                parts[name], left = parts[name] - taken, left - taken
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroups:
+    """Data-parallel groups of dense and of expert parameters, with their sizes and rates [n]."""
+
+    dense: Group
+    dense_shards: Floats
+    expert: Group
+    expert_shards: Floats
+    dense_rate: GatherRate
+    expert_rate: GatherRate
+
+    @classmethod
+    def of(cls, candidates: Candidates, context: Context) -> ParameterGroups:
+        """Dense parameters are shared by dp x cp ranks, experts by the expert data parallel ranks.
+
+        Where a pipeline holds the parameters twice the ranks of the other stage that has them join both groups; the
+        first and the last stage are farthest from each other, and all wait for them.
+        """
+        tp, cp, dp = (c.astype(np.float64) for c in (candidates.tp, candidates.cp, candidates.dp))
+        etp, ep, pp = (c.astype(np.float64) for c in (candidates.etp, candidates.ep, candidates.pp))
+        expert_shards = np.maximum(1.0, context.world / (etp * ep * pp))
+        twice = of_schedules("copies", candidates.schedule) > 1
+        copies = np.where(twice, 2.0, 1.0)
+        far = context.machine.topology.place(
+            np.where(twice, (candidates.pp - 1) * (context.world // candidates.pp), 1), np.where(twice, 2, 1)
+        ).outermost_tier
+        dense = _with_copies(context.machine.group(tp, cp * dp), copies, far)
+        expert = _with_copies(context.machine.group(etp * ep, expert_shards), copies, far)
+        return cls(
+            dense=dense,
+            dense_shards=cp * dp * copies,
+            expert=expert,
+            expert_shards=expert_shards * copies,
+            dense_rate=gather_rate(dense, context.machine.tiers),
+            expert_rate=gather_rate(expert, context.machine.tiers),
+        )
+
+    def take(self, index: npt.NDArray[np.int64]) -> ParameterGroups:
+        """The groups of the candidates at an index array."""
+        return ParameterGroups(
+            self.dense.take(index),
+            self.dense_shards[index],
+            self.expert.take(index),
+            self.expert_shards[index],
+            self.dense_rate.take(index),
+            self.expert_rate.take(index),
+        )
+
+
+def _with_copies(group: Group, copies: Floats, tier: npt.NDArray[np.int64]) -> Group:
+    """A group joined by the ranks of the stage that holds the same parameters, across `tier`."""
+    if np.all(copies == 1.0):
+        return group
+    fan_out = tuple(np.where(tier == number, fan * copies, fan) for number, fan in enumerate(group.fan_out))
+    return Group(group.size * copies, fan_out)
+
+
+@dataclass(frozen=True, slots=True)
+class StateRates:
+    """What one parameter of a rank costs a step [n]: bytes of its states, seconds to update it and to swap them."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    adam: Floats
+    host: Floats
+    update_s: Floats
+    swap_s: Floats
+
+    @property
+    def total_bytes(self) -> Floats:
+        """Weights, gradients and optimizer states on the device."""
+        return np.asarray(self.weights + self.gradients + self.optimizer)
+
+
+def state_rates(candidates: Candidates, context: Context, groups: ParameterGroups) -> tuple[StateRates, StateRates]:
+    """Rates of a dense and of an expert parameter."""
+    return (
+        _rates(candidates, context, groups.dense_shards),
+        _rates(candidates, context, groups.expert_shards),
+    )
+
+
+def _rates(candidates: Candidates, context: Context, shards: Floats) -> StateRates:
+    swap, virtual, form = candidates.swap_optimizer, candidates.virtual_optimizer, context.optimizer
+    machine = context.machine
+    split = shards if context.splits_states else np.ones_like(shards)
+    each: StateBytes = state_bytes(
+        shards,
+        distributed_optimizer=context.distributed_optimizer,
+        reuse_fp32_param=candidates.reuse_fp32_param,
+        swap_optimizer=swap,
+        virtual_optimizer=virtual,
+        fsdp=context.fsdp,
+        sharded_gradients=context.graph_mode & (candidates.pp == 1),
+        optimizer=form,
+    )
+    on_host = data_parallel.states_on_host_bytes(split, swap_optimizer=swap, virtual_optimizer=virtual, optimizer=form)
+    update = data_parallel.optimizer_s(
+        1.0 / shards if context.fsdp else 1.0,
+        np.ones_like(shards) if context.fsdp else split,
+        machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction),
+        optimizer=form,
+        virtual_optimizer=virtual,
+        fused="unfused_optimizer" not in context.mechanisms,
+    )
+    return StateRates(
+        weights=each.weights,
+        gradients=each.gradients,
+        optimizer=each.optimizer,
+        adam=np.where(swap | virtual, 0.0, form.moments / split),
+        host=on_host,
+        update_s=update,
+        swap_s=data_parallel.host_optimizer_s(1.0, on_host, machine.host.link_bytes_per_s, update),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Bytes of a layer's weights, gradients and optimizer states on a rank [n]."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    adam: Floats  # the moments alone, absent before the first update
+    host: Floats  # optimizer states kept in host memory
+
+    @property
+    def total(self) -> Floats:
+        """All of them."""
+        return np.asarray(self.weights + self.gradients + self.optimizer)
+
+
+def static_of(cost: LayerCost, rates: tuple[StateRates, StateRates]) -> Static:
+    """Static bytes of one layer or piece."""
+    dense, expert = rates
+    return Static(
+        *(
+            np.asarray(cost.dense_params * getattr(dense, name) + cost.expert_params * getattr(expert, name))
+            for name in ("weights", "gradients", "optimizer", "adam", "host")
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Seconds that one layer or piece adds after the pipeline [n], by part."""
+
+    exposed_dp_s: Floats
+    optimizer_s: Floats
+    exposed_swap_s: Floats
+    imbalance_s: Floats  # moving experts
+    dp_total_s: Floats
+
+    @property
+    def total_s(self) -> Floats:
+        """All of them."""
+        return np.asarray(self.exposed_dp_s + self.optimizer_s + self.exposed_swap_s + self.imbalance_s)
+
+
+def migration_of(moved_params: Floats, candidates: Candidates, context: Context, groups: ParameterGroups) -> Floats:
+    """Seconds a step to move experts of a layer, 0 where none move [n]."""
+    if not np.any(moved_params > 0.0):
+        return np.zeros(len(candidates))
+    machine = context.machine
+    return migration_s(
+        moved_params,
+        machine.group(candidates.etp.astype(np.float64), candidates.ep.astype(np.float64)),
+        groups.expert,
+        machine.tiers,
+        machine.comm_op_s,
+        distributed_optimizer=context.splits_states,
+        interval=context.loads.levelling.interval_steps,
+    )
+
+
+def tail_of(
+    cost: LayerCost,
+    candidates: Candidates,
+    context: Context,
+    groups: ParameterGroups,
+    rates: tuple[StateRates, StateRates],
+    layers: Floats,
+) -> Tail:
+    """What a layer adds after the last backward pass; `layers` as in `synchronised_of`."""
+    compute = cost.forward.compute_s, cost.backward.compute_s
+    exposed, total = synchronised_of(
+        cost.dense_params, cost.expert_params, compute, candidates, context, groups, layers
+    )
+    dense, expert = rates
+    return Tail(
+        exposed_dp_s=exposed,
+        optimizer_s=np.asarray(cost.dense_params * dense.update_s + cost.expert_params * expert.update_s),
+        exposed_swap_s=np.asarray(cost.dense_params * dense.swap_s + cost.expert_params * expert.swap_s),
+        imbalance_s=migration_of(cost.moved_params, candidates, context, groups),
+        dp_total_s=total,
+    )
+
+
+def synchronised_of(
+    dense_params: Floats,
+    expert_params: Floats,
+    compute_s: tuple[Floats, Floats],
+    candidates: Candidates,
+    context: Context,
+    groups: ParameterGroups,
+    layers: Floats,
+) -> tuple[Floats, Floats]:
+    """Seconds of reducing gradients and gathering weights [n]: those that nothing hides, and all.
+
+    Parameters
+    ----------
+    compute_s : work of the forward and of the backward pass.
+    layers : layers of a stage [n]: the bucket that completes last holds about one of them.
+
+    Notes
+    -----
+    A layer's gradients are complete after its last backward pass, so the reduction of the layers above it runs beside
+    the backward passes below: the window of a stage is one micro batch's backward pass, of which each layer brings
+    its own. Gathering runs beside the forward pass of the next step's first micro batch in the same way.
+    """
+    machine, on = context.machine, context.mechanisms
+    overlap_reduce = "overlap_grad_reduce" in on
+    # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
+    overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
+    exposed = total = np.zeros(len(candidates))
+    if context.fsdp:  # every micro batch has reduced and gathered in its passes
+        return exposed, total
+    last = 1.0 / np.maximum(layers, 1.0)
+    all_params = np.maximum(dense_params + expert_params, 1.0)
+    for params, group, rate in (
+        (dense_params, groups.dense, groups.dense_rate),
+        (expert_params, groups.expert, groups.expert_rate),
+    ):
+        sync = data_parallel.synchronisation(
+            params,
+            group,
+            machine.tiers,
+            distributed_optimizer=context.distributed_optimizer,
+            gradient_bytes=context.gradient_bytes,
+            weight_bytes=context.optimizer.weights,
+            operations=data_parallel.buckets(
+                params, layers, groups.dense.size, overlapped=overlap_reduce & ~candidates.paired
+            ),
+            fixed_s=machine.comm_op_s,
+            rate=rate,
+        )
+        share = params / all_params
+        for seconds, window, overlapped in (
+            (sync.reduce_s, compute_s[1], overlap_reduce),
+            (sync.gather_s, compute_s[0], overlap_gather),
+        ):
+            behind = data_parallel.exposed_s(
+                seconds,
+                window * share * machine.overlap,
+                overlapped=overlapped,
+                contention=machine.contention,
+                last_share=last,
+            )
+            exposed = exposed + np.where(candidates.paired, seconds, behind)
+            total = total + seconds
+    return np.asarray(exposed), np.asarray(total)

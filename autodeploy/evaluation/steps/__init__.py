@@ -1,0 +1,1 @@
+"""One strategy: its step's time, parts and memory, and what changes them."""

@@ -1,0 +1,267 @@
+"""Contexts in which uncertain numbers have moved, and how long strategies take there under a fixed layout.
+
+A world says by how much each number is moved: the logarithm of a factor, or a shift in the number's own unit where it
+is a share of a range (`SHIFTED`). Numbers of the machine move as arrays, one machine a candidate, so that all worlds
+that agree on the loads of experts are priced in one batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.evaluation.inputs.router_priors import persistent_shares
+from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.stages.build_problem import build_problem, repriced
+from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
+from autodeploy.evaluation.stages.sends import p2p_s
+from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.steps.estimate import applied_array
+from autodeploy.evaluation.steps.overlapping_choices import without_overlaps
+from cost_models.schedule import Sends, makespan_s, operation_order
+from hardware_profiles.efficiencies import limited
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.inputs.expert_balance import Loads
+    from autodeploy.evaluation.stages.inner_problem import ChunkTimes, InnerProblem
+    from autodeploy.evaluation.stages.step_classes import StepClasses
+    from autodeploy.evaluation.steps.estimate import Layout
+    from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Floats, Number
+
+    World = Mapping[str, float]
+    Row = tuple["_Batch", int]
+
+EXCESS: Final = "imbalance_excess"  # of the stated imbalance, what is above 1
+PERSISTENT: Final = "persistent_share"  # of the variance of experts' loads, what every micro batch has in common
+OF_LOADS: Final = frozenset({EXCESS, PERSISTENT})
+SHIFTED: Final = frozenset({PERSISTENT})  # moved in their own unit, all others by a factor
+# Numbers that no model without experts reads.
+OF_EXPERTS: Final = frozenset(
+    {
+        *("grouped_gemm", "grouped_gemm_exposed", "expert_rate", "host_sync", "dispatch_loss", "combine_loss"),
+        "exchange_beside",
+    }
+)
+
+
+class Moved(Protocol):
+    """A number of the box: its name and the numbers of the profile, or of the loads, that it moves."""
+
+    @property
+    def name(self) -> str:
+        """By which a world knows it."""
+
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        """As `machine_of` reads them, or of OF_LOADS."""
+
+
+def reads(context: Context, name: str) -> bool:
+    """Whether any strategy of the context reads the number of this name, and a factor moves it."""
+    assert context.profile is not None
+    known = context.profile.release_factors
+    band, moe = context.release or "current", context.model.is_moe
+    if name in OF_LOADS:
+        uneven = context.loads.series is None and context.loads.sustained.value > 1.0
+        return moe and uneven and (name != PERSISTENT or context.loads.router in persistent_shares())
+    if name.startswith("release_experts_"):
+        return moe and name == f"release_experts_{band}"
+    if name.startswith("release_"):
+        own = name.startswith(f"release_{band}")  # with what each doubling of the nodes costs it
+        return own or (name == "release_current" and band not in known)
+    if name.startswith(("link_", "exchange_")) and name not in context.profile.efficiency:
+        return name.partition("_")[2] in {tier.name for tier in context.profile.tiers}
+    return moe or name not in OF_EXPERTS
+
+
+def context_in(context: Context, numbers: Sequence[Moved], world: World) -> Context:
+    """The context in which the numbers have moved, and its alternatives with it; fractions stay at most 1.
+
+    Its memory is that of the context: how far that may be off has a spread of its own (`calibration.memory_spread`).
+    """
+    return _context_at(
+        context, _values_in(context, numbers, world, {}, limits=True), _loads_in(context, numbers, world)
+    )
+
+
+def step_times_in(
+    candidates: Candidates,
+    context: Context,
+    layouts: Sequence[Layout],
+    numbers: Sequence[Moved],
+    worlds: Sequence[World],
+    *,
+    at: Mapping[str, float] | None = None,
+    limits: bool = True,
+) -> Floats:
+    """Step time of each candidate under its layout in each world [n, worlds], from the estimate's own formulas.
+
+    Parameters
+    ----------
+    context : with the profile whose numbers move.
+    at : numbers in place of the profile's, from which the worlds depart.
+    limits : fractions stay at most 1, and links within what they can carry; a slope is wanted without.
+    """
+    values = [_values_in(context, numbers, world, at or {}, limits=limits) for world in worlds]
+    rows: list[list[Row | None]] = [[None] * len(worlds) for _ in layouts]
+    together: dict[Loads, list[int]] = {}
+    for place, world in enumerate(worlds):
+        together.setdefault(_loads_in(context, numbers, world), []).append(place)
+    for loads, places in together.items():
+        batch = _Batch.of(candidates, context, [values[place] for place in places], loads)
+        for number, mine in enumerate(rows):
+            for row, place in enumerate(places):
+                mine[place] = batch, number * len(places) + row
+    found = [_of_one([row for row in mine if row], layout) for mine, layout in zip(rows, layouts, strict=True)]
+    return np.array(found, dtype=np.float64).reshape(len(layouts), len(worlds))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Every candidate on every machine of some worlds with the same loads, priced together: the worlds of the first
+    candidate, then those of the second.
+
+    one : the context of the first of the worlds, whose numbers are no arrays. send_s : to the next stage [rows].
+    """
+
+    candidates: Candidates
+    context: Context
+    classes: StepClasses
+    send_s: Floats
+    one: Context
+
+    @classmethod
+    def of(cls, candidates: Candidates, context: Context, moves: Sequence[Mapping[str, float]], loads: Loads) -> _Batch:
+        rows = candidates.take(np.repeat(np.arange(len(candidates)), len(moves)))
+        priced = _context_at(context, _columns(context, moves, len(candidates)), loads)
+        classes = step_classes(unit_costs(priced, rows), rows, priced)
+        return cls(rows, priced, classes, p2p_s(rows, priced), _context_at(context, moves[0], loads))
+
+    def problem(self, row: int, choices: frozenset[str]) -> InnerProblem:
+        """The problem of a candidate in the first of the worlds; `row` is that one's."""
+        return build_problem(self.classes, self.candidates, self.one, row, choices=choices, menu=False)
+
+    def in_place_of(self, problem: InnerProblem, row: int, choices: frozenset[str]) -> InnerProblem:
+        """The same candidate's problem in the world of a row."""
+        return repriced(problem, self.classes, self.context, row, choices=choices, send_s=float(self.send_s[row]))
+
+
+def _of_one(rows: Sequence[Row], layout: Layout) -> Floats:
+    """Step time of one candidate's rows of batches under its layout [rows], its schedule walked through once."""
+    start, place = rows[0]
+    plain = start.problem(place, layout.chosen)
+    problems = [batch.in_place_of(plain, row, layout.chosen) for batch, row in rows]
+    first, layers = problems[0], layout.layers[None]
+    applied = applied_array(first, layout)
+    problems = [
+        without_overlaps(problem, layers, applied, batch.candidates, batch.one, row)
+        for problem, (batch, row) in zip(problems, rows, strict=True)
+    ]
+    times = [chunk_times(problem, layers, applied) for problem in problems]
+    makespans = makespan_s(
+        operation_order(first.schedule, first.pp, first.vpp, first.micro_batches),
+        np.concatenate([t.forward_s for t in times]),
+        np.concatenate([t.backward_s for t in times]),
+        np.concatenate([t.hidden_pair_s for t in times]),
+        _sends(times),
+    )
+    return np.asarray(makespans + np.concatenate([tail_s(problem, layers) for problem in problems]))
+
+
+def _sends(times: Sequence[ChunkTimes]) -> Sends:
+    """The sends of all worlds, which have one schedule: all or none of them run something beside."""
+    sends = [t.sends for t in times]
+    covering = [s.covering_s for s in sends if s.covering_s is not None]
+    split = [s.split_s for s in sends if s.split_s is not None]
+    return Sends(
+        np.array([float(np.asarray(s.p2p_s)) for s in sends]),
+        np.concatenate(covering) if covering else None,
+        np.concatenate(split) if split else None,
+    )
+
+
+def _values_in(
+    context: Context, numbers: Sequence[Moved], world: World, at: Mapping[str, float], *, limits: bool
+) -> dict[str, float]:
+    """The machine's numbers that a world changes, by the name that `machine_of` reads."""
+    found = dict(at)
+    for number in numbers:
+        factor = math.exp(world.get(number.name, 0.0))
+        for name in number.multiplies:
+            if factor != 1.0 and name not in OF_LOADS:
+                found[name] = found.get(name, base_value(context, name)) * factor
+    return _limited(context, found) if limits else found
+
+
+def _limited(context: Context, values: Mapping[str, float]) -> dict[str, float]:
+    """The numbers within what they can be: efficiencies that are fractions, and what a tier's links carry."""
+    assert context.profile is not None
+    found = {name: limited(name, value) for name, value in values.items()}
+    for tier in context.profile.tiers:
+        room = 1.0 / tier.efficiency
+        for name in (f"link_{tier.name}", f"exchange_{tier.name}"):
+            if name in found:
+                found[name] = min(found[name], room)
+                room /= found[name]
+    return found
+
+
+def _loads_in(context: Context, numbers: Sequence[Moved], world: World) -> Loads:
+    """The loads of experts that a world changes: those that size time."""
+    moved = {name: world.get(n.name, 0.0) for n in numbers for name in n.multiplies if name in OF_LOADS}
+    family = context.loads.sustained
+    if excess := moved.get(EXCESS, 0.0):
+        value = min(1.0 + (family.value - 1.0) * math.exp(excess), float(family.anchor))
+        family = replace(family, value=value)
+    if shift := moved.get(PERSISTENT, 0.0):
+        prior = persistent_shares()[context.loads.router]
+        family = replace(family, persistent=min(max(family.persistent + shift, prior.low), prior.high))
+    return context.loads if family is context.loads.sustained else replace(context.loads, sustained=family)
+
+
+def base_value(context: Context, name: str) -> float:
+    """The number under this name as context and profile have it; factors of their own (links, host) stand at 1."""
+    assert context.profile is not None
+    if name == EXCESS:
+        return context.loads.sustained.value - 1.0
+    if name == PERSISTENT:
+        return context.loads.sustained.persistent
+    if name.startswith("release_"):
+        return context.profile.release_factors.get(name.removeprefix("release_"), 1.0)
+    return context.profile.efficiency.get(name, 1.0)
+
+
+def _columns(context: Context, moves: Sequence[Mapping[str, float]], repeats: int) -> dict[str, Number]:
+    """Every number that any move changes, as an array over the moves of all candidates [repeats * moves]."""
+    names = {name for move in moves for name in move}
+    return {
+        name: np.tile([move.get(name, base_value(context, name)) for move in moves], repeats) for name in sorted(names)
+    }
+
+
+def _context_at(context: Context, values: Mapping[str, Number], loads: Loads) -> Context:
+    """The context on a machine with these numbers, under these loads."""
+    profile, machine = context.profile, context.machine
+    assert profile is not None
+    moved = machine_of(
+        profile,
+        profile.device(machine.name),
+        machine.topology,
+        precision=context.precision,
+        release=context.release,
+        efficiency=values,
+        features=context.mechanisms,
+    )
+    others = tuple(
+        replace(other, machine=moved, loads=replace(loads, levelling=other.loads.levelling))
+        for other in context.alternatives
+    )
+    return replace(context, machine=moved, loads=loads, alternatives=others)

@@ -1,0 +1,1 @@
+"""All candidates at once, each under the template layout."""
