@@ -1,5 +1,6 @@
 """The addresses of the pages. None of them is part of the API's schema."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -113,6 +114,7 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         run=run_page(context["best"], lang, texts(lang)),
         progress=view.progress or {},
         no_live_worker=view.no_live_worker,
+        queue=view.queue and asdict(view.queue),
         tags=view.tags,
         note=view.note,
         note_by=view.note_by,

@@ -11,8 +11,9 @@
   const finished = new Set(["optimal", "feasible", "infeasible", "cancelled", "failed"]);
   const numbers = new Intl.NumberFormat("en");
   const POLL_MS = 2000;
-  const WORKERS_MS = 10000;
+  const QUEUE_MS = 5000;
   const noWorker = document.getElementById("progress-no-worker");
+  const queue = document.getElementById("progress-queue");
   let polling = null;
 
   const words = {
@@ -21,28 +22,37 @@
     count: (value) => numbers.format(value),
   };
 
-  // While it waits: whether anybody is there who would take it.
+  const fill = (part, values) => {
+    for (const [kind, text] of Object.entries(words)) {
+      for (const element of part.querySelectorAll(`[data-${kind}]`)) {
+        const value = values[element.dataset[kind]];
+        if (typeof value === "number") element.textContent = text(value);
+      }
+    }
+  };
+
+  // While it waits: its place, and whether anybody is there who would take it.
   const asking = window.setInterval(async () => {
     const answer = await fetch(address, { headers: { Accept: "application/json" } }).catch(() => null);
-    if (answer && answer.ok) noWorker.hidden = !(await answer.json()).no_live_worker;
-  }, WORKERS_MS);
+    if (!answer || !answer.ok) return;
+    const search = await answer.json();
+    noWorker.hidden = !search.no_live_worker;
+    queue.hidden = !search.queue;
+    if (search.queue) fill(queue, search.queue);
+  }, QUEUE_MS);
 
   const running = () => {
     title.textContent = message.dataset.running;
     badge.textContent = message.dataset.status;
     badge.className = "status status-running";
     noWorker.hidden = true;
+    queue.hidden = true;
     window.clearInterval(asking);
   };
 
   const show = (progress) => {
     running();
-    for (const [kind, text] of Object.entries(words)) {
-      for (const element of section.querySelectorAll(`[data-${kind}]`)) {
-        const value = progress[element.dataset[kind]];
-        if (typeof value === "number") element.textContent = text(value);
-      }
-    }
+    fill(section, progress);
     if (progress.message) message.textContent = progress.message;
   };
 
