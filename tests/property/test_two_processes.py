@@ -77,7 +77,7 @@ def test_a_planset_is_the_same_from_one_process_and_from_two(monkeypatch: pytest
     spec = Spec.model_validate({**document, "search": {"effort": "fast", "fix": {"tp": 8}}})
     monkeypatch.setenv("AUTODEPLOY_CORES", "1")
     alone = planner.plan(spec)
-    monkeypatch.setattr(planner, "cores", lambda: 2)
+    monkeypatch.setattr("autodeploy.planner.search.cores", lambda: 2)
     both = planner.plan(spec)
     assert alone.plans
     assert alone.model_dump(exclude={"timing"}) == both.model_dump(exclude={"timing"})

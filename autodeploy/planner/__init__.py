@@ -1,0 +1,38 @@
+"""plan(spec) -> PlanSet, and what else is asked of a spec. Pure: no database, no HTTP."""
+
+from __future__ import annotations
+
+from autodeploy.planner.predictions import estimate, lowered, place, predict, reestimate, step_time_of, timeline
+from autodeploy.planner.prepared import Prepared, budget_of, describe_hashes, prepare, profile_hash
+from autodeploy.planner.questions import launch_rules, unmeasured_of, why_not
+from autodeploy.planner.search import check_space, fastest_s, plan, search_size
+from autodeploy.progress import Progress
+from autodeploy.ranking.one_strategy import Predicted
+from autodeploy.specs.what_if import WhyNot
+from autodeploy.strategies.launch_rules import LaunchRules
+
+__all__ = [
+    "LaunchRules",
+    "Predicted",
+    "Prepared",
+    "Progress",
+    "WhyNot",
+    "budget_of",
+    "check_space",
+    "describe_hashes",
+    "estimate",
+    "fastest_s",
+    "launch_rules",
+    "lowered",
+    "place",
+    "plan",
+    "predict",
+    "prepare",
+    "profile_hash",
+    "reestimate",
+    "search_size",
+    "step_time_of",
+    "timeline",
+    "unmeasured_of",
+    "why_not",
+]

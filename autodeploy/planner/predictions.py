@@ -1,0 +1,121 @@
+"""Time and memory of one strategy that a spec or a plan names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.layers.alternatives import resolved
+from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated
+from autodeploy.evaluation.steps.timeline import pipeline_timeline
+from autodeploy.planner.prepared import Prepared, at_size, context_for, context_of_plan, prepare
+from autodeploy.ranking.one_strategy import Predicted, predicted
+from autodeploy.ranking.place import place as place_candidate
+from autodeploy.ranking.rescaled_plan import rescaled_timeline
+from autodeploy.rl_planning.planning import estimate_rl
+from autodeploy.strategies.rules import broken_rules
+from autodeploy.training_run.run_estimate import Step, planned_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.timeline import PipelineTimeline
+    from autodeploy.strategies.candidates import Candidates
+
+
+def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
+    """Predict the one strategy in the spec, legal or not, fitting or not.
+
+    Parameters
+    ----------
+    features : exactly the features that are on; None: those of the strategy, or of the spec where it names none.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.training.rl is not None:
+        return estimate_rl(spec, features=features)
+    if spec.strategy is None:
+        raise SpecError("estimate needs a strategy", path="/strategy", hint="give tp, pp, ep, micro_batch_size ...")
+    prepared = prepare(spec)
+    return with_run(prepared, predict(prepared, spec.strategy, features).plan)
+
+
+def reestimate(spec: Spec, plan: Plan) -> Plan:
+    """Predict a plan that a search for this spec found once more: on the cards and the batch that it uses."""
+    if spec.training.rl is not None:
+        return estimate_rl(spec, plan.strategy)
+    prepared = prepare(spec)
+    context = context_of_plan(prepared, plan)
+    return with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)
+
+
+def step_time_of(spec: Spec, plan: Plan) -> float:
+    """Step time of a plan predicted once more, s: of `reestimate` the number alone, for a fit that asks often."""
+    prepared = prepare(spec)
+    return estimated(plan.strategy, context_of_plan(prepared, plan)).estimate.step_time_s
+
+
+def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
+    """What the formulas read of a plan of this spec: its context, and its strategy as a batch of one."""
+    context = context_of_plan(prepare(spec), plan)
+    candidate = candidate_for(context, plan.strategy)
+    return resolved(context, candidate), candidate
+
+
+def predict(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None = None) -> Predicted:
+    """Predict a strategy of a prepared spec; `features` as in `estimate`."""
+    return predicted(strategy, context_for(prepared, strategy, features), prepared.spec, prepared.identity)
+
+
+def with_run(prepared: Prepared, plan: Plan, layouts_for: Callable[[int, int], tuple[Plan, ...]] | None = None) -> Plan:
+    """The plan with what the run of weeks takes under it; as it is where the spec says nothing of the run."""
+
+    def step_of(layout: Plan, seq_length: int, global_batch: int) -> Step:
+        there = replace(prepared, spec=at_size(prepared.spec, seq_length, global_batch))
+        count = global_batch // (layout.strategy.micro_batch_size * (layout.strategy.dp or 1))
+        context = context_of_plan(there, layout.model_copy(update={"micro_batches": count}))
+        candidate = candidate_for(context, layout.strategy)
+        broken = broken_rules(candidate, context.facts, there.spec.search.target)[0]
+        found = predicted(layout.strategy, context, there.spec, there.identity).plan
+        return Step(found.step_time_s, found.peak_memory_gib, broken[0].text if broken else None)
+
+    link = float(prepared.context.machine.host.link_bytes_per_s)
+    run = planned_run(prepared.spec, plan, step_of, host_link_bytes_per_s=link, layouts_for=layouts_for)
+    return plan if run is None else plan.model_copy(update={"run": run})
+
+
+def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
+    """The spec's strategy with its layers, recomputation and swap chosen anew; None where nothing fits.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.strategy is None:
+        raise SpecError("only a strategy's layers can be placed", path="/strategy", hint="give tp, pp, ep ...")
+    prepared = prepare(spec)
+    context = context_for(prepared, spec.strategy, features)
+    return place_candidate(candidate_for(context, spec.strategy), context, spec, prepared.identity)
+
+
+def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
+    """The simulated pipeline of a strategy, slot by slot.
+
+    Raises
+    ------
+    SpecError
+        if the strategy's degrees contradict the cluster, or its schedule is not modelled.
+    """
+    prepared = prepare(spec)
+    found = estimated(strategy, context_for(prepared, strategy, None))
+    drawn = pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
+    return rescaled_timeline(drawn, prepared.identity.measured)

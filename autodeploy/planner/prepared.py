@@ -1,0 +1,101 @@
+"""A spec resolved, and the contexts of strategies and plans of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autodeploy.engine import ENGINE_VERSION
+from autodeploy.evaluation.inputs.build_context import choice_context, profile_of, spec_context
+from autodeploy.evaluation.layers.alternatives import closed
+from autodeploy.ranking.measured_speed import measured_ratio
+from autodeploy.ranking.plans import Identity
+from autodeploy.solver.effort import budget
+from autodeploy.specs.spec import Spec, spec_hash
+from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
+from autodeploy.strategies.unmodelled import refuse_unmodelled
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.solver.effort import Budget
+    from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A spec resolved: profile, features and the context of the nominal cluster and batch."""
+
+    spec: Spec
+    profile: Profile
+    choice: FeatureChoice
+    context: Context
+    identity: Identity
+
+
+def prepare(spec: Spec) -> Prepared:
+    """Resolve a spec.
+
+    Raises
+    ------
+    SpecError
+        if a feature, profile, device, precision or kind of training can't be planned with.
+    """
+    refuse_unmodelled(spec)
+    profile = profile_of(spec.cluster)
+    choice = choose_features(spec.search, spec.model, profile)
+    context = choice_context(spec, profile, choice)
+    return Prepared(spec, profile, choice, context, identity_of(spec, profile, context))
+
+
+def identity_of(spec: Spec, profile: Profile, context: Context) -> Identity:
+    measured = measured_ratio(spec, profile, context)
+    return Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION, measured)
+
+
+def context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:
+    """The context of a strategy that states its own features: exactly those are on, where it states any."""
+    if features is None and not strategy.features and strategy.fsdp == prepared.context.fsdp:
+        first, *others = (
+            replace(each, distributed_optimizer=strategy.distributed_optimizer) for each in closed(prepared.context)
+        )
+        return replace(first, alternatives=tuple(others))
+    on = features if features is not None else frozenset(strategy.features) or prepared.choice.on
+    on = on | {"fsdp"} if strategy.fsdp else on
+    return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)
+
+
+def context_of_plan(prepared: Prepared, plan: Plan) -> Context:
+    strategy = plan.strategy
+    return spec_context(
+        prepared.spec,
+        prepared.profile,
+        frozenset(strategy.features) or prepared.choice.on,
+        num_npus=plan.num_npus_used,
+        global_batch=plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1),
+        distributed_optimizer=strategy.distributed_optimizer,
+    )
+
+
+def at_size(spec: Spec, seq_length: int, global_batch: int) -> Spec:
+    """The spec of one phase: another sequence length and batch, no run around it."""
+    batch = spec.training.global_batch_size.model_copy(update={"value": global_batch, "tolerance_pct": 0.0})
+    training = spec.training.model_copy(update={"seq_length": seq_length, "global_batch_size": batch, "tokens": None})
+    return spec.model_copy(update={"training": training, "run": None, "strategy": None})
+
+
+def describe_hashes(spec: Spec) -> tuple[str, str, str]:
+    """(spec hash, profile hash, engine version): equal triples give equal plans."""
+    return spec_hash(spec), profile_of(spec.cluster).content_hash, ENGINE_VERSION
+
+
+def profile_hash(cluster: ClusterSpec) -> str:
+    """Hash of the profile that plans of this cluster rest on, its overlay and overrides included."""
+    return profile_of(cluster).content_hash
+
+
+def budget_of(spec: Spec, *, alone: bool = False) -> Budget:
+    """`solver.effort.budget` of a spec."""
+    return budget(spec.search, alone=alone)

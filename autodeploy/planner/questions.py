@@ -1,0 +1,98 @@
+"""What a target's rules say of a strategy, why it is not the plan, and what of a plan no measurement covers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, judged_candidate
+from autodeploy.evaluation.steps.strategy_layout import facts_of_placement
+from autodeploy.planner.predictions import predict
+from autodeploy.planner.prepared import context_for, context_of_plan, prepare
+from autodeploy.planner.search import plan
+from autodeploy.ranking.legality import nearest_changes
+from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
+from autodeploy.ranking.place import place as place_candidate
+from autodeploy.ranking.why_not import explain_rejection
+from autodeploy.rl_planning.update_layouts import update_alone
+from autodeploy.strategies.launch_rules import LaunchRules
+from autodeploy.strategies.memory_rules import launchable
+from autodeploy.strategies.rule_sentences import told
+from autodeploy.strategies.rules import broken_rules, values_of
+
+if TYPE_CHECKING:
+    from autodeploy.calibration.unmeasured import UnmeasuredReport
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.what_if import WhyNot
+
+
+def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
+    """Rules of the spec's target that its strategy breaks, and what the target could launch instead.
+
+    A strategy whose degrees contradict the cluster is judged too.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or asks for something that can't be planned with.
+    """
+    if spec.strategy is None:
+        raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
+    if spec.training.rl is not None:
+        spec = update_alone(spec, spec.strategy)
+    assert spec.strategy is not None
+    prepared, target = prepare(spec), spec.search.target
+    context = context_for(prepared, spec.strategy, features)
+    candidate = as_candidate(context, spec.strategy, possible=False)
+    facts = {**context.facts, **facts_of_placement(spec.strategy)}
+    broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_told]
+    return LaunchRules(
+        told(broken, values_of(candidate, facts)),
+        launchable(candidate, context.facts, target),
+        prepared.choice.on,
+    )
+
+
+def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:
+    """Why a strategy is not the plan: the rule it breaks, the memory it lacks, or what it would cost.
+
+    Axes that it does not give are those of the best plan that has the others; `is_whole` says what stands as it is.
+
+    Parameters
+    ----------
+    best : what a search for this spec found, where that is known; None searches.
+    """
+    prepared = prepare(spec)
+    if not is_whole(strategy, moe=spec.model.is_moe):
+        return explain_partly_given(
+            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio),
+            search=plan,
+            predicted=lambda whole: predict(prepared, whole).plan,
+            best=lambda: best or plan(spec),
+        )
+    context = context_for(prepared, strategy, None) if strategy.fsdp else prepared.context
+    candidate = judged_candidate(context, strategy)
+    return explain_rejection(
+        candidate,
+        context,
+        spec,
+        nearest=lambda: nearest_changes(
+            candidate, strategy, context, spec, prepared.profile, prepared.choice, prepared.identity
+        ),
+        estimated=lambda: predict(prepared, strategy).plan,
+        placed=lambda: place_candidate(candidate, context, spec, prepared.identity),
+        best=lambda: best or plan(spec),
+    )
+
+
+def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:
+    """Operator shapes and message sizes of a plan that no measured efficiency covers."""
+    prepared = prepare(spec)
+    context = context_of_plan(prepared, plan)
+    prior = profile_of(spec.cluster.model_copy(update={"overlay": "none"}), calibrated=False)
+    uses = uses_of(context, candidate_for(context, plan.strategy))
+    return unmeasured([ProfileUses(prepared.profile, prior, uses)])

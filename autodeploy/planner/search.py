@@ -1,0 +1,254 @@
+"""plan(spec) -> PlanSet: the whole way from a spec to ranked plans, and what that way will take."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from autodeploy.deadline import Deadline
+from autodeploy.errors import FieldError, SearchCancelled, SpecError
+from autodeploy.evaluation.inputs.build_context import choice_context
+from autodeploy.planner.predictions import with_run
+from autodeploy.planner.prepared import Prepared, at_size, budget_of, identity_of, prepare
+from autodeploy.progress import Progress, SearchReporter
+from autodeploy.ranking.advice import Adviser, from_search
+from autodeploy.ranking.batch_tolerance import best_batch
+from autodeploy.ranking.beside_plans import BesidePlans
+from autodeploy.ranking.chosen import weight_of
+from autodeploy.ranking.infeasible import HOPELESS_S
+from autodeploy.ranking.search_result import finish
+from autodeploy.ranking.unrestricted import price_of_target
+from autodeploy.rl_planning.planning import plan_rl
+from autodeploy.rl_planning.update_layouts import update_spec
+from autodeploy.solver.effort import cores
+from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.least_memory import least_memory
+from autodeploy.solver.outer.placements import with_placements
+from autodeploy.solver.search_size import search_size as size_of_search
+from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
+from autodeploy.specs.planset import Unrestricted
+from autodeploy.training_run.phases import phases_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.ranking.advice import Advice
+    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.search_size import SearchSize
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+Found = TypeVar("Found")
+
+
+def plan(
+    spec: Spec,
+    *,
+    search_id: str = "",
+    created_at: str = "",
+    progress: Callable[[Progress], None] | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+    alone: bool = False,
+) -> PlanSet:
+    """Search the strategies of a spec and return the best, ranked and explained.
+
+    Parameters
+    ----------
+    alone : only the ranked plans, for a caller that reads nothing else: half the proof, nothing to compare them with,
+        no other batches or cards that would divide better, no reason why nothing fits.
+
+    Raises
+    ------
+    SpecError
+        if the spec asks for something that can't be planned. An infeasible spec is a result.
+    """
+    started = time.monotonic()
+    stop = Deadline(should_cancel, started, spec.search.time_limit_s)
+    if spec.training.rl is not None:
+        update = partial(plan, should_cancel=stop, alone=True)
+        return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
+    _check_phases(spec)
+    prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
+    with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
+        if not alone:
+            beside.begin()
+        choice, context = prepared.choice, prepared.context
+        searched = _ended(
+            lambda: search_space(prepared.spec, prepared.profile, choice, context, stop), spec, stop, alone=alone
+        )
+        enumerated_s = time.monotonic() - started
+        report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
+        report.enumerated()
+        frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
+        price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
+        advice = stop.search(lambda: _advice(prepared, searched, frontier, stop, alone=alone))
+        result = finish(
+            prepared.spec,
+            prepared.profile,
+            prepared.context,
+            searched,
+            frontier,
+            prepared.identity,
+            search_id=search_id,
+            created_at=created_at,
+            timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
+            deadline=stop,
+            unrestricted=price,
+            advice=advice,
+            beside=None if alone else beside,
+        )
+    if stop.out_of_time and not result.plans and not alone:
+        raise _no_plan_in_time(spec)
+    result = _with_runs(prepared, result, stop)
+    report.finished(result)
+    return result
+
+
+def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:
+    """What a part gives without which there are no plans; whoever asks for plans alone is in no such hurry."""
+    found = part() if alone else stop.search(part)
+    if found is not None:
+        return found
+    raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
+
+
+def _no_plan_in_time(spec: Spec) -> SpecError:
+    limit = f"time limit: no plan was found in {spec.search.time_limit_s:g} s"
+    return SpecError(limit, path="/search/time_limit_s", hint="more seconds, or fewer strategies: fix or allow axes")
+
+
+def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> Frontier:
+    """The best of the candidates and what is proven of the others."""
+    kept = from_search(spec.search.top_k)
+    search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1, keep=kept)
+    frontier = search(
+        searched.candidates,
+        searched.swept,
+        searched.context_of,
+        top_k=spec.search.top_k,
+        gap=spec.search.gap,
+        budget=budget_of(spec, alone=alone),
+        costs=searched.costs,
+        watch=report.solved,
+        should_cancel=stop,
+    )
+    if spec.search.distinct == "placements":
+        frontier.best = with_placements(frontier.best, spec.search.top_k, stop)
+    return frontier
+
+
+def _advice(
+    prepared: Prepared, searched: Searched, frontier: Frontier, stop: Deadline, *, alone: bool
+) -> Advice | None:
+    """The ranking by risk, where the spec wants one and there is something to rank."""
+    spec = prepared.spec
+    if spec.search.risk == "neutral" or not frontier.best or frontier.cancelled or _for_memory(spec):
+        return None
+    weight = partial(weight_of, objective=spec.search.objective)
+    return Adviser(
+        prepared.profile, searched, frontier, spec.search.top_k, budget_of(spec, alone=alone), weight, stop
+    ).advise()
+
+
+def _price_of_target(prepared: Prepared, frontier: Frontier, stop: Deadline) -> Unrestricted:
+    """What the launch target's rules cost: a second search, which only those pay who ask for more than the usual."""
+    spec = prepared.spec
+    if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
+        return Unrestricted()
+    found = price_of_target(spec, prepared.profile, prepared.choice, frontier, budget_of(spec), stop)
+    best = found.best_step_time_s
+    return found if best is None else found.model_copy(update={"best_step_time_s": prepared.identity.ratio * best})
+
+
+def _for_memory(spec: Spec) -> bool:
+    return spec.search.objective == "peak_memory"
+
+
+def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
+    """The plans with what the run of weeks takes under each, as far as there is time for it."""
+    searched: dict[tuple[int, int], tuple[Plan, ...]] = {}
+
+    def layouts_for(seq_length: int, global_batch: int) -> tuple[Plan, ...]:
+        key = (seq_length, global_batch)
+        if key not in searched:
+            spec = at_size(prepared.spec, seq_length, global_batch)
+            search = spec.search.model_copy(update={"top_k": 1, "effort": "fast"})
+            searched[key] = plan(spec.model_copy(update={"search": search}), should_cancel=stop, alone=True).plans
+        return searched[key]
+
+    plans = []
+    for each in result.plans:
+        found = stop.describe(partial(with_run, prepared, each, layouts_for))
+        plans.append(each if found is None else found)
+    without = sum(1 for each in plans if each.run is None)
+    if without and stop.interrupted and phases_of(prepared.spec):
+        note = f"there was no time to work out what the run of weeks takes under {without} of {len(plans)} plans"
+        result = result.model_copy(update={"warnings": (*result.warnings, note)})
+    return result.model_copy(update={"plans": tuple(plans)})
+
+
+def _with_best_batch(prepared: Prepared) -> Prepared:
+    """On the batch that the spec's tolerance allows and that trains fastest."""
+    spec = prepared.spec
+    if not spec.training.global_batch_size.tolerance_pct:
+        return prepared
+    batch = best_batch(spec, prepared.profile, prepared.context)
+    context = choice_context(spec, prepared.profile, prepared.choice, global_batch=batch)
+    return replace(prepared, context=context, identity=identity_of(spec, prepared.profile, context))
+
+
+def _usual(spec: Spec) -> Spec:
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "default"})})
+
+
+def check_space(spec: Spec) -> None:
+    """Raises where a search of the spec would be refused, without searching.
+
+    Raises
+    ------
+    SpecError
+        as `prepare`, and if there would be too many candidates.
+    """
+    if spec.training.rl is not None:
+        spec = update_spec(spec)
+    prepared = prepare(spec)
+    refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    _check_phases(prepared.spec)
+
+
+def _check_phases(spec: Spec) -> None:
+    """The same of every phase that is searched for a layout of its own."""
+    if spec.run is None or spec.run.layout_changes != "allowed":
+        return
+    own = spec.training.seq_length, spec.training.global_batch_size.value
+    sizes = [(phase.seq_length, phase.stretches[-1].global_batch) for phase in phases_of(spec)]
+    for size in dict.fromkeys(each for each in sizes if each != own):
+        at = prepare(at_size(spec, *size))
+        try:
+            refuse_enormous(at.spec, at.profile, at.choice, at.context)
+        except SpecError as error:
+            place = f"/run/phases/{sizes.index(size)}"
+            raise SpecError(errors=tuple(FieldError(place, e.message, e.hint) for e in error.errors)) from error
+
+
+def search_size(spec: Spec) -> SearchSize:
+    """What the time of the spec's search depends on, counted without searching; errors as `prepare`."""
+    prepared = prepare(spec if spec.training.rl is None else update_spec(spec))
+    return size_of_search(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+
+
+def fastest_s(spec: Spec) -> float | None:
+    """Step time of the spec's fastest strategy as the sweep estimates it, before any is solved; None where none fits.
+
+    Raises
+    ------
+    SpecError
+        as `plan`.
+    """
+    prepared = prepare(spec)
+    found = search_space(spec, prepared.profile, prepared.choice, prepared.context).swept.repaired_s
+    fastest = float(found.min()) if len(found) else math.inf
+    return fastest * prepared.identity.ratio if fastest < HOPELESS_S else None
