@@ -31,6 +31,24 @@ def checkpoint_bytes(parameters: Number, *, optimizer: OptimizerFormat = FULL) -
     return np.asarray(np.asarray(parameters, dtype=np.float64) * a_parameter)
 
 
+def checkpoint_read_bytes(saved_bytes: Number, weight_bytes: Number, held_weight_bytes: Number) -> Floats:
+    """Bytes read where every rank loads a checkpoint: its own weights each, copies included, and all else once.
+
+    Parameters
+    ----------
+    saved_bytes : of the checkpoint. weight_bytes : of its weights, each once. held_weight_bytes : of the weights that
+        all ranks hold together; fewer than `weight_bytes` count as these.
+
+    References
+    ----------
+    Megatron-LM core_v0.12.1 training/checkpointing.py, load_checkpoint: each rank reads the model file of its tensors,
+    pipeline and experts, or its tensors of a distributed checkpoint, unless --ckpt-fully-parallel-load shares them out;
+    the states of a distributed optimizer are read by one replica and scattered, or each shard by its rank.
+    """
+    weights = np.asarray(weight_bytes, dtype=np.float64)
+    return np.asarray(np.asarray(saved_bytes) - weights + np.maximum(weights, held_weight_bytes))
+
+
 def job_failure_interval_s(device_failure_interval_s: Number, devices: Number) -> Floats:
     """Mean seconds between interruptions of a job that any one of its devices interrupts [s].
 

@@ -29,7 +29,8 @@ GIVEN = "given"
 class FlagRule:
     """One condition over flags: what must hold where `when` does, and the sentence that says that it does not.
 
-    `component` states it; `without` is a component that replaces the code which does, where a release has it.
+    `component` states it; `without` is a component that replaces the code which does, where a release has it. Each
+    may be names of releases instead, with blanks between.
     """
 
     name: str
@@ -207,11 +208,11 @@ def _first_of_set(text: str) -> str:
 def broken_flag_rules(
     flags: Mapping[str, GivenFlag], ranks: int | None, components: frozenset[str]
 ) -> tuple[BrokenRule, ...]:
-    """The rules of these components of a release that a command line breaks, with the numbers filled in."""
+    """The rules that a command line breaks, with the numbers filled in; components : of a release, and its own name."""
     values = FlagValues(flags, ranks)
     found = []
     for rule in flag_rules():
-        if rule.component not in components or rule.without in components:
+        if not components & set(rule.component.split()) or components & set(rule.without.split()):
             continue
         try:
             broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))

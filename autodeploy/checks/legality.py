@@ -71,7 +71,7 @@ def judge_script(
     allowed = frozenset(f"--{flag.lstrip('-')}" for flag in limits.allow_flags)
     target = release_of(framework, vendor, release)
     broken = [*_unregistered(script, target, allowed), *_values(script, target, allowed)]
-    broken += broken_flag_rules(script.flags, ranks, frozenset(target.components))
+    broken += broken_flag_rules(script.flags, ranks, frozenset({target.name, *target.components}))
     return FlagVerdict(target, tuple(broken))
 
 

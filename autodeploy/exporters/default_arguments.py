@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.specs.run import RunSpec
+from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats
+
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments
     from autodeploy.specs.spec import Spec
@@ -30,20 +33,24 @@ def add_numerics(arguments: LaunchArguments, spec: Spec) -> None:
 
 
 def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:
-    """The format of checkpoints; only `torch_dist` is written beside training."""
-    beside = spec.run is not None and spec.run.checkpoint == "asynchronous"
-    if not arguments.knows("--ckpt-format"):
-        if beside:
-            arguments.add(OUTPUT, "--use-dist-ckpt")
-            arguments.add(OUTPUT, "--async-save")
-        return
-    if arguments.has("--use-megatron-fsdp"):
-        arguments.add(OUTPUT, "--ckpt-format", "fsdp_dtensor")  # Megatron-LM takes no other
+    """The format of checkpoints, and whether they are written beside training."""
+    run = spec.run or RunSpec()
+    sharded = arguments.has("--use-megatron-fsdp") or arguments.has("--use-custom-fsdp")
+    named = {each.name for each in checkpoint_formats(arguments.release)}
+    custom = arguments.has("--use-custom-fsdp") and "torch_dist" in named
+    asked = "torch_dist" if custom else run.checkpoint_format
+    beside = run.checkpoint == "asynchronous"
+    saved = checkpoint_format(arguments.release, asked, asynchronous=beside, sharded=sharded)
+    assert saved is not None  # of every release that a script is written for
+    if saved.sharded:
+        arguments.add(OUTPUT, "--ckpt-format", saved.name)  # Megatron-LM takes no other
         if beside:
             arguments.note("Megatron-LM saves FSDP's checkpoints before it goes on: not beside training")
         return
-    legacy = arguments.release.has("mindspeed-llm") and not beside and not arguments.has("--use-custom-fsdp")
-    arguments.add(OUTPUT, "--ckpt-format", "torch" if legacy else "torch_dist")
+    if arguments.knows("--ckpt-format"):
+        arguments.add(OUTPUT, "--ckpt-format", saved.name)
+    elif saved.name == "torch_dist" and (beside or asked):
+        arguments.add(OUTPUT, "--use-dist-ckpt")
     if beside:
         arguments.add(OUTPUT, "--async-save")
         if not arguments.release.has("mindspeed"):

@@ -58,7 +58,7 @@ def import_launch_script(
     search = {"target": target} | _search(reader)
     if release is not None and not release.is_default:
         search["target_release"] = release.name
-    document |= {"search": search, "strategy": strategy}
+    document |= {"search": search, "strategy": strategy} | _run(reader)
     for variable, value in script.environment.items():
         if variable not in ALLOCATORS and (variable != "CPU_AFFINITY_CONF" or value[:1] == "0"):
             reader.log.ignore(variable, value, "read, no field of a spec")
@@ -96,6 +96,16 @@ def _search(reader: FlagReader) -> dict[str, Any]:
     flags = ("--npu-deterministic", "--deterministic-mode", "--use-deter-comp")
     given = [reader.switch(flag, "/search/deterministic_training") for flag in flags]
     return {"deterministic_training": True} if any(given) else {}
+
+
+def _run(reader: FlagReader) -> dict[str, Any]:
+    """What a launch says of its checkpoints, where they are distributed, and whether they are asynchronous."""
+    if not (reader.is_told("--ckpt-format") and reader.script.flags["--ckpt-format"].text.strip() == "torch_dist"):
+        return {}
+    run = {"checkpoint_format": reader.text("--ckpt-format", "/run/checkpoint_format")}
+    if reader.switch("--async-save", "/run/checkpoint"):
+        run["checkpoint"] = "asynchronous"
+    return {"run": run}
 
 
 def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from autodeploy.solver.outer.placements import with_placements
 from autodeploy.solver.search_size import search_size as size_of_search
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
+from autodeploy.training_run.checkpoints import refuse_unsaved
 from autodeploy.training_run.phases import phases_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def plan(
         return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
     _check_phases(spec)
     prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
+    refuse_unsaved(spec, prepared.profile.vendor)
     with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
         if not alone:
             beside.begin()
@@ -216,6 +218,7 @@ def check_space(spec: Spec) -> None:
         spec = update_spec(spec)
     prepared = prepare(spec)
     refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    refuse_unsaved(prepared.spec, prepared.profile.vendor)
     _check_phases(prepared.spec)
 
 

@@ -69,6 +69,13 @@ class RunSpec(Document):
         Literal["synchronous", "asynchronous"],
         Field(description="asynchronous: training waits for the copy to the host only"),
     ] = "synchronous"
+    checkpoint_format: Annotated[
+        Literal["torch", "torch_dist"] | None,
+        Field(
+            description="as --ckpt-format; absent: the release's own, or the one that is written beside training",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
     checkpoint_interval_s: Annotated[
         Annotated[float, Field(gt=0, le=1e8)] | None, Field(description="absent: the optimum after Young and Daly")
     ] = None
@@ -84,6 +91,8 @@ class RunSpec(Document):
     def _interval_is_given_once(self) -> Self:
         if self.npu_failure_interval_h is not None and self.failure_interval_h is not None:
             raise ValueError("give npu_failure_interval_h or failure_interval_h, not both")
+        if self.checkpoint == "asynchronous" and self.checkpoint_format == "torch":
+            raise ValueError("asynchronous checkpoints need checkpoint_format torch_dist")
         if self.price_per_kwh is not None and self.npu_power_w is None:
             raise ValueError("price_per_kwh needs npu_power_w")
         return self

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from autodeploy.specs.run import RunSpec
 from autodeploy.specs.training_run import RunPhase, TrainingRun
+from autodeploy.training_run.checkpoints import read_bytes, saved_bytes
 from autodeploy.training_run.layouts import cheapest_layouts
 from autodeploy.training_run.phases import PhaseStretches, phases_of
 from autodeploy.training_run.priors import HOUR_S, Conditions, conditions
-from cost_models.goodput import (
-    checkpoint_bytes,
-    optimum_checkpoint_interval_s,
-    run_time,
-)
-from cost_models.hbm import GIB, OptimizerFormat
+from cost_models.goodput import optimum_checkpoint_interval_s, run_time
+from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,8 +117,7 @@ class _Saving:
 
     @classmethod
     def of(cls, spec: Spec, plan: Plan, run: RunSpec, found: Conditions, link_bytes_per_s: float) -> _Saving:
-        optimizer = OptimizerFormat.of(frozenset(plan.strategy.features))
-        size = float(checkpoint_bytes(spec.model.total_params(include_mtp=True), optimizer=optimizer))
+        size = saved_bytes(spec, plan)
         moved_s = size / found.storage_bytes_per_s
         asynchronous = run.checkpoint == "asynchronous"
         held = max(s.memory_gib.weights + s.memory_gib.optimizer for s in plan.stages) * GIB
@@ -131,7 +127,8 @@ class _Saving:
             interval_s = float(optimum_checkpoint_interval_s(pause_s, found.failure_interval_s))
             if asynchronous:  # the next copy waits until this one is written
                 interval_s = max(interval_s, moved_s)
-        return cls(size, pause_s, moved_s, moved_s, interval_s, asynchronous)
+        read_s = read_bytes(spec, plan) / found.storage_bytes_per_s
+        return cls(size, pause_s, moved_s, read_s, interval_s, asynchronous)
 
 
 def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, own: bool) -> RunPhase:

@@ -8,7 +8,13 @@ import random
 import numpy as np
 import pytest
 
-from cost_models.goodput import checkpoint_bytes, job_failure_interval_s, optimum_checkpoint_interval_s, run_time
+from cost_models.goodput import (
+    checkpoint_bytes,
+    checkpoint_read_bytes,
+    job_failure_interval_s,
+    optimum_checkpoint_interval_s,
+    run_time,
+)
 from cost_models.hbm import OptimizerFormat
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -84,3 +90,11 @@ def test_bytes_of_a_checkpoint() -> None:
 def test_the_rates_of_cards_add_up() -> None:
     """Llama 3 405B: 419 unexpected interruptions in 54 days are one in about 3 hours."""
     assert float(job_failure_interval_s(50_700 * HOUR, 16_384)) / HOUR == pytest.approx(54 * 24 / 419, rel=0.01)
+
+
+def test_every_rank_reads_its_own_weights() -> None:
+    """Megatron-LM's load_checkpoint: 2 of 14 bytes a parameter are read by each of eight replicas, the states once."""
+    saved = float(checkpoint_bytes(1e9))
+    assert float(checkpoint_read_bytes(saved, 2e9, 8 * 2e9)) == pytest.approx(12e9 + 16e9)
+    # Parameters that replicas share are read once all the same.
+    assert float(checkpoint_read_bytes(saved, 2e9, 0.5e9)) == pytest.approx(saved)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from autodeploy import planner
+from autodeploy.errors import SpecError
 from autodeploy.exporters import export
+from autodeploy.exporters.launch_script import asked_for
+from autodeploy.importers.megatron_script import import_launch_script
 from autodeploy.specs.spec import Spec
 from tests import factories
 
 ASYNC = {"run": {"checkpoint": "asynchronous"}}
+DISTRIBUTED = {"run": {"checkpoint_format": "torch_dist"}}
+OLDER = {"search": {"target_release": "mindspeed-llm-26.0.0"}}
 H100 = {"cluster": {"profile": "nvidia-h100", "num_npus": 768}}
 
 
@@ -27,6 +33,8 @@ def exported(to, *changes, **strategy):
     [
         ("mindspeed-llm", (), {"--ckpt-format torch"}, {"--async-save"}),
         ("mindspeed-llm", (ASYNC,), {"--ckpt-format torch_dist", "--async-save"}, set()),
+        ("mindspeed-llm", (DISTRIBUTED,), {"--ckpt-format torch_dist"}, {"--async-save"}),
+        ("mindspeed-llm", (OLDER,), {"--ckpt-format torch"}, {"--async-save"}),
         ("megatron", (), {"--ckpt-format torch_dist"}, {"--async-save"}),
         ("megatron", (ASYNC,), {"--ckpt-format torch_dist", "--async-save"}, {"--use-persistent-ckpt-worker"}),
         ("megatron", (H100, ASYNC), {"--async-save", "--use-persistent-ckpt-worker"}, set()),
@@ -37,6 +45,29 @@ def test_checkpoints_are_saved_as_the_run_is_estimated(to, changes, lines, lacks
     given = {line.strip() for line in exported(to, *changes).splitlines()}
     assert lines <= given
     assert not lacks & given
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"), [(ASYNC, "/run/checkpoint"), (DISTRIBUTED, "/run/checkpoint_format")], ids=["beside", "format"]
+)
+def test_what_a_release_does_not_save_is_refused_before_the_search(asked, path):
+    """MindSpeed-LLM 26.0.0 sets args.ckpt_format to torch after its validation, and dies at the first such save."""
+    spec = Spec.model_validate(factories.spec_document() | OLDER | asked)
+    with pytest.raises(SpecError) as refused:
+        planner.check_space(spec)
+    assert refused.value.errors[0].path == path
+
+
+def test_an_asynchronous_torch_checkpoint_contradicts_itself():
+    run = {"checkpoint": "asynchronous", "checkpoint_format": "torch"}
+    with pytest.raises(ValueError, match="torch_dist"):
+        Spec.model_validate(factories.spec_document() | {"run": run})
+
+
+def test_a_script_says_its_distributed_checkpoints_back():
+    text = exported("mindspeed-llm", ASYNC)
+    run = import_launch_script(text, dict.fromkeys(asked_for(text), "1")).document["run"]
+    assert run == {"checkpoint": "asynchronous", "checkpoint_format": "torch_dist"}
 
 
 @pytest.mark.parametrize(

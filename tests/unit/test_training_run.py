@@ -13,6 +13,7 @@ from autodeploy.errors import SpecError
 from autodeploy.reports.run_facts import duration, run_facts, size
 from autodeploy.reports.wording import quantity
 from autodeploy.specs.spec import Spec, parse_spec
+from autodeploy.training_run.checkpoints import read_bytes
 from autodeploy.training_run.layouts import cheapest_layouts
 from autodeploy.training_run.phases import phases_of
 from autodeploy.training_run.priors import priors
@@ -73,7 +74,9 @@ def test_users_numbers_take_the_place_of_priors() -> None:
     assert found.priors == ()
     assert found.failure_interval_h == pytest.approx(1.0)
     assert found.checkpoint_s == pytest.approx(found.checkpoint_gb / 100.0)
-    assert found.restart_s == pytest.approx(60.0 + found.checkpoint_s)
+    plan = factories.plan(1, spec=spec(tokens=14.8e12), run=None)
+    assert found.restart_s == pytest.approx(60.0 + read_bytes(spec(tokens=14.8e12), plan) / 100e9)
+    assert found.restart_s > 60.0 + found.checkpoint_s  # replicas read their weights too
     calm = known(run_of(given | {"npu_failure_interval_h": 38_400.0}, tokens=14.8e12))
     assert (calm.goodput or 0.0) > (found.goodput or 1.0)
 
@@ -192,7 +195,7 @@ def test_layouts_change_where_it_pays() -> None:
     plan = factories.plan(1, spec=asked, run=None)
     found = known(planned_run(asked, plan, step_of, host_link_bytes_per_s=40e9, layouts_for=layouts_for))
     assert [phase.strategy is not None for phase in found.phases] == [False, False, True]
-    change_s = 2 * found.checkpoint_s + priors()["restart_s"].value
+    change_s = found.checkpoint_s + found.restart_s  # saved, started anew and read
     assert [phase.layout_change_s for phase in found.phases] == [0.0, 0.0, pytest.approx(change_s)]
     assert found.layout_change_days == pytest.approx(change_s / 86_400)
 

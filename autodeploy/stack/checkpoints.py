@@ -1,0 +1,92 @@
+"""Formats of checkpoints: which a release saves, which of them beside training, and which layouts load them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+from autodeploy.errors import SpecError
+from hardware_profiles.shipped_yaml import load_shipped_yaml
+
+if TYPE_CHECKING:
+    from autodeploy.stack.releases import Release
+
+Reach = Literal["any", "replicas"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFormat:
+    """One format as a component saves and loads it.
+
+    weights, optimizer : layouts that each is loaded into: any, or those that differ in the number of replicas alone.
+    asynchronous : whether it is written beside training. sharded : of parameters that are sharded over replicas.
+    releases, without : releases that it is of, all where both are empty.
+    """
+
+    name: str
+    weights: Reach
+    optimizer: Reach
+    source: str
+    default: bool = False
+    asynchronous: bool = False
+    sharded: bool = False
+    releases: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def is_of(self, release: Release) -> bool:
+        """Whether the release has it."""
+        return release.name not in self.without and (not self.releases or release.name in self.releases)
+
+
+@cache
+def _shipped() -> dict[str, tuple[CheckpointFormat, ...]]:
+    text = (files("autodeploy.stack") / "checkpoints.yaml").read_text(encoding="utf-8")
+    return {component: tuple(map(_format, rows)) for component, rows in load_shipped_yaml(text).items()}
+
+
+def _format(row: dict[str, Any]) -> CheckpointFormat:
+    lists = {key: tuple(row.get(key, ())) for key in ("releases", "without")}
+    return CheckpointFormat(**{**row, **lists})
+
+
+def checkpoint_formats(release: Release) -> tuple[CheckpointFormat, ...]:
+    """The formats that a release saves and loads; none where nothing is known of it."""
+    rows = next((rows for component, rows in _shipped().items() if release.has(component)), ())
+    return tuple(each for each in rows if each.is_of(release))
+
+
+def checkpoint_format(
+    release: Release, asked: str | None = None, *, asynchronous: bool = False, sharded: bool = False
+) -> CheckpointFormat | None:
+    """The format that a launch of a release saves; None where nothing is known of the release.
+
+    Parameters
+    ----------
+    asked : the format's name; None: the default, or the one that is written beside training.
+    asynchronous : whether it is to be written beside training. sharded : whether replicas share the parameters.
+
+    Raises
+    ------
+    SpecError
+        where the release has no such format, or does not write it beside training.
+    """
+    known = checkpoint_formats(release)
+    if not known:
+        return None
+    if sharded and any(each.sharded for each in known):
+        return next(each for each in known if each.sharded)
+    there = [each for each in known if not each.sharded]
+    fits = [each for each in there if asked in {None, each.name}]
+    if not fits:
+        hint = f"one of {', '.join(each.name for each in there)}"
+        raise SpecError(f"{release.title} saves no {asked} checkpoints", path="/run/checkpoint_format", hint=hint)
+    beside = [each for each in fits if each.asynchronous] if asynchronous else fits
+    if not beside:
+        raise SpecError(
+            f"{release.title} saves no {asked + ' ' if asked else ''}checkpoints beside training",
+            path="/run/checkpoint",
+            hint="synchronous, or another search.target_release",
+        )
+    return next((each for each in beside if each.default), beside[0])
