@@ -55,8 +55,8 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         raise SpecError(f"{path.name} is not UTF-8 text (byte {error.start})") from error
 
 
-def load_json(text: str) -> Any:
-    """JSON without NaN, infinities or repeated keys."""
+def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
+    """JSON without NaN, infinities or repeated keys, of at most so many values."""
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
@@ -65,7 +65,7 @@ def load_json(text: str) -> Any:
         raise SpecError(f"nested more than {MAX_DEPTH} deep") from error
     except ValueError as error:  # an integer of thousands of digits
         raise SpecError(f"not usable JSON: {str(error).partition(';')[0]}") from error
-    _refuse_deep(value)
+    _refuse_deep(value, max_values)
     return value
 
 
@@ -128,15 +128,15 @@ def _place(event: Any) -> str:
     return f"line {event.start_mark.line + 1}, column {event.start_mark.column + 1}: "
 
 
-def _refuse_deep(value: Any) -> None:
+def _refuse_deep(value: Any, max_values: int) -> None:
     level = [value]
     seen = 0
     for _ in range(MAX_DEPTH + 1):
         if not level:
             return
         seen += len(level)
-        if seen > MAX_VALUES:
-            raise SpecError(f"more than {MAX_VALUES:,} values")
+        if seen > max_values:
+            raise SpecError(f"more than {max_values:,} values")
         level = [
             child
             for parent in level

@@ -58,6 +58,48 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "短搜索的最优方案收益 {gain} %：`autodeploy plan`",
     ),
     "no_faster_plan": ("a short search finds no faster plan", "短搜索没有找到更快的方案"),
+    # cluster import
+    "cluster_agrees": ("the files and profile {profile} agree", "文件与硬件参数 {profile} 一致"),
+    "no_cluster_size": (
+        "no rank table: write num_npus or blocks into the cluster",
+        "没有 rank table：请在 cluster 中写明 num_npus 或 blocks",
+    ),
+    "node_left_out": (
+        "{file}: server {server} has {found} devices, most have {usual}: left out",
+        "{file}：服务器 {server} 有 {found} 个 device，多数为 {usual} 个：不计入",
+    ),
+    "cards_of_a_node": (
+        "{file}: nodes have {found} cards, the profile's {expected}",
+        "{file}：每节点 {found} 张卡，硬件参数为 {expected} 张",
+    ),
+    "supernodes_unknown": (
+        "{file}: {found} supernodes, which the profile does not have: all nodes count alike",
+        "{file}：有 {found} 个超节点，而硬件参数中没有：所有节点一视同仁",
+    ),
+    "supernode_size": (
+        "{file}: a supernode has {found} nodes, the profile's at most {expected}",
+        "{file}：超节点有 {found} 个节点，硬件参数至多 {expected} 个",
+    ),
+    "slow_ports": (
+        "{file}: ports of devices {devices} have {found} GB/s a card, others more: all wait for them",
+        "{file}：device {devices} 的网口为每卡 {found} GB/s，低于其余：集合通信都要等待它们",
+    ),
+    "port_speed": (
+        "{file}: {tier} has {found} GB/s a card, the profile {expected}",
+        "{file}：{tier} 为每卡 {found} GB/s，硬件参数为 {expected}",
+    ),
+    "devices_of_a_node": (
+        "{file}: a node has {found} devices, the profile's {expected}",
+        "{file}：节点有 {found} 个 device，硬件参数为 {expected} 个",
+    ),
+    "joined_otherwise": (
+        "{file}: {count} pairs of devices ({pairs}) are joined by {found}, the profile's {tier} by {expected}",
+        "{file}：{count} 对 device（{pairs}）以 {found} 互联，硬件参数的 {tier} 以 {expected} 互联",
+    ),
+    "collectives_reach": (
+        "{file}: collectives reach {found} of the wire on {tier}, the profile says {expected}",
+        "{file}：集合通信在 {tier} 上达到线速的 {found}，硬件参数为 {expected}",
+    ),
     # recommend
     "cards_column": ("cards", "卡数"),
     "days_column": ("days", "天数"),

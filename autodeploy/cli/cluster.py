@@ -1,0 +1,54 @@
+"""`autodeploy cluster import`: a cluster's own files as the cluster of a spec."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
+from typing import Annotated
+
+import typer
+
+from autodeploy.cli.options import Lang, Output, Tongue
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def cluster() -> None:
+    """Clusters as they are."""
+
+
+@app.command(
+    "import", epilog="Example: autodeploy cluster import hccl.json topo.txt hccn.txt hccl_test.txt -o cluster.yaml"
+)
+def import_files(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="rank table (hccl.json); what npu-smi info -t topo, hccn_tool -speed -g and hccl_test print",
+        ),
+    ],
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="held against this profile; by default the one that fits"),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="the cluster's name in the spec")] = None,
+    op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    output: Output = None,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Write a spec's cluster with what was measured as its overlay; say where the files and the profile disagree."""
+    from autodeploy.cli.output import tell, write_report, yaml_text
+    from autodeploy.importers.cluster_file import read_cluster_file
+    from autodeploy.services.cluster_import import import_cluster
+
+    found = import_cluster([(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files], profile)
+    for said in found.disagreements:
+        tell(said.key, **said.values)
+    if not found.disagreements:
+        tell("cluster_agrees", profile=found.profile)
+    if not {"num_npus", "blocks"} & found.document.keys():
+        tell("no_cluster_size")
+    named = {"name": name} if name is not None else {}
+    write_report(yaml_text({"cluster": found.document | named}), output)

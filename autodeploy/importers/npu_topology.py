@@ -1,0 +1,83 @@
+"""`npu-smi info -t topo`: how each pair of devices of a node is joined.
+
+A matrix under `NPU0 NPU1 ...` (a chip a card) or `Phy-ID0 Phy-ID1 ...` (a die a rank), with `CPU Affinity` behind it
+and a legend below. Words of the pairs as in the legend and in `aclrtGetDevicesTopo` of CANN.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.measured_text import bad_line, lines_of
+
+MAX_DEVICES = 64
+SELF = "X"
+LINKS = ("HCCS", "HCCS_SW", "SIO", "PIX", "PXB", "PHB", "SYS", "NA")
+_NAME = re.compile(r"(?:NPU|Phy-ID)(\d{1,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class NpuTopology:
+    """`links[i][j]`: how device `devices[i]` reaches `devices[j]`; X for itself."""
+
+    devices: tuple[int, ...]
+    links: tuple[tuple[str, ...], ...]
+
+
+def is_npu_topology(text: str) -> bool:
+    """Whether a line has the names of several devices."""
+    return any(_is_head(line.split()) for line in text[:100_000].split("\n"))
+
+
+def read_npu_topology(text: str) -> NpuTopology:
+    """The matrix of links of one node.
+
+    Raises
+    ------
+    SpecError
+        with the line of what can't be read.
+    """
+    columns: list[str] = []
+    rows: dict[str, tuple[int, tuple[str, ...]]] = {}
+    for line, cells in enumerate((line.split() for line in lines_of(text)), start=1):
+        if _is_head(cells):
+            if columns:
+                raise bad_line(line, "a second matrix", hint="one file for each node")
+            columns = [cell for cell in cells if _NAME.fullmatch(cell)]
+            if len(set(columns)) != len(columns):
+                raise bad_line(line, "a device is there twice")
+            if len(columns) > MAX_DEVICES:
+                raise bad_line(line, f"more than {MAX_DEVICES} devices")
+        elif columns and cells and _NAME.fullmatch(cells[0]):
+            if cells[0] in rows:
+                raise bad_line(line, "a device is there twice")
+            rows[cells[0]] = line, _links(cells, len(columns), line)
+    if not columns:
+        raise SpecError("no matrix of devices", hint="what `npu-smi info -t topo` prints")
+    if missing := [name for name in columns if name not in rows]:
+        raise SpecError(f"no row for {missing[0]}", hint="what `npu-smi info -t topo` prints, whole")
+    for name, (line, links) in rows.items():
+        if name not in columns:
+            raise bad_line(line, f"{name} is in no column")
+        for other, link in zip(columns, links, strict=True):
+            if (link == SELF) != (name == other) or rows[other][1][columns.index(name)] != link:
+                raise bad_line(line, f"{name} and {other} are joined otherwise on the way back")
+    numbers = tuple(int(name.lstrip("NPUhy-ID")) for name in columns)
+    return NpuTopology(numbers, tuple(rows[name][1] for name in columns))
+
+
+def _is_head(cells: list[str]) -> bool:
+    """Whether these are titles: a row has a link behind its name."""
+    return len(cells) > 1 and all(_NAME.fullmatch(cell) for cell in cells[:2])
+
+
+def _links(cells: list[str], count: int, line: int) -> tuple[str, ...]:
+    links = tuple(cells[1 : count + 1])
+    if len(links) < count:
+        raise bad_line(line, f"{len(links)} links for {count} devices")
+    for link in links:
+        if link not in {SELF, *LINKS}:
+            raise bad_line(line, f"{link[:40]!r} is no link", hint=", ".join(LINKS))
+    return links

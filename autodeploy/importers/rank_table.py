@@ -1,0 +1,166 @@
+"""Rank tables of HCCL (`hccl.json`, `RANK_TABLE_FILE`): which cards of which servers and supernodes take part.
+
+Versions 1.0 (`server_list` with its devices) and 1.2 (with `super_device_id` and `super_pod_list`), as CANN's guide of
+HCCL ("ranktable file configuration") and MindCluster's "hccl.json File Description" say them. A device is a rank.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.documents import load_json
+from autodeploy.importers.json_lines import at_line
+
+MAX_TEXT = 4_000_000
+MAX_VALUES = 250_000
+MAX_RANKS = 20_000
+MAX_NAME = 200
+VERSIONS = ("1.0", "1.2")
+_WHOLE = re.compile(r"\d{1,12}")
+# Layouts of other programs that such files may have: their key, and what they are.
+_OTHERS = {
+    "group_list": "the older template with group_list",
+    "server_group_list": "a global rank table of several jobs",
+    "rank_list": "a rank table of version 2.0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A node: its name, the numbers of its devices and the supernode it stands in, if any."""
+
+    name: str
+    devices: tuple[int, ...]
+    supernode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankTable:
+    """The nodes of a cluster, in the order of the file."""
+
+    version: str
+    servers: tuple[Server, ...]
+
+
+def is_rank_table(text: str) -> bool:
+    """Whether the text may be one: nothing else that is read of a cluster is JSON."""
+    return text.lstrip().startswith(("{", "["))
+
+
+def read_rank_table(text: str) -> RankTable:
+    """The nodes that a rank table lists.
+
+    Raises
+    ------
+    SpecError
+        with the line, and the JSON pointer, of what can't be read.
+    """
+    if len(text) > MAX_TEXT:
+        raise SpecError(f"more than {MAX_TEXT:,} characters", hint="a rank table of one job")
+    try:
+        return _table(load_json(text, max_values=MAX_VALUES))
+    except SpecError as error:
+        raise at_line(text, error) from error
+
+
+def _table(document: Any) -> RankTable:
+    if not isinstance(document, dict):
+        raise SpecError("a rank table is a JSON object", hint="hccl.json as the launch reads it")
+    for key, what in _OTHERS.items():
+        if key in document:
+            raise SpecError(f"{what} is not read", path=f"/{key}", hint="the table with server_list and its devices")
+    version = str(document.get("version", VERSIONS[0]))[:40]
+    if version not in VERSIONS:
+        raise SpecError(f"version {version!r} is not read", path="/version", hint="1.0 or 1.2")
+    status = str(document.get("status", "completed"))[:40]
+    if status != "completed":
+        raise SpecError(f"the table's status is {status!r}", path="/status", hint="take it when it says completed")
+    listed = _objects(document.get("server_list"), "/server_list")
+    if "server_count" in document and _whole(document["server_count"], "/server_count") != len(listed):
+        raise SpecError(f"server_count says otherwise than the {len(listed)} servers listed", path="/server_count")
+    supernode_of = _supernodes(document, version)
+    seen: dict[str, set[object]] = {"rank_id": set(), "device_ip": set(), "server_id": set()}
+    servers = []
+    for index, server in enumerate(listed):
+        path = f"/server_list/{index}"
+        name = _name(server.get("server_id"), f"{path}/server_id")
+        _once(name, seen["server_id"], f"{path}/server_id", "server_id")
+        if supernode_of and name not in supernode_of:
+            raise SpecError(f"server {name!r} is in no supernode", path=f"{path}/server_id", hint="super_pod_list")
+        devices = _devices(_objects(server.get("device"), f"{path}/device"), f"{path}/device", seen)
+        servers.append(Server(name, devices, supernode_of.get(name)))
+    strangers = supernode_of.keys() - {server.name for server in servers}
+    if strangers:
+        raise SpecError(f"server {min(strangers)!r} is not in server_list", path="/super_pod_list")
+    ranks = seen["rank_id"]
+    if ranks and ranks != set(range(sum(len(server.devices) for server in servers))):
+        raise SpecError("rank_id does not count from 0 without a gap", path="/server_list")
+    return RankTable(version, tuple(servers))
+
+
+def _devices(listed: list[dict[str, Any]], path: str, seen: dict[str, set[object]]) -> tuple[int, ...]:
+    devices: list[int] = []
+    for index, device in enumerate(listed):
+        place = f"{path}/{index}"
+        number = _whole(device.get("device_id"), f"{place}/device_id")
+        if number in devices:
+            raise SpecError(f"device_id {number} is there twice", path=f"{place}/device_id")
+        devices.append(number)
+        if "rank_id" in device:
+            _once(_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")
+        if len(seen["rank_id"]) > MAX_RANKS:
+            raise SpecError(f"more than {MAX_RANKS:,} ranks", path=place)
+        if address := device.get("device_ip"):
+            _once(_name(address, f"{place}/device_ip"), seen["device_ip"], f"{place}/device_ip", "device_ip")
+    return tuple(devices)
+
+
+def _supernodes(document: dict[str, Any], version: str) -> dict[str, str]:
+    """Supernode of each server; empty where the table has none."""
+    if version == VERSIONS[0] and "super_pod_list" not in document:
+        return {}
+    found: dict[str, str] = {}
+    names: set[object] = set()
+    for index, pod in enumerate(_objects(document.get("super_pod_list"), "/super_pod_list")):
+        path = f"/super_pod_list/{index}"
+        name = _name(pod.get("super_pod_id"), f"{path}/super_pod_id")
+        _once(name, names, f"{path}/super_pod_id", "super_pod_id")
+        for place, server in enumerate(_objects(pod.get("server_list"), f"{path}/server_list")):
+            pointer = f"{path}/server_list/{place}/server_id"
+            server_name = _name(server.get("server_id"), pointer)
+            if server_name in found:
+                raise SpecError(f"server {server_name!r} is in two supernodes", path=pointer)
+            found[server_name] = name
+    return found
+
+
+def _objects(value: Any, path: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not value:
+        raise SpecError("a list with at least one entry is needed", path=path)
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise SpecError("an object is needed", path=f"{path}/{index}")
+    return value
+
+
+def _whole(value: Any, path: str) -> int:
+    """A number that stands as a text or as a number."""
+    text = str(value)[:40] if not isinstance(value, bool) else "true"
+    if not isinstance(value, str | int) or not _WHOLE.fullmatch(text):
+        raise SpecError(f"{text!r} is no whole number", path=path)
+    return int(text)
+
+
+def _name(value: Any, path: str) -> str:
+    if not isinstance(value, str | int) or isinstance(value, bool) or not 1 <= len(str(value)) <= MAX_NAME:
+        raise SpecError(f"a name of at most {MAX_NAME} characters is needed", path=path)
+    return str(value)
+
+
+def _once(value: object, seen: set[object], path: str, what: str) -> None:
+    if value in seen:
+        raise SpecError(f"{what} {value} is there twice", path=path)
+    seen.add(value)

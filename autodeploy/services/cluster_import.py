@@ -1,0 +1,223 @@
+"""A cluster as its own files say it: the `cluster` of a spec, with what was measured as its overlay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.calibration.benchmarks import collective_overlay
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.importers.link_speeds import LinkSpeeds
+from autodeploy.importers.npu_topology import NpuTopology
+from autodeploy.importers.rank_table import RankTable, Server
+from autodeploy.specs.measured_run import MeasuredRun
+from hardware_profiles import apply_overlay, cluster_topology, list_profiles, load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.importers.cluster_file import ClusterFile
+    from hardware_profiles import Profile
+
+# A link that reaches less or more than this share off what the profile says disagrees with it; below is how far sizes
+# and repeats of one collective lie apart.
+TOLERANCE = 0.10
+SPEED_TOLERANCE = 0.01
+MBIT_TO_GB = 1.0 / 8000.0
+# How a pair of devices is joined by each kind of tier: words of `npu-smi info -t topo`.
+LINKS_OF_TIER = {"p2p": "SIO", "full_mesh": "HCCS", "switch": "HCCS_SW"}
+
+Named = tuple[str, "ClusterFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Where the files say otherwise than the profile: a key of `command_texts` and its blanks."""
+
+    key: str
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedCluster:
+    """`document`: the `cluster` of a spec, its overlay included. It has no size where no file says one."""
+
+    profile: str
+    document: dict[str, Any]
+    disagreements: tuple[Disagreement, ...]
+
+
+def import_cluster(files: Sequence[Named], profile_name: str | None = None) -> ImportedCluster:
+    """The cluster that these files, each with its name, describe together.
+
+    Parameters
+    ----------
+    profile_name : the profile that they are held against; None: the one system whose nodes look like the rank table's.
+
+    Raises
+    ------
+    SpecError
+        when two rank tables are there, no or several profiles fit, or nodes can't be made of the profile's cards.
+    """
+    tables = [(name, file) for name, file in files if isinstance(file, RankTable)]
+    if len(tables) > 1:
+        raise SpecError(f"{tables[1][0]} is a second rank table", hint="one table for the whole cluster")
+    profile = load_profile(profile_name or _profile_of(tables[0][1] if tables else None))
+    document: dict[str, Any] = {"profile": profile_name or profile.name}
+    overlay: dict[str, Any] = {"profile": profile.name}
+    said: list[Disagreement] = []
+    for name, table in tables:
+        document |= _counted(profile, table, name, overlay, said)
+    for name, file in files:
+        if isinstance(file, LinkSpeeds):
+            _speeds(profile, file, name, overlay, said)
+        elif isinstance(file, NpuTopology):
+            _joined(apply_overlay(profile, overlay), file, name, said)
+    benchmarks = [(name, file) for name, file in files if isinstance(file, MeasuredRun) and file.collectives]
+    if benchmarks:
+        _collectives(apply_overlay(profile, overlay), benchmarks, overlay, said)
+    apply_overlay(profile, overlay)
+    if len(overlay) > 1:
+        document["overlay"] = overlay
+    return ImportedCluster(profile.name, document, tuple(said))
+
+
+def _profile_of(table: RankTable | None) -> str:
+    """The one system that a rank table's nodes look like: as many devices a node, supernodes or none."""
+    hint = f"--profile NAME, one of {', '.join(list_profiles())}"
+    if table is None:
+        raise SpecError("no file says what cards there are", hint=hint)
+    devices = _usual_devices(table)
+    grouped = table.servers[0].supernode is not None
+    known = [load_profile(name) for name in list_profiles()]
+    # Systems that are started by such tables have a launcher that writes them.
+    found = [
+        p.name
+        for p in known
+        if p.document.ascendjob is not None
+        and p.ranks_per_node == devices
+        and (p.supernode_nodes is not None) == grouped
+    ]
+    if len(found) != 1:
+        raise SpecError(f"no profile has nodes of {devices} devices as the rank table does", hint=hint)
+    return found[0]
+
+
+def _usual_devices(table: RankTable) -> int:
+    """Devices of most nodes, the larger number where as many have another."""
+    counts = Counter(len(server.devices) for server in table.servers)
+    return max(counts, key=lambda devices: (counts[devices], devices))
+
+
+def _counted(
+    profile: Profile, table: RankTable, name: str, overlay: dict[str, Any], said: list[Disagreement]
+) -> dict[str, Any]:
+    """Nodes and cards; nodes with fewer devices than most are left out, as broken ones are."""
+    devices = _usual_devices(table)
+    whole = [server for server in table.servers if len(server.devices) == devices]
+    for server in table.servers:
+        if len(server.devices) != devices:
+            left_out = {"file": name, "server": server.name, "found": len(server.devices), "usual": devices}
+            said.append(Disagreement("node_left_out", left_out))
+    cards, rest = divmod(devices, profile.devices_per_npu)
+    if rest:
+        message = f"nodes of {devices} devices are not whole cards of {profile.devices_per_npu} dies"
+        raise SpecError(f"{name}: {message}", hint="--profile NAME of another system")
+    if cards != profile.npus_per_node:
+        expected = {"file": name, "found": cards, "expected": profile.npus_per_node}
+        said.append(Disagreement("cards_of_a_node", expected))
+        _fewer_cards(profile, devices, cards, name, overlay)
+    nodes = _by_supernode(whole)
+    if nodes is None or profile.supernode_nodes is None:
+        if nodes is not None:
+            said.append(Disagreement("supernodes_unknown", {"file": name, "found": len(nodes)}))
+        return {"num_npus": cards * len(whole)}
+    if max(nodes.values()) > profile.supernode_nodes:
+        most = max(nodes.values())
+        said.append(Disagreement("supernode_size", {"file": name, "found": most, "expected": profile.supernode_nodes}))
+        overlay["supernode_nodes"] = _measured(most, name)
+    return {"blocks": [{"supernode": i, "nodes": count} for i, count in enumerate(nodes.values())]}
+
+
+def _fewer_cards(profile: Profile, devices: int, cards: int, name: str, overlay: dict[str, Any]) -> None:
+    """Nodes of another size: of a full mesh each device has links to the devices that are there, of the same rate."""
+    overlay["npus_per_node"] = _measured(cards, name)
+    for tier, document in zip(profile.tiers, profile.document.tiers, strict=True):
+        if tier.kind == "full_mesh" and document.span == "node" and devices > 1:
+            links = devices - 1
+            known = document.gb_per_s_per_npu
+            overlay[tier.name] = {
+                "gb_per_s_per_npu": {
+                    "value": known.value * links / tier.links,
+                    "kind": known.kind,
+                    "source": list(known.source),
+                    "note": f"{links} of {tier.links} links: {cards} cards a node in {name}",
+                }
+            }
+
+
+def _by_supernode(servers: Sequence[Server]) -> dict[str, int] | None:
+    """Nodes of each supernode in the order of the table; None without supernodes."""
+    if any(server.supernode is None for server in servers):
+        return None
+    return dict(Counter(str(server.supernode) for server in servers))
+
+
+def _speeds(profile: Profile, speeds: LinkSpeeds, name: str, overlay: dict[str, Any], said: list[Disagreement]) -> None:
+    """A device's network port is its way out of the node or supernode; a collective waits for the slowest."""
+    tier = profile.document.tiers[-1]
+    rates = {device: mbit * MBIT_TO_GB * profile.devices_per_npu for device, mbit in sorted(speeds.mbit_per_s.items())}
+    slowest, fastest = min(rates.values()), max(rates.values())
+    known = tier.gb_per_s_per_npu.value
+    if slowest < fastest:
+        slow = ", ".join(str(device) for device, rate in rates.items() if rate == slowest)
+        said.append(Disagreement("slow_ports", {"file": name, "devices": slow[:200], "found": f"{slowest:g}"}))
+    if abs(slowest / known - 1.0) > SPEED_TOLERANCE:
+        differs = {"file": name, "tier": tier.name, "found": f"{slowest:g}", "expected": f"{known:g}"}
+        said.append(Disagreement("port_speed", differs))
+    before = overlay.get(tier.name, {}).get("gb_per_s_per_npu")
+    if before is None or before["value"] > slowest:
+        overlay.setdefault(tier.name, {})["gb_per_s_per_npu"] = _measured(slowest, name)
+
+
+def _joined(profile: Profile, topology: NpuTopology, name: str, said: list[Disagreement]) -> None:
+    """Whether each pair of a node is joined as the profile's innermost tier that holds both."""
+    if len(topology.devices) != profile.ranks_per_node:
+        found = {"file": name, "found": len(topology.devices), "expected": profile.ranks_per_node}
+        said.append(Disagreement("devices_of_a_node", found))
+    otherwise: dict[tuple[str, str, str], list[str]] = {}
+    for i, device in enumerate(topology.devices):
+        for j in range(i):
+            tier = next(t for t in profile.tiers if t.ranks is None or i // t.ranks == j // t.ranks)
+            expected, link = LINKS_OF_TIER[tier.kind], topology.links[i][j]
+            if link != expected:
+                pair = f"{topology.devices[j]}-{device}"
+                otherwise.setdefault((tier.name, expected, link), []).append(pair)
+    for (tier_name, expected, link), pairs in otherwise.items():
+        some = ", ".join(pairs[:4]) + (", ..." if len(pairs) > 4 else "")
+        values = {"file": name, "tier": tier_name, "expected": expected, "found": link, "pairs": some}
+        said.append(Disagreement("joined_otherwise", values | {"count": len(pairs)}))
+
+
+def _collectives(
+    profile: Profile, benchmarks: Sequence[tuple[str, MeasuredRun]], overlay: dict[str, Any], said: list[Disagreement]
+) -> None:
+    """What collectives reach on each tier they cross, fitted through the formulas that plans are priced by."""
+    points = [point for _, run in benchmarks for point in run.collectives]
+    names = ", ".join(name for name, _ in benchmarks)
+    node = cluster_topology(profile, num_npus=profile.npus_per_node)
+    machine = machine_of(profile, profile.device(None), node, precision="bf16")
+    for section, numbers in collective_overlay(profile, machine, points, f"collectives of {names}").items():
+        if section == "profile":
+            continue
+        overlay[section] = overlay.get(section, {}) | numbers
+        known, found = profile.tier(section).efficiency, float(numbers["efficiency"]["value"])
+        if abs(found / known - 1.0) > TOLERANCE:
+            values = {"file": names, "tier": section, "found": f"{found:.2f}", "expected": f"{known:.2f}"}
+            said.append(Disagreement("collectives_reach", values))
+
+
+def _measured(value: float, name: str) -> dict[str, Any]:
+    return {"value": value, "kind": "measured", "source": f"read from {name}"}

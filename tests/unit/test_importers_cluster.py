@@ -1,0 +1,329 @@
+"""Files of a cluster: what each format says, and how broken or hostile ones are refused.
+
+The rank tables are made after the samples of CANN's guide of HCCL (version 1.2, two supernodes) and of MindCluster's
+"hccl.json File Description"; the matrices after outputs of `npu-smi info -t topo` that ms-swift (eight 910B3) and
+users of Atlas A3 (`Phy-ID`) show; the speeds after the example in MindCluster's ascend-common (`Speed: 100000 Mb/s`).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.cluster_file import read_cluster_file, read_cluster_text
+from autodeploy.importers.link_speeds import LinkSpeeds
+from autodeploy.importers.npu_topology import NpuTopology
+from autodeploy.importers.rank_table import MAX_TEXT, RankTable
+from autodeploy.services.cluster_import import ImportedCluster, import_cluster
+from autodeploy.specs.cluster import ClusterSpec
+from hardware_profiles import load_profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def table(servers: int = 4, devices: int = 16, supernodes: int = 2) -> dict[str, Any]:
+    """A rank table of version 1.2; of version 1.0 without supernodes."""
+    document: dict[str, Any] = {"status": "completed", "version": "1.2" if supernodes else "1.0"}
+    document["server_count"] = str(servers)
+    document["server_list"] = [
+        {
+            "server_id": f"node_{server}",
+            "device": [
+                {
+                    "device_id": str(device),
+                    "device_ip": f"192.168.{server}.{device}",
+                    "rank_id": str(server * devices + device),
+                    **({"super_device_id": str(server * 100 + device)} if supernodes else {}),
+                }
+                for device in range(devices)
+            ],
+        }
+        for server in range(servers)
+    ]
+    if supernodes:
+        each = servers // supernodes
+        document["super_pod_list"] = [
+            {
+                "super_pod_id": str(pod),
+                "server_list": [{"server_id": f"node_{pod * each + place}"} for place in range(each)],
+            }
+            for pod in range(supernodes)
+        ]
+    return document
+
+
+def matrix(devices: int = 8, *, word: str = "NPU", pair: str = "HCCS", far: str = "HCCS") -> str:
+    names = [f"{word}{device}" for device in range(devices)]
+    rows = [
+        "  ".join([name, *("X" if i == j else pair if i // 2 == j // 2 else far for j in range(devices)), "144-167"])
+        for i, name in enumerate(names)
+    ]
+    return "\n".join(["\t   " + "  ".join(names) + "  CPU Affinity", *rows, "", "Legend:", "", "  X    = Self", ""])
+
+
+def speeds(*mbit: int) -> str:
+    return "".join(f"====> hccn_tool -i {i} -speed -g\nSpeed: {rate} Mb/s\n" for i, rate in enumerate(mbit))
+
+
+HCCL = (
+    "mpirun -n 8 ./bin/all_reduce_test -b 8K -e 64M -f 2 -d fp32 -o sum -n 20 -p 8\n"
+    "data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
+    "67108864          | {us}           | 67.10886             | success\n"
+)
+
+
+def said(found: ImportedCluster) -> dict[str, dict[str, object]]:
+    return {each.key: each.values for each in found.disagreements}
+
+
+def imported(*texts: str, profile: str | None = None) -> ImportedCluster:
+    return import_cluster([(f"file{i}", read_cluster_text(text)) for i, text in enumerate(texts)], profile)
+
+
+def refused(text: str) -> SpecError:
+    began = time.process_time()
+    with pytest.raises(SpecError) as caught:
+        read_cluster_text(text)
+    assert time.process_time() - began < 1.0
+    return caught.value
+
+
+# -- the formats -------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_table_lists_its_nodes_and_their_supernodes() -> None:
+    found = read_cluster_text(json.dumps(table()))
+    assert isinstance(found, RankTable)
+    assert [(s.name, len(s.devices), s.supernode) for s in found.servers] == [
+        ("node_0", 16, "0"),
+        ("node_1", 16, "0"),
+        ("node_2", 16, "1"),
+        ("node_3", 16, "1"),
+    ]
+    plain = read_cluster_text("\ufeff" + json.dumps(table(2, 8, 0), indent=4))
+    assert isinstance(plain, RankTable)
+    assert {s.supernode for s in plain.servers} == {None}
+
+
+def test_a_matrix_says_how_each_pair_is_joined() -> None:
+    found = read_cluster_text(matrix(4, word="Phy-ID", pair="SIO", far="HCCS_SW"))
+    assert found == NpuTopology(
+        (0, 1, 2, 3),
+        (
+            ("X", "SIO", "HCCS_SW", "HCCS_SW"),
+            ("SIO", "X", "HCCS_SW", "HCCS_SW"),
+            ("HCCS_SW", "HCCS_SW", "X", "SIO"),
+            ("HCCS_SW", "HCCS_SW", "SIO", "X"),
+        ),
+    )
+
+
+def test_speeds_are_of_the_device_named_before_or_count_from_zero() -> None:
+    assert read_cluster_text("hccn_tool -i 5 -speed -g\nSpeed: 200000 Mb/s\n") == LinkSpeeds({5: 200000})
+    assert read_cluster_text("Speed: 200000 Mb/s\nSpeed: 100000 Mb/s\n") == LinkSpeeds({0: 200000, 1: 100000})
+
+
+# -- the cluster -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_is_as_its_profile_says_comes_without_disagreement() -> None:
+    a2 = imported(json.dumps(table(4, 8, 0)), matrix(), speeds(*[200000] * 8))
+    assert (a2.profile, a2.document["num_npus"], said(a2)) == ("ascend-800t-a2", 32, {})
+    rate = a2.document["overlay"]["scale_out"]["gb_per_s_per_npu"]
+    assert rate == {"value": 25.0, "kind": "measured", "source": "read from file2"}
+    a3 = imported(json.dumps(table()), matrix(16, word="Phy-ID", pair="SIO", far="HCCS_SW"), speeds(*[200000] * 16))
+    assert (a3.profile, said(a3)) == ("cloudmatrix-384", {})
+    assert a3.document["blocks"] == [{"supernode": 0, "nodes": 2}, {"supernode": 1, "nodes": 2}]
+    assert a3.document["overlay"]["scale_out"]["gb_per_s_per_npu"]["value"] == 50.0  # two dies a card
+    for found in (a2, a3):
+        ClusterSpec.model_validate(found.document)
+        load_profile(found.profile, overlay=found.document["overlay"])
+
+
+def test_parts_that_disagree_with_the_profile_are_named() -> None:
+    broken = table(4, 8, 0)
+    lost = broken["server_list"][3]["device"].pop()
+    lost["rank_id"] = "31"
+    text = matrix().replace("NPU0  X  HCCS", "NPU0  X  PHB").replace("NPU1  HCCS  X", "NPU1  PHB  X")
+    found = imported(json.dumps(broken), text, speeds(*[200000] * 7, 100000), HCCL.format(us=2500))
+    assert found.document["num_npus"] == 24  # a broken node is not counted
+    assert said(found)["node_left_out"] == {"file": "file0", "server": "node_3", "found": 7, "usual": 8}
+    assert said(found)["joined_otherwise"]["pairs"] == "0-1"
+    assert said(found)["slow_ports"]["devices"] == "7"
+    assert said(found)["port_speed"]["found"] == "12.5"  # 100 Gbit/s are 12.5 GB/s
+    assert said(found)["collectives_reach"]["tier"] == "hccs"
+    assert said(found).keys() == {
+        *("node_left_out", "joined_otherwise", "slow_ports", "port_speed", "collectives_reach")
+    }
+
+
+def test_a_measured_collective_is_predicted_as_it_was_measured() -> None:
+    from autodeploy.calibration.benchmarks import adjacent_group, collective_s
+    from autodeploy.evaluation.inputs.machine import machine_of
+    from autodeploy.specs.measured_run import CollectivePoint
+    from hardware_profiles import cluster_topology
+
+    found = imported(HCCL.format(us=2500), profile="ascend-800t-a2")
+    assert not {"num_npus", "blocks"} & found.document.keys()
+    profile = load_profile(found.profile, overlay=found.document["overlay"])
+    machine = machine_of(profile, profile.device(None), cluster_topology(profile, num_npus=8), precision="bf16")
+    point = CollectivePoint(op="all_reduce", ranks=8, message_bytes=67108864, seconds=2.5e-3)
+    assert collective_s(point, adjacent_group(profile, 8), machine.tiers, machine) == pytest.approx(2.5e-3, rel=0.03)
+
+
+def test_nodes_with_fewer_cards_have_fewer_links_of_the_same_rate() -> None:
+    found = imported(json.dumps(table(2, 4, 0)), profile="ascend-800t-a2")
+    assert said(found)["cards_of_a_node"] == {"file": "file0", "found": 4, "expected": 8}
+    whole = load_profile("ascend-800t-a2").tier("hccs")
+    half = load_profile("ascend-800t-a2", overlay=found.document["overlay"]).tier("hccs")
+    assert (half.ranks, half.links) == (4, 3)
+    assert half.bytes_per_s_per_rank / half.links == pytest.approx(whole.bytes_per_s_per_rank / whole.links)
+
+
+def test_a_supernode_larger_than_the_profiles_is_taken_as_it_is() -> None:
+    found = imported(json.dumps(table(50, 16, 1)))
+    assert said(found)["supernode_size"] == {"file": "file0", "found": 50, "expected": 48}
+    assert load_profile(found.profile, overlay=found.document["overlay"]).supernode_nodes == 50
+
+
+@pytest.mark.parametrize(
+    ("texts", "profile", "told"),
+    [
+        ([json.dumps(table(2, 8, 0))] * 2, None, "second rank table"),
+        ([matrix()], None, "no file says what cards"),
+        ([json.dumps(table(2, 5, 0))], None, "nodes of 5 devices"),
+        ([json.dumps(table(2, 5, 0))], "cloudmatrix-384", "whole cards"),
+    ],
+)
+def test_files_that_make_no_cluster_are_refused(texts: list[str], profile: str | None, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        imported(*texts, profile=profile)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def changed(path: str, value: object) -> str:
+    """A good rank table with one value changed, one line a value."""
+    document = copy.deepcopy(table())
+    *parents, last = path.split("/")
+    node: Any = document
+    for key in parents:
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    node[int(last) if isinstance(node, list) else last] = value
+    return json.dumps(document, indent=0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("version", "2.0", "version '2.0' is not read"),
+        ("status", "initializing", "status is 'initializing'"),
+        ("server_count", "5", "otherwise than the 4 servers"),
+        ("server_list/1/device/3/device_id", "2", "device_id 2 is there twice"),
+        ("server_list/1/device/3/device_id", "-3", "'-3' is no whole number"),
+        ("server_list/1/device/3/rank_id", 10**30, "is no whole number"),
+        ("server_list/1/device/3/rank_id", "0", "rank_id 0 is there twice"),
+        ("server_list/2/device/0/device_ip", "192.168.0.0", "device_ip 192.168.0.0 is there twice"),
+        ("server_list/2/server_id", "node_0", "server_id node_0 is there twice"),
+        ("server_list/2/server_id", True, "a name of at most"),
+        ("server_list/2/device", {}, "a list with at least one entry"),
+        ("server_list/2/device/0", "0", "an object is needed"),
+        ("super_pod_list/1/server_list/0/server_id", "node_0", "is in two supernodes"),
+        ("super_pod_list/1/server_list/0/server_id", "else", "is in no supernode"),
+    ],
+)
+def test_a_wrong_value_of_a_rank_table_is_refused_with_its_line(path: str, value: object, told: str) -> None:
+    text = changed(path, value)
+    error = refused(text)
+    assert told in str(error)
+    line = int(str(error).removeprefix("line ").partition(":")[0])
+    pointer = error.errors[0].path
+    key = pointer.rsplit("/", 1)[-1]
+    assert key.isdigit() or f'"{key}"' in text.split("\n")[line - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"version": "1.0",\n"version": "1.2"}', "line 2: the key 'version' is given twice"),
+        ('{"version": "1.0",\n\n"server_count": NaN}', "line 3: NaN is not a JSON number"),
+        ('{"version": "1.0",\n"server_count": ' + "9" * 5000 + "}", "line 2: not usable JSON"),
+        ("\n" + "[" * 100_000, "line 2: nested"),
+        ("{" * 5, "line 1"),
+        ('{"version": "1.0"\n"status": ""}', "line 2"),
+        ("[1,\n2]", "a rank table is a JSON object"),
+        ('{"server_group_list":\n []}', "line 2: a global rank table of several jobs is not read"),
+        ('{"group_list": []}', "older template"),
+        ('{"rank_list": []}', "version 2.0"),
+        ('{"a": [' + "1," * 260_000 + "1]}", "more than 250,000 values"),
+        (" " * (MAX_TEXT + 1) + "{}", "more than 4,000,000 characters"),
+    ],
+)
+def test_hostile_json_is_refused_with_its_line(text: str, told: str) -> None:
+    assert told in str(refused(text))
+
+
+def swapped(old: str, new: str, text: str | None = None) -> str:
+    text = text or matrix()
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (swapped("NPU0  X  HCCS", "NPU0  X  nvlink"), "line 2: 'nvlink' is no link"),
+        (swapped("NPU0  X  HCCS", "NPU0  X  SYS"), "line 2: NPU0 and NPU1 are joined otherwise on the way back"),
+        (swapped("NPU0  X  HCCS", "NPU0  HCCS  HCCS"), "line 2: NPU0 and NPU0 are joined otherwise"),
+        (swapped("  144-167", "", "NPU0 NPU1\nNPU0 X\nNPU1 HCCS X  144-167"), "line 2: 1 links for 2 devices"),
+        (swapped("NPU7  HCCS", "#  HCCS"), "no row for NPU7"),
+        (swapped("NPU6  HCCS", "NPU7  HCCS"), "line 9: a device is there twice"),
+        (swapped("NPU7  CPU", "NPU6  CPU"), "line 1: a device is there twice"),
+        (swapped("NPU7  HCCS", "NPU9  HCCS"), "no row for NPU7"),
+        (matrix() + matrix(), "line 14: a second matrix"),
+        (matrix(65), "line 1: more than 64 devices"),
+        (matrix() + "\0", "line 14: not text"),
+        (matrix() + "x" * 30_000, "line 14: more than 20,000 characters"),
+    ],
+)
+def test_a_broken_matrix_is_refused_with_its_line(text: str, told: str) -> None:
+    assert told in str(refused(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Speed: Unknown!\n", "line 1: the speed is 'Unknown!'"),
+        (speeds(200000) + "Speed:\n", "line 3: the speed is ''"),
+        (speeds(200000) + "Speed: -1 Mb/s", "line 3: the speed is '-1 Mb/s'"),
+        (speeds(200000) + "Speed: nan Mb/s", "line 3: the speed is 'nan Mb/s'"),
+        (speeds(200000) + "Speed: 1e400 Mb/s", "line 3"),
+        (speeds(200000) + "Speed: 0 Mb/s", "line 3: 0 Mb/s is no speed of a port"),
+        (speeds(200000) + "Speed: 999999999 Mb/s", "line 3: 999999999 Mb/s is no speed of a port"),
+        (speeds(200000) + "Speed: " + "9" * 5000 + " Mb/s", "line 3"),
+        (speeds(200000) * 2, "line 4: device 0 is there twice"),
+        (speeds(200000) + "Speed: 200 Gb/s", "line 3: the speed is '200 Gb/s'"),
+        ("Speed: 200000 Mb/s\n" * 20_001, "line 20001: more than 20,000 devices"),
+        ("ok\n\0", "none that says how a cluster is"),
+        ("", "the file is empty"),
+    ],
+)
+def test_broken_speeds_are_refused_with_their_line(text: str, told: str) -> None:
+    assert told in str(refused(text))
+
+
+def test_a_file_of_another_encoding_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "hccl.json"
+    path.write_bytes(json.dumps(table()).encode("utf-16"))
+    with pytest.raises(SpecError, match=r"hccl\.json is not UTF-8"):
+        read_cluster_file(path)
+    path.write_text(changed("status", "no"))
+    with pytest.raises(SpecError, match=r"hccl\.json: line 2: the table's status"):
+        read_cluster_file(path)
