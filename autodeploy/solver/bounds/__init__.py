@@ -1,1 +1,1 @@
-"""Lower bounds on step times, from those of a stage alone to those of whole layers under paths."""
+"""Lower bounds on step times, from those of a stage alone to those of layers in fractions under paths."""

@@ -37,10 +37,6 @@ class Surcharges:
         """What each row's left side is for a layout [pp, vpp, classes]."""
         return np.asarray(self.constant + np.einsum("nvc,nvc->n", self.layer, layout[self.stage]))
 
-    def take(self, rows: Ints) -> Surcharges:
-        """Some of the rows."""
-        return Surcharges(self.stage[rows], self.constant[rows], self.layer[rows], self.seconds[rows])
-
     def broken(self, layout: Floats, extra: Floats) -> Ints:
         """Of every stage the row of seconds and the row of bytes that a fractional layout breaks most.
 

@@ -1,21 +1,17 @@
-"""What is proven of one outer tuple of candidates: by paths of its schedule first, then in whole layers.
-
-What paths and memory leave open in fractions is asked once more in integers.
-"""
+"""What is proven of one outer tuple of candidates: by paths of its schedule, with layers in fractions."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.stages.build_problem import build_problem, with_choices
 from autodeploy.evaluation.stages.step_classes import step_classes
-from autodeploy.solver.bounds.memory_prices import Surcharges, surcharges
 from autodeploy.solver.bounds.path_bound import PathBound, path_bound_s
-from autodeploy.solver.bounds.paths import PathLibrary, first_layout, longest_paths
+from autodeploy.solver.bounds.paths import PathLibrary
 from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.inner.memory_options import WHOLE, memory_choices
 from autodeploy.solver.inner.uniform import set_problems
@@ -30,72 +26,10 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 
-ROUND: Final = 0.01
-"""What a round counts at least: its paths and its model take time, too."""
-
-
-def count_bound_s(
-    problem: InnerProblem,
-    library: PathLibrary,
-    enough_s: float,
-    *,
-    deterministic_time: float,
-    should_cancel: Callable[[], bool] | None = None,
-) -> tuple[float, float]:
-    """Lower bound on the step time [s], about enough_s where no layout is below it, and the work done."""
-    if problem.kind.copies > 1 or not problem.total_layers:
-        return 0.0, 0.0
-    from autodeploy.solver.cp_sat.count_master import solve_counts
-    from autodeploy.solver.cp_sat.model import UNITS
-
-    slightly_more = 1.0 + 8.0 / UNITS  # whole units keep a proven bound below what is asked for
-    known = library.of(problem)
-    memory = surcharges(problem, 1.0)
-    layout = first_layout(problem).astype(np.int64)
-    bound, work = 0.0, 0.0
-    while work < deterministic_time and not (should_cancel is not None and should_cancel()):
-        paths = longest_paths(problem, layout[None].astype(np.float64), _extra(problem, memory, layout)[None])
-        if not library.add(known, paths) and work:
-            break
-        found = solve_counts(
-            problem,
-            list(known.values()),
-            (enough_s - problem.tail_s) * slightly_more,
-            hint=layout,
-            deterministic_time=deterministic_time - work,
-            seed=0,
-            should_cancel=should_cancel,
-            memory=memory,
-        )
-        bound = max(bound, found.bound_s + problem.tail_s)
-        work += max(found.deterministic_time, ROUND)
-        if found.layout is None:
-            break
-        layout = found.layout
-    return bound, work
-
-
-def _extra(problem: InnerProblem, memory: Surcharges | None, layout: Ints) -> np.ndarray:
-    """What memory adds to the chunks [pp, vpp] of a layout, evenly."""
-    extra = np.zeros((problem.pp, problem.vpp))
-    if memory is not None:
-        left = np.where(memory.seconds, memory.left(layout.astype(np.float64)), 0.0)
-        np.maximum.at(extra, memory.stage, (left / problem.vpp)[:, None])
-    return extra
-
-
 ROUNDS = (4, 8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
-MASTER = 0.5
-"""CP-SAT's deterministic time for a problem that paths leave open, at least."""
-SHARE = 0.5
-"""Of the work that is left, what one such problem may take."""
-STEP = 0.01
-"""Of a bound by paths, what whole layers are asked to raise it by: that nothing is faster is proven step by step."""
-CLOSE = 1e-4
-"""CP-SAT's whole units keep a proven bound this far below what was asked for."""
 PER_SECOND = 800
-"""Linear programmes that are about as much work as one unit of it."""
+"""Linear programmes that are about as much work as one unit of CP-SAT's deterministic time."""
 SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
 COLUMNS = 170.0
@@ -108,12 +42,11 @@ MOST_OPTIONS = 16
 class Visit:
     """bound_s: no candidate of the tuple is faster; work: in linear programmes of small problems.
 
-    whole: whether layers were counted in whole numbers; finished: no bound raises it any more.
+    finished: no bound raises it any more.
     """
 
     bound_s: float
     work: int
-    whole: bool = False
     finished: bool = False
 
 
@@ -150,8 +83,8 @@ class TupleBounds:
         self._library = PathLibrary()
         self._known: dict[int, _Open] = {}  # by a tuple's first candidate
 
-    def visit(self, rows: Ints, ahead: list[Ints], known_s: float, enough_s: float, work: int) -> Visit:
-        """Bound the tuple of the candidates at rows once more, when its least bound is known_s, up to enough_s.
+    def visit(self, rows: Ints, ahead: list[Ints], enough_s: float) -> Visit:
+        """Bound the tuple of the candidates at rows once more, up to enough_s.
 
         ahead : tuples that will probably be visited next: their problems are made together.
         """
@@ -162,39 +95,27 @@ class TupleBounds:
                 self._known[int(group[0])] = _opened(problems, enough_s)
                 if self._should_cancel():
                     break
-        return self._bounded(self._known[first], known_s, enough_s, work)
+        return self._bounded(self._known[first], enough_s)
 
-    def _bounded(self, tuple_: _Open, known_s: float, enough_s: float, work: int) -> Visit:
+    def _bounded(self, tuple_: _Open, enough_s: float) -> Visit:
         tuple_.visits += 1
         if tuple_.least_s >= enough_s:
             return Visit(tuple_.least_s, 0)
+        rounds = ROUNDS[min(tuple_.visits, len(ROUNDS)) - 1]
         if tuple_.visits == 1 and len(tuple_.problems) > 1:
             # One problem that is no harder than any serves to tell whether the tuple deserves more.
-            found, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), enough_s, ROUNDS[0])
+            found, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), enough_s, rounds)
             return Visit(max(tuple_.least_s, found.bound_s), spent)
-        over = tuple_.visits > 1 and (tuple_.visits > len(ROUNDS) or all(each.over for each in tuple_.proven))
-        aim_s = min(enough_s, known_s * (1.0 + STEP)) if over else enough_s
         done = 0
         for place, problem in enumerate(tuple_.problems):
             before = tuple_.proven[place]
-            if self._should_cancel() or before.bound_s >= aim_s * (1.0 - 1e-6):
+            if self._should_cancel() or before.bound_s >= enough_s * (1.0 - 1e-6):
                 continue
-            if over:
-                left_s = max(0, work - done) / PER_SECOND
-                bound, spent_s = count_bound_s(
-                    problem,
-                    self._library,
-                    aim_s,
-                    deterministic_time=min(left_s, max(MASTER, SHARE * left_s)),
-                    should_cancel=self._should_cancel,
-                )
-                found, spent = replace(before, bound_s=bound), math.ceil(spent_s * PER_SECOND)
-            else:
-                found, spent = self._by_paths_s(problem, before, enough_s, ROUNDS[tuple_.visits - 1])
+            found, spent = self._by_paths_s(problem, before, enough_s, rounds)
             done += spent
             tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
-        stuck = tuple_.least_s < aim_s * (1.0 - CLOSE) or tuple_.least_s <= known_s
-        return Visit(tuple_.least_s, done, over, finished=over and stuck)
+        finished = tuple_.visits >= len(ROUNDS) or all(each.over for each in tuple_.proven)
+        return Visit(tuple_.least_s, done, finished)
 
     def _by_paths_s(
         self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
-    from autodeploy.solver.bounds.memory_prices import Surcharges
     from cost_models.schedule import SchedulePath
 
-STEP: Final = 1 << 6
-"""Units by which a layout must be faster than the last where memory takes time: in single units there is no end."""
 FINE: Final = 64
 """Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""
 
@@ -42,12 +39,8 @@ def solve_counts(
     seed: int,
     should_cancel: Callable[[], bool] | None,
     workers: int = 1,
-    memory: Surcharges | None = None,
 ) -> Proposal:
-    """A layout whose makespan and slowest tail are below upper_s, if any.
-
-    memory: rows in seconds of what saving bytes costs a stage; without them memory choices are free.
-    """
+    """A layout whose makespan and slowest tail are below upper_s, if any."""
     model = cp_model.CpModel()
     shape = (problem.pp, problem.vpp, len(problem.classes))
     most = most_layers_per_chunk(problem)
@@ -61,13 +54,11 @@ def solve_counts(
     makespan, tail = model.new_int_var(0, UNITS, ""), model.new_int_var(0, UNITS, "")
     used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
     hidden = _hidden_in_pairs(model, problem, counts, used, scale * FINE)
-    extra = _add_surcharges(model, problem, counts, memory, scale * FINE)
     for cut in cuts:
         layer_s, fixed_s = cut_costs_s(problem, cut)
         costs = np.floor(layer_s.ravel() * scale * FINE).astype(np.int64).tolist()
         less = [-int(cut.pairs[place]) for place in hidden]
-        saving = [int(cut.backward[place]) for place in extra]
-        path = weighted_sum([*flat, *hidden.values(), *extra.values()], [*costs, *less, *saving])
+        path = weighted_sum([*flat, *hidden.values()], [*costs, *less])
         model.add(path + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
     tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
     for stage in range(problem.pp):
@@ -78,12 +69,7 @@ def solve_counts(
     _add_memory(model, problem, counts)
     _add_places(model, problem, counts)
     model.add(makespan + tail <= UNITS - 1)
-    if memory is None:
-        model.minimize(makespan + tail)
-    else:
-        steps = model.new_int_var(0, UNITS // STEP, "")
-        model.add(makespan + tail <= STEP * steps)
-        model.minimize(steps)
+    model.minimize(makespan + tail)
     result = solve_model(model, deterministic_time, seed, should_cancel, workers)
     if result.infeasible:
         return Proposal(upper_s * (1.0 - 3.0 / UNITS), None, True, result.deterministic_time)
@@ -91,31 +77,8 @@ def solve_counts(
     if result.solver is not None:
         solver = result.solver
         layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
-    bound = result.bound if memory is None else (result.bound - 1.0) * STEP
     # Makespan and tail are whole units: each may be rounded up by one.
-    return Proposal(max(0.0, bound - 2.0) / scale, layout, result.optimal, result.deterministic_time)
-
-
-def _add_surcharges(
-    model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray, memory: Surcharges | None, scale: float
-) -> dict[tuple[int, int], cp_model.IntVar]:
-    """What memory adds to the backward of each chunk [stage, chunk], in 1 / scale seconds, at least."""
-    if memory is None:
-        return {}
-    found = {
-        (int(stage), chunk): model.new_int_var(0, UNITS * FINE, "")
-        for stage in np.unique(memory.stage[memory.seconds])
-        for chunk in range(problem.vpp)
-    }
-    for number in np.flatnonzero(memory.seconds).tolist():
-        stage = int(memory.stage[number])
-        weights = np.floor(memory.layer[number].ravel() * scale).astype(np.int64).tolist()
-        # Every chunk's share may be rounded down by one.
-        constant = int(np.floor(memory.constant[number] * scale)) - problem.vpp
-        mine = [found[stage, chunk] for chunk in range(problem.vpp)]
-        layers = weighted_sum(list(counts[stage].ravel()), weights)
-        model.add(layers + constant <= sum(mine))
-    return found
+    return Proposal(max(0.0, result.bound - 2.0) / scale, layout, result.optimal, result.deterministic_time)
 
 
 def _hidden_in_pairs(

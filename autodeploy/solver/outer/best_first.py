@@ -60,8 +60,8 @@ def best_first(
 
     Notes
     -----
-    Bounds come in four strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
-    once, and one outer tuple at a time, the least first, `path_bound_s` and `count_bound_s`. The search ends when the
+    Bounds come in three strengths, each for what the one before leaves open: the sweep's, `outer_bounds_s` for all at
+    once, and `path_bound_s` for one outer tuple at a time, the least first. The search ends when the
     bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
     the least bound against each plan.
     """

@@ -48,9 +48,9 @@ class CandidateSolver:
             should_cancel=lambda: self.stopped(),
         )
 
-    def visit(self, rows: Ints, ahead: list[Ints], known_s: float, enough_s: float, work: int) -> Visit:
+    def visit(self, rows: Ints, ahead: list[Ints], enough_s: float) -> Visit:
         """`TupleBounds.visit`."""
-        return self._tuples.visit(rows, ahead, known_s, enough_s, work)
+        return self._tuples.visit(rows, ahead, enough_s)
 
     def solved(self, index: int, plan: Quick) -> Solved:
         """A candidate with a plan of it, whoever made it."""

@@ -28,11 +28,10 @@ RELAXATIONS = (
     "the sweep's closed form: work and memory shared evenly by the stages",
     "every stage alone, with the memory it must save",
     "layers in fractions under paths of the schedule, with the memory that stages must save",
-    "whole layers under paths of the schedule, with the memory that stages must save",
     "the candidate's own problem",
 )
 """What a bound can rest on, in the order in which it is raised."""
-_, STAGES, PATHS, WHOLE, SOLVED = range(5)
+_, STAGES, PATHS, SOLVED = range(4)
 
 TOGETHER = 6
 """Outer tuples whose problems are made together."""
@@ -194,6 +193,18 @@ class OpenBounds:
             if number is None or self._raised(tuples, number):
                 continue
             rows = tuples.rows[number]
+            if handing and tuples.visits[number]:
+                tuples.aside[number] = True
+                soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), SOON))
+                # Where no other plan is in sight, the companion raises bounds.
+                fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
+                begun = self._begin(tuples, fresh, enough_s())
+                yield Look(rows, hopeful=True, soon=soon)
+                work -= self._end(tuples, begun)
+                continue
+            if handed_all and not told:
+                told = True
+                yield Look(rows, deep=True)
             if tuples.finished[number]:
                 solved = self._in_earnest(rows, enough_s(), budget)
                 if not solved:
@@ -201,24 +212,12 @@ class OpenBounds:
                 work -= sum(math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
                 yield Look(rows, deep=handed_all, solved=solved)
                 continue
-            if handing and tuples.visits[number]:
-                tuples.aside[number] = True
-                soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), SOON))
-                # Where no other plan is in sight, the companion raises bounds.
-                fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
-                begun = self._begin(tuples, fresh, enough_s(), work)
-                yield Look(rows, hopeful=True, soon=soon)
-                work -= self._end(tuples, begun)
-                continue
-            if handed_all and not told:
-                told = True
-                yield Look(rows, deep=True)
             others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
             others &= (tuples.visits == 0) if handing else (tuples.bound_s < tuples.bound_s[number] * (1.0 + FAR))
             other = tuples.least(others)
             near, away = (other, number) if tuples.beside[number] else (number, other)
-            begun = self._begin(tuples, away, enough_s(), work)
-            work -= self._here(tuples, near, enough_s(), work) + self._end(tuples, begun)
+            begun = self._begin(tuples, away, enough_s())
+            work -= self._here(tuples, near, enough_s()) + self._end(tuples, begun)
             yield Look(rows, deep=handed_all)
 
     def _in_earnest(self, rows: Ints, enough_s: float, budget: Budget) -> tuple[Solved, ...]:
@@ -245,33 +244,26 @@ class OpenBounds:
         tuples.bound_s[number] = bound_s
         return bool(raised)
 
-    def _begin(
-        self, tuples: _Tuples, number: int | None, enough_s: float, work: int
-    ) -> tuple[int, Begun[Visit]] | None:
+    def _begin(self, tuples: _Tuples, number: int | None, enough_s: float) -> tuple[int, Begun[Visit]] | None:
         """Have the companion bound a tuple."""
         if number is None:
             return None
-        known_s = float(tuples.bound_s[number])
-        return number, self.beside.begin(
-            CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), known_s, enough_s, work
-        )
+        return number, self.beside.begin(CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), enough_s)
 
     def _end(self, tuples: _Tuples, begun: tuple[int, Begun[Visit]] | None) -> int:
         """Take over what the companion found; the work it did."""
         visit = begun[1].result() if begun is not None else None
         return self._take(tuples, begun[0], visit) if begun is not None and visit is not None else 0
 
-    def _here(self, tuples: _Tuples, number: int | None, enough_s: float, work: int) -> int:
+    def _here(self, tuples: _Tuples, number: int | None, enough_s: float) -> int:
         """Bound a tuple; the work done."""
         if number is None:
             return 0
-        known_s = float(tuples.bound_s[number])
-        visit = self.here.visit(tuples.rows[number], tuples.ahead(number), known_s, enough_s, work)
-        return self._take(tuples, number, visit)
+        return self._take(tuples, number, self.here.visit(tuples.rows[number], tuples.ahead(number), enough_s))
 
     def _take(self, tuples: _Tuples, number: int, visit: Visit) -> int:
         rows = tuples.rows[number]
-        self._raise(rows, np.full(len(rows), visit.bound_s), WHOLE if visit.whole else PATHS)
+        self._raise(rows, np.full(len(rows), visit.bound_s), PATHS)
         tuples.visits[number] += 1
         tuples.finished[number] = visit.finished
         tuples.bound_s[number] = self.bounds_s[rows].min()
