@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.exporters.attention_type_arguments import refuse_special_attention
 from autodeploy.exporters.mindformers_recipe import recipe_keys
 from autodeploy.stack.features import FEATURES
 
@@ -41,6 +42,7 @@ def model_config(launch: Launch) -> dict[str, Any]:
     found |= recipe_keys(launch) | _switches(launch)
     if launch.spec.training.precision == "fp8":
         launch.arguments.note("MindFormers computes in bfloat16 here: fp8 has no key")
+    refuse_special_attention(model, launch.arguments.release)
     if model.sliding_window is not None or model.learned_position_embeddings or model.mlp_only_layers:
         launch.arguments.note("sliding windows, learned positions and single dense layers are the model code's")
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+from autodeploy.exporters.attention_type_arguments import add_attention_types
 from autodeploy.exporters.layer_placement import padded_layer
 from autodeploy.exporters.recipe_arguments import (
     add_forced_routing,
@@ -51,6 +53,7 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
     if model.qk_norm:
         add(block, "--qk-layernorm")
     _add_windows(arguments, model)
+    add_attention_types(arguments, model)
     if names := untold(model):
         arguments.note(f"nobody told {', '.join(names)} (model.recipe): the parser's own values are taken")
 
@@ -132,7 +135,8 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
     add(block, "--first-k-dense-replace", dense or -1)
     add(block, "--moe-layer-freq", 1 if dense else -1)
     if model.mlp_only_layers:
-        arguments.note("MindSpeed-LLM has no flag for single dense layers between expert layers (mlp_only_layers)")
+        message = f"{arguments.release.title} has no flags for dense layers between layers with experts"
+        raise UnsupportedError(message, path="/to", hint="export the plan as json")
 
 
 def _pattern(model: ModelSpec, noops: Sequence[int]) -> str:

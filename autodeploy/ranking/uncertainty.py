@@ -14,6 +14,7 @@ from autodeploy.evaluation.steps.sensitivity import sensitivities
 from autodeploy.ranking.features_in_use import holds
 from autodeploy.specs.planset import Plan, Uncertainty
 from autodeploy.stack.features import FEATURES
+from autodeploy.workload.attention_types import unmeasured_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,13 +34,14 @@ def run_of(candidate: Candidates, context: Context, *, features: bool = True) ->
     axes = candidate.axes_at(0)
     # Features whose effect on time rests on records; the others are on in every record or change no time.
     known = [feature for feature in FEATURES.values() if feature.measured and features]
-    used = sorted({each.mechanism for each in known if holds(each.measured, candidate, context)})
+    used = {each.mechanism for each in known if holds(each.measured, candidate, context)}
+    used |= unmeasured_types(context.model) if features else set()
     return {
         "moe": context.model.is_moe,
         "ranks": context.world,
         "shares_node": shares_node(context.world, int(axes["tp"]), context.node_ranks),
         "seq_length": context.seq_length,
-        "features": used,
+        "features": sorted(used),
         **{axis: axes[axis] for axis in RUN_AXES},
     }
 

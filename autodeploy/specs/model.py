@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from autodeploy.specs.attention_kinds import AttentionType, LinearAttention, SparseAttention, no_bool
 from autodeploy.specs.base import Document
 from autodeploy.specs.model_rules import faults
 from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
 
 HiddenAct = Literal["silu", "gelu", "geglu"]
 NormLayout = Literal["pre", "sandwich"]
-AttentionType = Literal["full_attention", "sliding_attention"]
 
 MAX_LAYERS = 1024
 NORMS_PER_LAYER: dict[NormLayout, int] = {"pre": 2, "sandwich": 4}
@@ -29,13 +29,17 @@ PATTERNS: dict[str, tuple[AttentionType, ...]] = {
 }
 
 
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError(f"{value} is a truth value, not a size")
-    return value
+_WHOLE = BeforeValidator(no_bool)
 
 
-_WHOLE = BeforeValidator(_no_bool)
+def _absent(value: object) -> bool:
+    return value is None
+
+
+def _off(value: object) -> bool:
+    return value is False
+
+
 Width = Annotated[int, Field(ge=1, le=1_048_576), _WHOLE]
 HeadCount = Annotated[int, Field(ge=1, le=4096), _WHOLE]
 HeadDim = Annotated[int, Field(ge=1, le=8192), _WHOLE]
@@ -44,7 +48,7 @@ LayerIndex = Annotated[int, Field(ge=0, lt=MAX_LAYERS), _WHOLE]
 
 
 class ModelSpec(Document):
-    """A decoder-only transformer, dense or mixture of experts, with grouped-query or latent attention.
+    """A decoder-only transformer, dense or mixture of experts, with grouped-query, latent or linear attention.
 
     `kv_lora_rank` makes attention multi-head latent (MLA, DeepSeek-V2, arXiv 2405.04434); `n_routed_experts` makes
     the layers after the first `first_k_dense_replace`, but not `mlp_only_layers`, mixture-of-experts layers.
@@ -77,10 +81,27 @@ class ModelSpec(Document):
     ] = None
     layer_types: Annotated[
         tuple[AttentionType, ...] | None,
-        Field(max_length=MAX_LAYERS, description="one a layer, or 'alternating sliding and full attention'"),
+        Field(
+            max_length=MAX_LAYERS,
+            description="one a layer, or 'alternating sliding and full attention'; absent: all of one type",
+        ),
     ] = None
     norm_layout: Annotated[NormLayout, Field(description="sandwich: four norms a layer")] = "pre"
     qk_norm: bool = False
+    attention_chunk_size: Annotated[
+        int | None,
+        Field(ge=1, le=16_777_216, description="tokens that see each other in chunked layers", exclude_if=_absent),
+        _WHOLE,
+    ] = None
+    attention_output_gate: Annotated[
+        bool, Field(description="queries are projected with a gate of the output beside them", exclude_if=_off)
+    ] = False
+    linear_attention: Annotated[
+        LinearAttention | None, Field(description="of layers of the type linear_attention", exclude_if=_absent)
+    ] = None
+    sparse_attention: Annotated[
+        SparseAttention | None, Field(description="an indexer chooses keys (DSA); with MLA", exclude_if=_absent)
+    ] = None
 
     n_routed_experts: ExpertCount | None = None
     num_experts_per_tok: ExpertCount | None = None
@@ -207,24 +228,48 @@ class ModelSpec(Document):
         further = sum(layer >= self.first_k_dense_replace for layer in self.mlp_only_layers)
         return max(0, self.num_hidden_layers - self.first_k_dense_replace - further)
 
+    @property
+    def num_linear_layers(self) -> int:
+        """Layers of linear attention, MTP modules not counted."""
+        return (self.layer_types or ()).count("linear_attention")
+
+    def attention_type(self, layer: int) -> AttentionType:
+        """What the queries of the layer (from 0) see."""
+        if self.layer_types is not None:
+            return self.layer_types[layer]
+        return "full_attention" if self.sliding_window is None else "sliding_attention"
+
     def attention_window(self, layer: int) -> int | None:
-        """Tokens a query of the layer (from 0) sees at most; None is all before it."""
-        if self.layer_types is not None and self.layer_types[layer] == "full_attention":
-            return None
-        return self.sliding_window
+        """Tokens a query of the layer (from 0) sees at most, in a chunk those before it; None is all before it."""
+        spans = {"sliding_attention": self.sliding_window, "chunked_attention": self.attention_chunk_size}
+        return spans.get(self.attention_type(layer))
 
     # -- parameters ------------------------------------------------------------------------------------------
 
     @property
     def attention_params(self) -> int:
-        """Projection matrices of one layer's attention (MLA: arXiv 2405.04434, section 2.1)."""
+        """Projection matrices of the attention of a layer of keys and values (MLA: arXiv 2405.04434, section 2.1)."""
         h, a = self.hidden_size, self.num_attention_heads
         if self.kv_lora_rank is None:
-            return h * (a + self.num_key_value_heads) * (self.head_dim + self.value_head_dim)
+            gate = h * a * self.value_head_dim if self.attention_output_gate else 0
+            return h * (a + self.num_key_value_heads) * (self.head_dim + self.value_head_dim) + gate
         query_width = a * self.qk_head_dim
         query = h * query_width if self.q_lora_rank is None else self.q_lora_rank * (h + query_width)
         key_value = self.kv_lora_rank * (h + a * ((self.qk_nope_head_dim or 0) + self.value_head_dim))
-        return query + key_value + h * (self.qk_rope_head_dim or 0) + a * self.value_head_dim * h
+        whole = query + key_value + h * (self.qk_rope_head_dim or 0) + a * self.value_head_dim * h
+        return whole + self.indexer_params
+
+    @property
+    def indexer_params(self) -> int:
+        """Matrices of the indexer of one layer; 0 without."""
+        sparse = self.sparse_attention
+        return 0 if sparse is None else sparse.matrix_params(self.hidden_size, self.q_lora_rank or self.hidden_size)
+
+    def attention_params_of(self, attention: AttentionType) -> int:
+        """Projection matrices of the attention of a layer of the type."""
+        if attention == "linear_attention" and self.linear_attention is not None:
+            return self.linear_attention.matrix_params(self.hidden_size)
+        return self.attention_params
 
     def mlp_params(self, width: int) -> int:
         """Matrices of one MLP with that intermediate width: three where gated, else two."""
@@ -252,33 +297,45 @@ class ModelSpec(Document):
 
     @property
     def norm_params_per_layer(self) -> int:
-        """Norm weights of one layer: around attention and MLP, on heads (qk_norm) and on the latents (MLA)."""
+        """Norm weights of a layer of keys and values: around attention and MLP, on heads (qk_norm), on latents."""
         on_heads = 2 * self.head_dim if self.qk_norm and not self.is_mla else 0
         on_latents = (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)
-        return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + on_heads + on_latents
+        indexer = 0 if self.sparse_attention is None else self.sparse_attention.vector_params
+        return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + on_heads + on_latents + indexer
+
+    def vector_params_of(self, attention: AttentionType) -> int:
+        """What a layer of the type has besides matrices: norms, and short convolutions and decays of linear ones."""
+        if attention == "linear_attention" and self.linear_attention is not None:
+            return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + self.linear_attention.vector_params
+        return self.norm_params_per_layer
 
     @property
     def dense_layer_params(self) -> int:
-        """One dense layer."""
+        """One dense layer whose attention is of keys and values."""
         return self.attention_params + self.norm_params_per_layer + self.dense_mlp_params
 
     @property
     def moe_layer_params(self) -> int:
-        """One mixture-of-experts layer with all its experts."""
-        return self._moe_layer_params(self.n_routed_experts or 0)
+        """One mixture-of-experts layer with all its experts, whose attention is of keys and values."""
+        return self.attention_params + self.norm_params_per_layer + self._moe_params(self.n_routed_experts or 0)
 
     @property
     def active_moe_layer_params(self) -> int:
-        """What one token uses of a mixture-of-experts layer."""
-        return self._moe_layer_params(self.num_experts_per_tok or 0)
+        """What one token uses of a mixture-of-experts layer, whose attention is of keys and values."""
+        return self.attention_params + self.norm_params_per_layer + self._moe_params(self.num_experts_per_tok or 0)
 
-    def _moe_layer_params(self, experts: int) -> int:
-        mlp = self.router_params + self.shared_expert_params + experts * self.routed_expert_params
-        return self.attention_params + self.norm_params_per_layer + mlp
+    def _moe_params(self, experts: int) -> int:
+        return self.router_params + self.shared_expert_params + experts * self.routed_expert_params
+
+    def layer_matrix_params(self, layer: int, *, active: bool = False) -> int:
+        """Matrices of the layer with that index (from 0): all experts, or the `active` ones of a token."""
+        experts = (self.num_experts_per_tok if active else self.n_routed_experts) or 0
+        mlp = self._moe_params(experts) if self.is_moe_layer(layer) else self.dense_mlp_params
+        return self.attention_params_of(self.attention_type(layer)) + mlp
 
     def layer_params(self, layer: int) -> int:
         """The layer with that index (from 0), all experts."""
-        return self.moe_layer_params if self.is_moe_layer(layer) else self.dense_layer_params
+        return self.layer_matrix_params(layer) + self.vector_params_of(self.attention_type(layer))
 
     @property
     def embedding_params(self) -> int:
@@ -309,6 +366,10 @@ class ModelSpec(Document):
     def total_params(self, include_mtp: bool = False) -> int:
         """All parameters; published totals leave multi-token prediction out."""
         layers = self.num_dense_layers * self.dense_layer_params + self.num_moe_layers * self.moe_layer_params
+        if self.linear_attention is not None:
+            other = self.attention_params + self.norm_params_per_layer
+            linear = self.attention_params_of("linear_attention") + self.vector_params_of("linear_attention")
+            layers += self.num_linear_layers * (linear - other)
         ends = self.embedding_params + self.head_params + self.final_norm_params
         return layers + ends + (self.mtp_params if include_mtp else 0)
 

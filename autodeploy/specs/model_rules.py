@@ -26,7 +26,7 @@ _EXPERT_FIELDS = (
 
 def faults(model: ModelSpec) -> list[Fault]:
     """All faults of a model whose fields are valid one by one."""
-    found = [*_attention_faults(model), *_layer_faults(model), *_expert_faults(model)]
+    found = [*_attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
     if not found and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:
         message = f"the model would have {model.total_params():.1e} parameters"
         found.append(("hidden_size", message, "check the sizes"))
@@ -81,6 +81,29 @@ def _layer_faults(model: ModelSpec) -> list[Fault]:
         message = f"{model.num_dense_layers} layers are dense, but their width is absent"
         hint = "give it" if model.is_moe else "give it, or n_routed_experts and moe_intermediate_size"
         found.append(("intermediate_size", message, hint))
+    return found
+
+
+def _type_faults(model: ModelSpec) -> list[Fault]:
+    """Types of layers and the sizes that they need."""
+    found: list[Fault] = []
+    types = model.layer_types or ()
+    if model.attention_chunk_size is None and "chunked_attention" in types:
+        message = "layer_types names chunked layers, but their chunk has no size"
+        found.append(("attention_chunk_size", message, "in tokens"))
+    if model.linear_attention is None and "linear_attention" in types:
+        message = "layer_types names linear layers, but they have no sizes"
+        found.append(("linear_attention", message, "kind, heads and head dimensions"))
+    linear = model.linear_attention
+    if linear is not None and "linear_attention" not in types:
+        found.append(("linear_attention", "no layer is linear", "name them in layer_types, or omit it"))
+    if linear is not None and linear.num_value_heads % linear.num_key_heads:
+        message = f"{linear.num_key_heads} heads of keys do not divide {linear.num_value_heads} of values"
+        found.append(("linear_attention", message, f"a divisor of {linear.num_value_heads}"))
+    if model.attention_output_gate and model.is_mla:
+        found.append(("attention_output_gate", "latent attention has none that is modelled", "omit it"))
+    if model.sparse_attention is not None and not model.is_mla:
+        found.append(("sparse_attention", "an indexer needs latent attention", "add kv_lora_rank or omit it"))
     return found
 
 

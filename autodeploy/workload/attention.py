@@ -1,4 +1,4 @@
-"""Attention of one layer: grouped-query (multi-head where every head has its own key) and multi-head latent."""
+"""Attention of one layer over keys and values: grouped-query (multi-head where heads have their own) and latent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.workload.attention_types import LayerKind
+from autodeploy.workload.attention_types import mean_keys as mean_keys_of
 from autodeploy.workload.operators import Exchange, Operator, OperatorFeatures, Sharding, Tensor
+from autodeploy.workload.sparse_attention import attends_to_latents, attention_shape, indexer_rows, latent_widths
 from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
 from cost_models.compute import attention_backward_flops, attention_flops
 
@@ -19,13 +22,14 @@ Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
 W: Final = "attention"
 
 
-def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, window: int | None) -> Rows:
+def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
     """Operators, kept tensors and exchanges of one layer's attention, from the norm's output to the residual."""
     rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard, on)
     operators, tensors, exchanges = rows
-    core, core_tensors = _core(model, shard, on, window)
-    operators += [*core, *_ring_updates(model, shard, on)]
-    tensors += core_tensors
+    for part in (indexer_rows(model, shard), _core(model, shard, on, kind), _output_gate(model, shard)):
+        operators += part[0]
+        tensors += part[1]
+    operators += _ring_updates(model, shard, on)
     operators.append(_output_projection(model, shard))
     exchanges += _context_parallel(model, shard)
     return operators, tensors, exchanges
@@ -35,6 +39,18 @@ def _heads(model: ModelSpec, shard: Sharding) -> tuple[Floats, Floats]:
     """Query and key-value heads on a tensor-parallel rank; a key head is copied where there are fewer than ranks."""
     heads = np.asarray(model.num_attention_heads / shard.tp)
     return heads, np.asarray(np.maximum(model.num_key_value_heads / shard.tp, 1.0))
+
+
+def _output_gate(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], list[Tensor]]:
+    """The output times the sigmoid of its gate: reads both and writes one (6 B an element), which is kept with both.
+
+    The gate is kept with the joined projection that it is a part of.
+    """
+    if not model.attention_output_gate:
+        return [], []
+    elements = shard.tokens * _heads(model, shard)[0] * model.value_head_dim
+    gate = Operator("output_gate", "vector", W, forward_bytes=6.0 * elements, backward_bytes=10.0 * elements)
+    return [gate], [Tensor("attention_gated_out", np.asarray(2.0 * elements))]
 
 
 def _rotary(elements: Floats, on: OperatorFeatures) -> Operator:
@@ -52,6 +68,8 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
     h, d, tokens = model.hidden_size, model.head_dim, shard.tokens
     heads, kv_heads = _heads(model, shard)
     width = heads * d + kv_heads * (d + model.value_head_dim)
+    if model.attention_output_gate:
+        width = width + heads * model.value_head_dim
     operators = [Operator("qkv_proj", "gemm", W, rows=tokens, columns=width, depth=h)]
     if not model.learned_position_embeddings:
         operators.append(_rotary(tokens * (heads + kv_heads) * d, on))
@@ -90,9 +108,14 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         Operator("latent_norm", "vector", W, forward_bytes=norm_bytes, backward_bytes=2 * norm_bytes, launches=2.0)
     )
     operators.append(Operator("q_up_proj", "gemm", W, rows=tokens, columns=query, depth=q_rank or h))
-    operators.append(Operator("kv_up_proj", "gemm", W, rows=tokens, columns=heads * (nope + value), depth=kv_rank))
+    absorbed = attends_to_latents(model, shard.seq_length)
+    operators += (
+        _absorbed_projections(model, shard)
+        if absorbed
+        else [Operator("kv_up_proj", "gemm", W, rows=tokens, columns=heads * (nope + value), depth=kv_rank)]
+    )
     operators.append(_rotary(tokens * (heads + 1.0) * rope, on))
-    if not on.rect_fa:
+    if not on.rect_fa and not absorbed:
         # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width.
         joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + 2.0 * (nope + rope - value))
         operators.append(
@@ -106,11 +129,26 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
         Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
         Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
     ]
+    if absorbed:  # heads multiply the latents themselves
+        tensors[2] = Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (kv_rank + rope)))
     # The latents of each rank's own tokens are gathered for the projections up to its heads.
     # Source: Megatron-LM multi_latent_attention.py.
     latent_bytes = np.asarray(2.0 * tokens * (q_rank + kv_rank + rope))
     exchanges = column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj")
     return operators, tensors, exchanges + (_cut_latents(model, shard, latent_bytes) if on.cuts_latents else [])
+
+
+def _absorbed_projections(model: ModelSpec, shard: Sharding) -> list[Operator]:
+    """Queries to the latent and outputs from it, instead of keys and values from the latent: as many FLOPs a token.
+
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.2.
+    """
+    heads, _ = _heads(model, shard)
+    nope, latent, value = float(model.qk_nope_head_dim or 0), float(model.kv_lora_rank or 0), model.value_head_dim
+    return [
+        Operator("kv_up_proj", "gemm", W, rows=shard.tokens, columns=latent, depth=nope, groups=heads),
+        Operator("value_up_proj", "gemm", W, rows=shard.tokens, columns=float(value), depth=latent, groups=heads),
+    ]
 
 
 def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats) -> list[Exchange]:
@@ -129,19 +167,11 @@ def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats) -> lis
     return [*inputs, Exchange("latent_output_gather", "gather", W, latent_bytes, np.where(shard.tp > 1, 1.0, 0.0), cut)]
 
 
-def score_columns(seq: float, window: int | None) -> float:
-    """Mean keys a query attends to: half the sequence under a causal mask, fewer with a sliding window.
-
-    s / 2 for a causal triangle; a window w keeps w - w^2 / (2 s).
-    """
-    if window is None or window >= seq:
-        return seq / 2.0
-    return window - window * window / (2.0 * seq)
-
-
 def _core(
-    model: ModelSpec, shard: Sharding, on: OperatorFeatures, window: int | None
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind
 ) -> tuple[list[Operator], list[Tensor]]:
+    if attends_to_latents(model, shard.seq_length):
+        return _latent_core(model, shard, on)
     heads, _ = _heads(model, shard)
     qk, value, tokens, seq = model.qk_head_dim, model.value_head_dim, shard.tokens, shard.seq_length
     out = Tensor("attention_out", np.asarray(2.0 * tokens * heads * value))
@@ -151,7 +181,7 @@ def _core(
         padded_value = value if on.rect_fa else qk
         # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
         padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
-        keys = score_columns(seq, window)
+        keys = mean_keys_of(kind, seq)
         keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
         shape = (tokens, keys, heads, qk, padded_value)
         stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True)
@@ -166,6 +196,30 @@ def _core(
         )
         return [core], [out, exchanged, stats] if padded_value == value else [out, exchanged, padded_out, stats]
     return _materialised_core(shard, on, heads, qk, value), [out, exchanged, _score_tensor(shard, on, heads)]
+
+
+def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
+    """Attention of all heads to the chosen latents, and what it keeps: queries are kept as wide as a latent."""
+    heads, _ = _heads(model, shard)
+    tokens, value = shard.tokens, model.value_head_dim
+    keys, qk, latent = attention_shape(model, shard.seq_length)
+    keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
+    shape = (tokens, keys, heads, qk, latent)
+    core = Operator(
+        "core_attention",
+        "attention",
+        W,
+        flops=attention_flops(*shape),
+        backward_flops=attention_backward_flops(*shape),
+        head_dim=(qk + latent) / 2.0,
+        seq=2.0 * keys / shard.ring,
+    )
+    tensors = [
+        Tensor("attention_out", np.asarray(2.0 * tokens * heads * value)),
+        Tensor("attention_out_latent", np.asarray(2.0 * tokens * heads * latent)),
+        Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True),
+    ]
+    return [core], tensors
 
 
 def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Operator]:
@@ -269,6 +323,11 @@ def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
         if model.is_mla
         else (kv_heads * (model.head_dim + model.value_head_dim))
     )
+    if model.sparse_attention is not None:
+        # The indexer's keys pass too; heads that attend to latents need these alone, whole on every rank.
+        if attends_to_latents(model, shard.seq_length):
+            key_value = np.full_like(heads, latent_widths(model)[0])
+        key_value = key_value + model.sparse_attention.index_head_dim
     ring_chunk = np.asarray(2.0 * shard.tokens * key_value)
     exchanged = np.asarray(2.0 * shard.tokens * (heads * (model.qk_head_dim + model.value_head_dim) + key_value))
     ring_steps = shard.ring - 1.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.workload.attention import score_columns
+from autodeploy.workload.attention_types import kind_of, mean_keys
+from autodeploy.workload.linear_attention import chunk_flops_per_token
+from autodeploy.workload.sparse_attention import attention_shape, index_flops_per_token
 from cost_models.compute import attention_flops
 
 if TYPE_CHECKING:
@@ -19,23 +21,28 @@ def forward_flops_per_token(model: ModelSpec, seq_length: int, *, causal: bool =
     Two per active weight of every matrix (embedding lookups and norms none, the output head once for the model and once
     for each prediction module), and for attention scores and values 2 (d_qk + d_v) heads times the mean keys a causal
     query sees: half the sequence. Without `causal` every query is counted against the whole sequence, as some published
-    utilisations do.
+    utilisations do. Of linear attention the products of its chunks count, of an indexer its scores and the chosen keys.
     """
-    norms = model.norm_params_per_layer
-    weights = model.num_dense_layers * (model.dense_layer_params - norms)
-    weights += model.num_moe_layers * (model.active_moe_layer_params - norms)
-    weights += (1 + model.num_nextn_predict_layers) * model.vocab_size * model.hidden_size
+    last = model.num_hidden_layers - 1
+    modules = model.num_nextn_predict_layers
 
     def score_flops(layer: int) -> float:
-        seen = score_columns(seq_length, model.attention_window(layer)) if causal else float(seq_length)
-        return float(attention_flops(1.0, seen, model.num_attention_heads, model.qk_head_dim, model.value_head_dim))
+        kind = kind_of(model, layer)
+        if kind.attention == "linear_attention":
+            assert model.linear_attention is not None
+            return chunk_flops_per_token(model.linear_attention)
+        seen, qk, value = mean_keys(kind, seq_length), model.qk_head_dim, model.value_head_dim
+        if model.sparse_attention is not None:
+            seen, qk, value = attention_shape(model, seq_length)
+        elif not causal:
+            seen = float(seq_length)
+        found = float(attention_flops(1.0, seen, model.num_attention_heads, qk, value))
+        return found + index_flops_per_token(model, seq_length)
 
-    scores = sum(score_flops(layer) for layer in range(model.num_hidden_layers))
-    last = model.num_hidden_layers - 1
-    module = (model.active_moe_layer_params if model.is_moe_layer(last) else model.dense_layer_params) - norms
-    module_weights = module + 2 * model.hidden_size**2
-    weights += model.num_nextn_predict_layers * module_weights
-    scores += model.num_nextn_predict_layers * score_flops(last)
+    weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
+    weights += (1 + modules) * model.vocab_size * model.hidden_size
+    weights += modules * (model.layer_matrix_params(last, active=True) + 2 * model.hidden_size**2)
+    scores = sum(score_flops(layer) for layer in range(model.num_hidden_layers)) + modules * score_flops(last)
     return 2.0 * weights + scores
 
 

@@ -8,7 +8,9 @@ import numpy as np
 
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.attention import attention_rows
+from autodeploy.workload.attention_types import LayerKind, kind_of, table_name
 from autodeploy.workload.host_operators import MLP_HOOKS, of_hooks, replayed_synchronisations, synchronisations
+from autodeploy.workload.linear_attention import linear_params, linear_rows
 from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
 from autodeploy.workload.number_format import in_format
 from autodeploy.workload.operators import (
@@ -26,45 +28,48 @@ from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
 if TYPE_CHECKING:
     from cost_models.arrays import Floats
 
-LayerKind = tuple[str, int | None]
-
 
 def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
-    """Kinds of layers (dense or moe, attention window) with their counts, dense before moe."""
+    """Kinds of layers (dense or moe, attention window and type) with their counts, dense before moe."""
     counts: dict[LayerKind, int] = {}
     for layer in range(model.num_hidden_layers):
-        kind = ("moe" if model.is_moe_layer(layer) else "dense", model.attention_window(layer))
+        kind = kind_of(model, layer)
         counts[kind] = counts.get(kind, 0) + 1
-    return sorted(counts.items(), key=lambda item: (item[0][0], item[0][1] or 0))
+    return sorted(counts.items(), key=lambda item: (item[0].mlp, item[0].attention, item[0].window or 0))
 
 
-def layer_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> LayerTable:
+def layer_table(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind | tuple[str, int | None]
+) -> LayerTable:
     """The table of one transformer layer.
 
     Parameters
     ----------
-    kind : ("dense" | "moe", attention window or None).
+    kind : "dense" or "moe", the attention's window or None, and its type (absent: over keys and values).
     """
-    moe, window = kind[0] == "moe", kind[1]
-    operators, tensors, exchanges = attention_rows(model, shard, on, window)
+    kind = LayerKind(*kind)
+    moe, linear = kind.mlp == "moe", kind.attention == "linear_attention"
+    operators, tensors, exchanges = linear_rows(model, shard, on) if linear else attention_rows(model, shard, on, kind)
     norms = _norms(model, shard, on)
-    norms[1].extend(_gathered(model, shard, on, moe))
+    # Latent attention gathers its latents instead of hidden states.
+    latents = model.is_mla and not linear
+    norms[1].extend(_gathered(shard, on, moe, model, latents=latents))
     part = moe_rows(model, shard, on) if moe else _dense(model, shard, on)
     if on.dropout:
         norms[0].append(_hidden_dropout(model, shard))
         norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
-    first = "q_up_proj" if model.is_mla else "qkv_proj"
-    gathers_hidden = not model.is_mla or model.q_lora_rank is None
+    first = "q_up_proj" if latents else "qkv_proj"
+    gathers_hidden = not latents or model.q_lora_rank is None
     exchanges += _tensor_parallel(model, shard, "attention", first, "attention_out_proj", gathers_hidden=gathers_hidden)
     if not moe:
         exchanges += _tensor_parallel(model, shard, "mlp", "mlp_up_proj", "mlp_down_proj")
     elif model.shared_expert_width:
         exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
-    dense_params, expert_params = _params(model, shard, on, moe)
+    dense_params, expert_params = _params(model, shard, on, moe, linear=linear)
     groups = (model.n_routed_experts or 1) / shard.ep
     operators.append(_accumulation(dense_params, expert_params, on, of_hooks(groups, on) if moe else MLP_HOOKS))
     table = LayerTable(
-        name=kind[0] if window is None else f"{kind[0]}_window",
+        name=table_name(kind),
         operators=accumulating(operators + norms[0] + part[0], on),
         tensors=tuple(norms[1] + tensors + part[1]),
         exchanges=tuple(exchanges + part[2]),
@@ -102,17 +107,12 @@ def _dense(
     return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
 
 
-def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool) -> tuple[Floats, Floats]:
+def _params(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool, *, linear: bool
+) -> tuple[Floats, Floats]:
     """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
-    whole = model.norm_params_per_layer
-    latent = (model.q_lora_rank or 0) * model.hidden_size if model.is_mla else 0
-    latent += ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * model.hidden_size if model.is_mla else 0
-    if model.is_mla:
-        attention = (model.attention_params - latent) / shard.tp
-    else:
-        # A key-value head is copied to every rank where there are fewer heads than ranks.
-        heads = model.num_attention_heads / shard.tp + np.maximum(model.num_key_value_heads / shard.tp, 1.0)
-        attention = heads * model.hidden_size * (model.head_dim + model.value_head_dim)
+    whole = NORMS_PER_LAYER[model.norm_layout] * model.hidden_size if linear else model.norm_params_per_layer
+    attention = linear_params(model, shard) if linear else _attention_params(model, shard, on)
     cut = 0
     experts = np.zeros_like(shard.tp)
     if moe:
@@ -121,7 +121,20 @@ def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool) 
         experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
     else:
         cut += model.dense_mlp_params
-    return np.asarray(whole + (latent / shard.tp if on.cuts_latents else latent) + attention + cut / shard.tp), experts
+    return np.asarray(whole + attention + cut / shard.tp), experts
+
+
+def _attention_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Floats:
+    """Projections of keys and values on a rank; a key-value head is copied where there are fewer heads than ranks."""
+    h = model.hidden_size
+    if model.is_mla:
+        latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * h
+        cut = (model.attention_params - model.indexer_params - latent) / shard.tp
+        return np.asarray(cut + model.indexer_params + (latent / shard.tp if on.cuts_latents else latent))
+    heads = model.num_attention_heads / shard.tp
+    widths = (heads + np.maximum(model.num_key_value_heads / shard.tp, 1.0)) * (model.head_dim + model.value_head_dim)
+    gate = heads * model.value_head_dim if model.attention_output_gate else 0.0
+    return np.asarray(h * (widths + gate))
 
 
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
@@ -156,7 +169,7 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
     return operators, tensors
 
 
-def _gathered(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool) -> list[Tensor]:
+def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec, *, latents: bool) -> list[Tensor]:
     """What a compiled graph keeps of gathered hidden states beyond the rank's own rows, under sequence parallelism.
 
     Eager frameworks gather again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
@@ -166,7 +179,7 @@ def _gathered(model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool
     if not on.keeps_gathered:
         return []
     others = np.asarray(2.0 * (shard.tokens - shard.local_tokens) * model.hidden_size)
-    hidden = not model.is_mla or model.q_lora_rank is None
+    hidden = not latents or model.q_lora_rank is None
     found = [Tensor("attention_gathered", others)] if hidden else []
     return found if moe else [*found, Tensor("mlp_gathered", others)]
 
@@ -274,8 +287,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
 
 def last_kind(model: ModelSpec) -> LayerKind:
     """Kind of the last layer."""
-    last = model.num_hidden_layers - 1
-    return ("moe" if model.is_moe_layer(last) else "dense", model.attention_window(last))
+    return kind_of(model, model.num_hidden_layers - 1)
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:

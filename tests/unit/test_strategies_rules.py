@@ -139,7 +139,8 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
         strict, features = release is not None, set(FEATURES) if release is not None else set()
         numbers = {"exact_numerics": strict, "deterministic": strict, "fp16": strict, "shards_states": not strict}
         asked = frozenset(features)
-        found = facts(model, features=features, asked=asked, release=release, windowed=strict, **numbers)
+        attention = {"windowed": strict, "sparse_attention": strict, "linear_heads": 12 if strict else 0}
+        found = facts(model, features=features, asked=asked, release=release, **attention, **numbers)
         values = values_of(arbitrary(), found)
         obeyed = np.broadcast_to(rule.mask(values), (len(arbitrary()),))
         accepts, rejects = accepts or bool(obeyed.any()), rejects or bool((~obeyed).any())

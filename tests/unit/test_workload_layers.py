@@ -8,7 +8,7 @@ import pytest
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.attention import score_columns
+from autodeploy.workload.attention_types import LayerKind, score_columns
 from autodeploy.workload.flops import forward_flops_per_token, mfu
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.memory_choices import LAYER_INPUT
@@ -115,7 +115,7 @@ def test_a_key_head_is_copied_where_there_are_fewer_than_ranks() -> None:
 
 
 def test_layer_kinds_of_deepseek_v3_and_of_a_windowed_model() -> None:
-    assert layer_kinds(load_preset("deepseek-v3")) == [(("dense", None), 3), (("moe", None), 58)]
+    assert layer_kinds(load_preset("deepseek-v3")) == [(LayerKind("dense"), 3), (LayerKind("moe"), 58)]
     windowed = ModelSpec(
         name="windowed",
         hidden_size=512,
@@ -126,7 +126,7 @@ def test_layer_kinds_of_deepseek_v3_and_of_a_windowed_model() -> None:
         sliding_window=128,
         layer_types="alternating sliding and full attention",
     )
-    assert layer_kinds(windowed) == [(("dense", None), 2), (("dense", 128), 2)]
+    assert layer_kinds(windowed) == [(LayerKind("dense"), 2), (LayerKind("dense", 128), 2)]
 
 
 @pytest.mark.parametrize(("seq", "window"), [(64, None), (64, 64), (64, 100), (64, 8), (100, 33)])

@@ -16,6 +16,7 @@ from autodeploy.evaluation.layers.layer_cost import LayerCost, layer_cost
 from autodeploy.evaluation.layers.pair_windows import PairCost, pair_cost
 from autodeploy.evaluation.layers.prices import Prices
 from autodeploy.strategies.tree import distinct_cuts
+from autodeploy.workload.attention_types import class_of
 from autodeploy.workload.layers import embedding_table, head_table, last_kind, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
 
@@ -159,7 +160,7 @@ def tensor_bytes(context: Context, candidates: Candidates) -> dict[str, dict[str
     for place, table in {**batch.tables(experts=False), **batch.tables(experts=True)}.items():
         if place != MODULE:
             tensors = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
-            found.setdefault(table.name.removesuffix("_window"), tensors)
+            found.setdefault(class_of(table.name), tensors)
     return found
 
 

@@ -1,7 +1,7 @@
 """Layer classes of one step: layers that a stage counts alike, with everything they add to a step.
 
-Layers that differ only in their attention window are one class: their cost is the mean over the model's layers, as
-every stage holds about the same share of them.
+Layers that differ only in their attention are one class: their cost is the mean over the model's layers, as every stage
+holds about the same share of them. Where dense layers lie between those with experts, all layers are one class.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
 from autodeploy.evaluation.layers.layer_cost import LayerCost, over_layers
-from autodeploy.evaluation.layers.unit_costs import MODULE, chosen, mean_of
+from autodeploy.evaluation.layers.unit_costs import MODULE, chosen, each_array, mean_of
 from autodeploy.evaluation.stages.pair_shares import tight_shares
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.stages.step_parts import (
@@ -26,6 +26,7 @@ from autodeploy.evaluation.stages.step_parts import (
     tail_of,
 )
 from autodeploy.strategies.candidates import of_schedules
+from autodeploy.workload.attention_types import class_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,12 +84,12 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
             tail_of(cost, candidates, context, groups, rates, per_stage),
         )
 
-    shares = merged_kinds(costs)
+    shares = merged_kinds(costs, interleaved=bool(context.model.mlp_only_layers))
     peak = peak_over_layers(context.loads, context.expert_ranks(candidates), expert_layers(context, candidates))
     layers = [
         step_class(
-            over_layers(mean_of([(costs.layers[n], share) for n, share in members]), peak),
-            costs.layers[members[0][0]].name.removesuffix("_window"),
+            over_layers(mean_of([(with_every_choice(costs, n, members), share) for n, share in members]), peak),
+            class_of(costs.layers[members[-1][0]].name),
             sum(costs.counts[n] for n, _ in members),
         )
         for members in shares
@@ -119,11 +120,21 @@ def _mean_pair(costs: UnitCosts, forward: list[tuple[int, float]], backward: lis
     return mean_of([(costs.pairs[i][j], a * b) for i, a in forward for j, b in backward])
 
 
-def merged_kinds(costs: UnitCosts) -> list[list[tuple[int, float]]]:
+def with_every_choice(costs: UnitCosts, number: int, members: list[tuple[int, float]]) -> LayerCost:
+    """A kind's cost with the memory choices of all kinds of its class: those that it lacks free and cost nothing."""
+    cost = costs.layers[number]
+    others = {name: choice for n, _ in members for name, choice in costs.layers[n].choices.items()}
+    if others.keys() == cost.choices.keys():
+        return cost
+    none = {name: each_array(choice, np.zeros_like) for name, choice in others.items() if name not in cost.choices}
+    return replace(cost, choices=cost.choices | none)
+
+
+def merged_kinds(costs: UnitCosts, *, interleaved: bool) -> list[list[tuple[int, float]]]:
     """Kinds of layers that are one class, each with its share of the class's layers."""
     merged: dict[str, list[int]] = {}
     for number, cost in enumerate(costs.layers):
-        merged.setdefault(cost.name.removesuffix("_window"), []).append(number)
+        merged.setdefault("" if interleaved else class_of(cost.name), []).append(number)
     totals = [sum(costs.counts[n] for n in members) for members in merged.values()]
     return [
         [(n, costs.counts[n] / total) for n in members] for members, total in zip(merged.values(), totals, strict=True)

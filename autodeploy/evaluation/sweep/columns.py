@@ -65,7 +65,8 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     groups = ParameterGroups.of(few, context)
     rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
     moves = _moves(costs, tree, context, groups, holders)
-    placements = _Placements(costs, tree, context, groups.take(holders), moves, merged_kinds(costs))
+    shares = merged_kinds(costs, interleaved=bool(context.model.mlp_only_layers))
+    placements = _Placements(costs, tree, context, groups.take(holders), moves, shares)
     found = placements.columns()
     stages = tree.placed.pp.astype(np.float64)
     modes = tuple(Columns(_mode_columns(found, each, holders, stages)) for each in rates)

@@ -1,0 +1,100 @@
+"""Flags of attention that not every framework has: linear layers, an indexer, chunks, gates.
+
+A type without flags in the release is refused by name: a launch without it would train another model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from autodeploy.exporters.arguments import LaunchArguments
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.stack.releases import Release
+
+# MindSpeed-LLM's modules of Qwen3-Next. Source: MindSpeed-LLM @c77308a1, mindspeed_llm/tasks/models/spec.
+QWEN3_NEXT_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_next_spec"
+
+
+def special_attention(model: ModelSpec) -> tuple[str, ...]:
+    """What the model's attention has that is neither of grouped queries nor of latents, in words."""
+    types, linear = model.layer_types or (), model.linear_attention
+    found = {
+        "chunked attention": "chunked_attention" in types,
+        "linear attention layers": linear is not None,
+        "sparse attention with an indexer": model.sparse_attention is not None,
+        "attention with an output gate": model.attention_output_gate,
+    }
+    return tuple(name for name, present in found.items() if present)
+
+
+def full_interval(model: ModelSpec) -> int | None:
+    """Every how many layers one has full attention, where the others are gated delta nets; None for other models."""
+    linear, types = model.linear_attention, model.layer_types or ()
+    if linear is None or linear.kind != "gated_delta_net" or "full_attention" not in types:
+        return None
+    interval = types.index("full_attention") + 1
+    pattern = ("linear_attention",) * (interval - 1) + ("full_attention",)
+    return interval if types == tuple(pattern[layer % interval] for layer in range(len(types))) else None
+
+
+def refuse_special_attention(model: ModelSpec, release: Release) -> None:
+    """Refuses a model whose attention the release has no flags or keys for.
+
+    Raises
+    ------
+    UnsupportedError
+        which names the first of them.
+    """
+    named = special_attention(model)
+    if named:
+        raise UnsupportedError(
+            f"{release.title} has no flags for {named[0]}", path="/to", hint="export the plan as json"
+        )
+
+
+def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
+    """ATTENTION_ARGS: a gated delta net with gated full attention, or an indexer, as MindSpeed-LLM has them.
+
+    Raises
+    ------
+    UnsupportedError
+        where the release's own code has no such layers.
+    """
+    named, release = special_attention(model), arguments.release
+    if not named:
+        return
+    interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
+    if "chunked attention" in named or release.framework != "mindspeed-llm":
+        refuse_special_attention(model, release)
+    if model.sparse_attention is not None:
+        sparse = model.sparse_attention
+        add(block, "--enable-dsa-indexer")
+        add(block, "--index-topk", sparse.index_topk)
+        add(block, "--index-n-heads", sparse.index_n_heads)
+        add(block, "--index-head-dim", sparse.index_head_dim)
+        # Attention to the chosen latents alone; without them all pairs are computed under a mask.
+        for flag in ("--enable-mla-absorb", "--use-sparse-flash-attn"):
+            if arguments.knows(flag):
+                add(block, flag)
+        for flag in ("--use-fused-lightning-indexer", "--use-fused-lightning-indexer-loss"):
+            if arguments.knows(flag):
+                add(block, flag)
+        return
+    linear = model.linear_attention
+    if linear is None or interval is None or not model.attention_output_gate:
+        # Its only linear layers are those of Qwen3-Next, whose full attention is gated.
+        refuse_special_attention(model, release)
+        return
+    add(block, "--full-attention-interval", interval)
+    add(block, "--linear-num-key-heads", linear.num_key_heads)
+    add(block, "--linear-num-value-heads", linear.num_value_heads)
+    add(block, "--linear-key-head-dim", linear.key_head_dim)
+    add(block, "--linear-value-head-dim", linear.value_head_dim)
+    add(block, "--mamba-d-conv", linear.conv_kernel_dim)
+    add(block, "--mamba-chunk-size", 64)
+    add(block, "--mamba-expand", 1)
+    add(block, "--no-enable-linear-qkv")
+    add(block, "--use-triton-gdn")

@@ -1,0 +1,97 @@
+"""Types of attention as rows of a table: how a layer of each is named, and the keys that its queries see.
+
+A type whose operators are not those of scores over keys has a file of its own (`linear_attention.py`), which
+`layers.py` asks for its rows and parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.specs.attention_kinds import AttentionType
+    from autodeploy.specs.model import ModelSpec
+
+
+class LayerKind(NamedTuple):
+    """Layers that cost the same: dense or moe, the attention's window or chunk in tokens, and its type."""
+
+    mlp: str
+    window: int | None = None
+    attention: AttentionType = "full_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRow:
+    """suffix : of the name of a layer's table. keys : mean keys of a query, of the sequence and its window."""
+
+    suffix: str
+    keys: Callable[[float, int | None], float]
+
+
+def score_columns(seq: float, window: int | None) -> float:
+    """Mean keys a query attends to: half the sequence under a causal mask, fewer with a sliding window.
+
+    s / 2 for a causal triangle; a window w keeps w - w^2 / (2 s).
+    """
+    if window is None or window >= seq:
+        return seq / 2.0
+    return window - window * window / (2.0 * seq)
+
+
+def chunk_columns(seq: float, chunk: int | None) -> float:
+    """Mean keys of a query that sees what is before it in its own chunk: c / 2, less in the last, cut chunk."""
+    if chunk is None or chunk >= seq:
+        return seq / 2.0
+    whole, rest = divmod(seq, chunk)
+    return float((whole * chunk * chunk + rest * rest) / (2.0 * seq))
+
+
+def no_columns(seq: float, window: int | None) -> float:
+    """Linear attention has no scores over keys of other chunks."""
+    return 0.0
+
+
+ATTENTION_TYPES: dict[AttentionType, AttentionRow] = {
+    "full_attention": AttentionRow("", score_columns),
+    "sliding_attention": AttentionRow("_window", score_columns),
+    "chunked_attention": AttentionRow("_chunk", chunk_columns),
+    "linear_attention": AttentionRow("_linear", no_columns),
+}
+
+
+def unmeasured_types(model: ModelSpec) -> set[str]:
+    """Attention of the model that no measured run covers, as errors of predictions name it."""
+    found = {
+        "chunked_attention": model.attention_chunk_size is not None,
+        "linear_attention": model.linear_attention is not None,
+        "sparse_attention": model.sparse_attention is not None,
+    }
+    return {name for name, present in found.items() if present}
+
+
+def mean_keys(kind: LayerKind, seq: float) -> float:
+    """Mean keys that a query of a layer of the kind attends to."""
+    return ATTENTION_TYPES[kind.attention].keys(seq, kind.window)
+
+
+def table_name(kind: LayerKind) -> str:
+    """Name of the table of a layer of the kind."""
+    row = ATTENTION_TYPES[kind.attention]
+    return kind.mlp + (row.suffix or ("" if kind.window is None else "_window"))
+
+
+def class_of(name: str) -> str:
+    """The class of layers that a table's name is of: dense or moe."""
+    return name.partition("_")[0]
+
+
+def kind_of(model: ModelSpec, layer: int) -> LayerKind:
+    """The kind of the layer (from 0)."""
+    mlp = "moe" if model.is_moe_layer(layer) else "dense"
+    attention, window = model.attention_type(layer), model.attention_window(layer)
+    # A window is a number of keys alone: full attention is one without.
+    return LayerKind(mlp, window, "full_attention" if attention == "sliding_attention" else attention)
