@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.ablation.rl_estimates import estimated_anyway, features_of
+from autodeploy.ablation.rl_switches import MECHANISMS, active_mechanisms, without_mechanisms
 from autodeploy.ablation.switches import active_features, without
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 # Features that schedules which pair passes exclude and that a launch without it would have.
 STAND_INS = frozenset({"moe_alltoall_overlap", "shared_expert_overlap", "overlap_grad_reduce", "overlap_param_gather"})
+UNIT = "% throughput"
 
 
 def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[], bool] | None = None) -> AblationReport:
@@ -35,20 +38,25 @@ def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[],
     ----------
     order : features (or groups) of the cumulative rows; those it leaves out follow in the order of the vocabulary.
 
+    Post-training: mechanisms of `rl_switches` come first, those of its update after them.
+
     Raises
     ------
     SpecError
         if `order` names a feature that the strategy does not use, or the spec has no plan that fits.
     """
     strategy, on = _strategy_of(spec, should_cancel)
-    active = active_features(strategy, on)
+    active = (*active_mechanisms(strategy), *active_features(strategy, on))
     ordered = _ordered(order, active)
     name = spec.model.name or "model"
 
-    def predicted(kept: frozenset[str], stand_ins: frozenset[str] = frozenset()) -> Plan:
+    def predicted(kept: frozenset[str], stand_ins: frozenset[str] = frozenset()) -> Plan | SpecError:
         removed = frozenset(active) - kept
-        variant = without(strategy, removed)
-        return estimate(spec.model_copy(update={"strategy": variant}), features=kept | stand_ins)
+        variant = without(without_mechanisms(strategy, removed), removed - MECHANISMS.keys())
+        features = (kept | stand_ins) - MECHANISMS.keys()
+        if spec.training.rl is not None:
+            return estimated_anyway(spec, variant, features)
+        return estimate(spec.model_copy(update={"strategy": variant}), features=features)
 
     whole, baseline = predicted(frozenset(active)), predicted(frozenset())
     rows = [_row(name, "none", "baseline", baseline, baseline)]
@@ -67,15 +75,16 @@ def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[],
 
 def _strategy_of(spec: Spec, should_cancel: Callable[[], bool] | None) -> tuple[Strategy, frozenset[str]]:
     """The strategy to take apart, and the features that the spec lets be on."""
-    on = prepare(spec).choice.on
+    on = frozenset[str]() if spec.training.rl is not None else prepare(spec).choice.on
     if spec.strategy is not None:
-        return spec.strategy, on
+        return spec.strategy, on or features_of(spec, spec.strategy)
     found = plan(spec, should_cancel=should_cancel)
     if not found.plans:
         raise SpecError(
             "no plan fits, so there is nothing to take apart", path="", hint="give a strategy, or see `autodeploy plan`"
         )
-    return found.plans[0].strategy, on
+    strategy = found.plans[0].strategy
+    return strategy, on or features_of(spec, strategy)
 
 
 def _ordered(order: Sequence[str], active: tuple[str, ...]) -> list[str]:
@@ -85,11 +94,27 @@ def _ordered(order: Sequence[str], active: tuple[str, ...]) -> list[str]:
             raise SpecError(
                 f"the strategy does not use {name}", path="/order", hint=f"it uses {', '.join(active) or 'no feature'}"
             )
-    return [*dict.fromkeys(wanted), *(name for name in FEATURES if name in active and name not in wanted)]
+    known = (*MECHANISMS, *FEATURES)
+    return [*dict.fromkeys(wanted), *(name for name in known if name in active and name not in wanted)]
 
 
-def _row(case: str, feature: str, mode: Mode, plan: Plan, against: Plan) -> AblationRow:
+def _row(case: str, feature: str, mode: Mode, plan: Plan | SpecError, against: Plan | SpecError) -> AblationRow:
     """A row of a plan compared with another: what the throughput changes by, and which parts moved."""
+    if isinstance(plan, SpecError):
+        reason = plan.errors[0].message
+        return AblationRow(case=case, feature=feature, mode=mode, fits=False, predicted=None, unit=UNIT, reason=reason)
+    if isinstance(against, SpecError):
+        return AblationRow(
+            case=case,
+            feature=feature,
+            mode=mode,
+            step_time_s=plan.step_time_s,
+            peak_memory_gib=plan.peak_memory_gib,
+            fits=plan.fits,
+            predicted=None,
+            unit=UNIT,
+            reason=against.errors[0].message,
+        )
     moved = {part: getattr(plan.breakdown, part) - getattr(against.breakdown, part) for part in PARTS}
     kept = sorted((p for p in moved if abs(moved[p]) > 1e-3 * plan.step_time_s), key=lambda p: -abs(moved[p]))
     return AblationRow(
@@ -100,6 +125,6 @@ def _row(case: str, feature: str, mode: Mode, plan: Plan, against: Plan) -> Abla
         peak_memory_gib=plan.peak_memory_gib,
         fits=plan.fits,
         predicted=100.0 * (against.step_time_s / plan.step_time_s - 1.0),
-        unit="% throughput",
+        unit=UNIT,
         moved={part: moved[part] for part in kept},
     )

@@ -76,15 +76,16 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
 
 def _cells(row: AblationRow, lang: Language) -> list[str]:
     from autodeploy.reports.texts import PART_NAMES, part_name, say
+    from autodeploy.reports.translation import translated
     from autodeploy.reports.wording import seconds
 
-    assert row.step_time_s is not None
-    assert row.peak_memory_gib is not None
+    if row.step_time_s is None or row.peak_memory_gib is None:
+        return [row.feature, "-", "", "- !", translated(row.reason or "", lang)]
     moved = say(lang, "comma").join(
         f"{part_name(lang, part) if part in PART_NAMES else part} {change:+.3g} s"
         for part, change in list(row.moved.items())[:2]
     )
-    change = "" if row.mode == "baseline" else f"{row.predicted:+.1f} %"
+    change = "" if row.mode == "baseline" or row.predicted is None else f"{row.predicted:+.1f} %"
     room = "" if row.fits else " !"
     return [row.feature, seconds(row.step_time_s), change, f"{row.peak_memory_gib:.1f}{room}", moved]
 
@@ -98,7 +99,7 @@ def published_text(report: AblationReport, lang: Language = "en") -> str:
         [
             row.case if row.feature == row.case else f"{row.case}: {row.feature}",
             f"{row.published:.4g} {row.unit}",
-            f"{row.predicted:.4g}",
+            "" if row.predicted is None else f"{row.predicted:.4g}",
             row.tolerance or "",
             command_text(lang, "within" if row.within_tolerance else "miss"),
         ]

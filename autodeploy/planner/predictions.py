@@ -13,7 +13,7 @@ from autodeploy.planner.prepared import Prepared, at_size, context_for, context_
 from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.rescaled_plan import rescaled_timeline
-from autodeploy.rl_planning.planning import estimate_rl
+from autodeploy.rl_planning.planning import estimate_rl, timeline_rl
 from autodeploy.strategies.rules import broken_rules
 from autodeploy.training_run.run_estimate import Step, planned_run
 
@@ -108,13 +108,15 @@ def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
 
 
 def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
-    """The simulated pipeline of a strategy, slot by slot.
+    """The simulated pipeline of a strategy, slot by slot; of post-training that of one update, on mean packs.
 
     Raises
     ------
     SpecError
         if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
+    if spec.training.rl is not None:
+        return timeline_rl(spec, strategy)
     prepared = prepare(spec)
     found = estimated(strategy, context_for(prepared, strategy, None))
     drawn = pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)

@@ -34,10 +34,11 @@ def rl_step(
     *,
     features: frozenset[str] | None = None,
     overheads: Overheads | None = None,
+    beyond_memory: bool = False,
 ) -> RlStep:
     """A step under one strategy of the update and one of generation; without a split the best one, which is said.
 
-    overheads : of the framework; None: what is usual.
+    overheads : of the framework; None: what is usual. beyond_memory : as of `combined`.
 
     Raises
     ------
@@ -49,7 +50,9 @@ def rl_step(
     cards = healthy_npus(profile, cluster)
 
     def on(training: int, generating: int) -> RlStep:
-        return _on(training, generating, model, profile, cluster, rl, strategy, layout, features, overheads)
+        return _on(
+            training, generating, model, profile, cluster, rl, strategy, layout, features, overheads, beyond_memory
+        )
 
     if layout.placement == "colocated":
         return on(cards, cards)
@@ -67,9 +70,7 @@ def rl_step(
     why: SpecError | None = None
     for generating in splits(cards, profile):
         try:
-            found = _on(
-                cards - generating, generating, model, profile, cluster, rl, strategy, layout, features, overheads
-            )
+            found = on(cards - generating, generating)
         except SpecError as error:
             why = why or error
             continue
@@ -104,6 +105,7 @@ def _on(
     layout: RlStrategy,
     features: frozenset[str] | None,
     overheads: Overheads | None,
+    beyond_memory: bool,
 ) -> RlStep:
     update = update_part(
         model, profile, cluster, rl, strategy, npus=training, pack_tokens=layout.pack_tokens, features=features
@@ -111,4 +113,13 @@ def _on(
     left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
     case = Case(generating, left, layout.staleness, layout.partial_rollout)
     generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)
-    return combined(update, generation, rl, layout, profile=profile, cluster=cluster, overheads=overheads)
+    return combined(
+        update,
+        generation,
+        rl,
+        layout,
+        profile=profile,
+        cluster=cluster,
+        overheads=overheads,
+        beyond_memory=beyond_memory,
+    )

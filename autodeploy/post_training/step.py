@@ -98,6 +98,7 @@ def combined(
     profile: Profile,
     cluster: ClusterSpec,
     overheads: Overheads | None = None,
+    beyond_memory: bool = False,
 ) -> RlStep:
     """A step of an update and of generation, each on its own cards, or both on the same.
 
@@ -105,6 +106,7 @@ def combined(
     ----------
     layout : placement, staleness, partial rollout and offload; its split is that of the parts.
     overheads : of the framework; None: what is usual. Its time of the host is the phase `preparation` of training.
+    beyond_memory : also a step that needs more memory than a die has.
 
     Raises
     ------
@@ -114,7 +116,7 @@ def combined(
     shared = layout.placement == "colocated"
     if shared and update.npus != generation.case.npus:
         raise ValueError("colocated, training and generation have the same cards")
-    peaks = _peaks(update, generation, layout)
+    peaks = _peaks(update, generation, layout, beyond_memory=beyond_memory)
     adds = overheads or overheads_of(OTHER)
     training = {PREPARATION: adds.step_s, **{name: phase.seconds for name, phase in update.phases.items()}}
     samples = float(rl.samples)
@@ -159,10 +161,12 @@ def _joint_machine(profile: Profile, document: str) -> Machine:
     return machine_of(profile, device_of(profile, cluster), topology, "bf16")
 
 
-def _peaks(update: UpdatePart, generation: GenerationPart, layout: RlStrategy) -> dict[str, float]:
+def _peaks(
+    update: UpdatePart, generation: GenerationPart, layout: RlStrategy, *, beyond_memory: bool
+) -> dict[str, float]:
     """Bytes of the fullest die while it generates, hand-over included, and while it trains."""
     training = update.peak_bytes
-    if training > update.limit_bytes:
+    if training > update.limit_bytes and not beyond_memory:
         raise InfeasibleRlError(
             f"training needs {training / GIB:.1f} GiB of a die's {update.limit_bytes / GIB:.1f} GiB",
             rule="update_memory",
@@ -174,7 +178,7 @@ def _peaks(update: UpdatePart, generation: GenerationPart, layout: RlStrategy) -
         kept = frozenset(layout.offload) - {"parameters"}
         both = update.left_bytes(kept) + float(generation.weights.die_bytes)
         peak = max(peak, both)
-        if both > generation.limit_bytes:
+        if both > generation.limit_bytes and not beyond_memory:
             raise InfeasibleRlError(
                 f"the hand-over needs {both / GIB:.1f} GiB of a die's {generation.limit_bytes / GIB:.1f} GiB for "
                 "trained and generating weights at once",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.post_training import samples_of, update_context
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.one_strategy import predicted
 from autodeploy.ranking.plans import plan_id
+from autodeploy.rl_planning.one_update import context_of_update, trainers
 from autodeploy.specs.planset import Breakdown, Uncertainty
 from autodeploy.specs.rl_plan import BatchPoint, RlGeneration, RlPeakMemory, RlPhase, RlPlan, RlTokensPerS
 from autodeploy.workload.flops import mfu
@@ -50,16 +49,12 @@ def plan_of_step(
     """
     rl = spec.training.rl
     assert rl is not None
-    trainers = cards - (step.generation_npus or 0)
-    dp = strategy.dp or trainers * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp)
-    samples = samples_of(rl, strategy, dp, layout.pack_tokens)
-    fullest = replace(samples, tokens=samples.full_tokens)
-    context = update_context(spec.model, profile, spec.cluster, rl, strategy, fullest, npus=trainers, features=features)
-    context = replace(context, global_batch=samples.update_rows)
-    update = predicted(strategy, context, spec, identity).plan
-    whole = update.strategy.model_copy(
-        update={"rl": layout.model_copy(update={"generation_npus": step.generation_npus})}
+    layout = layout.model_copy(update={"generation_npus": step.generation_npus})
+    context = context_of_update(
+        spec, profile, strategy, layout.pack_tokens, npus=trainers(layout, cards), features=features, full=True
     )
+    update = predicted(strategy, context, spec, identity).plan
+    whole = update.strategy.model_copy(update={"rl": layout})
     seconds = step.step_time_s
     breakdown = Breakdown(**{name: step.breakdown.get(name, 0.0) for name in Breakdown.model_fields})
     tokens = step.tokens_per_s[rl.token_count]

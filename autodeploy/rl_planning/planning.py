@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
+from autodeploy.evaluation.steps.one_strategy import estimated
+from autodeploy.evaluation.steps.timeline import pipeline_timeline
 from autodeploy.post_training import overheads_of, rl_step
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity
 from autodeploy.rl_planning.documents import plan_of_step
+from autodeploy.rl_planning.one_update import context_of_update, trainers
 from autodeploy.rl_planning.search import RlSearch
 from autodeploy.rl_planning.words import infeasible, search_notes
 from autodeploy.specs.planset import Counts, Fastest, Optimality, PlanSet, SearchInfo, Timing
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, Status
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.timeline import PipelineTimeline
     from hardware_profiles.profile import Profile
 
 OPTIMAL_GAP = 1e-4
@@ -38,8 +42,18 @@ def identity_of(spec: Spec, profile: Profile) -> Identity:
     return Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION, None)
 
 
-def estimate_rl(spec: Spec, strategy: Strategy | None = None, *, features: frozenset[str] | None = None) -> Plan:
+def estimate_rl(
+    spec: Spec,
+    strategy: Strategy | None = None,
+    *,
+    features: frozenset[str] | None = None,
+    beyond_memory: bool = False,
+) -> Plan:
     """The prediction of a strategy, of that in the spec where none is given.
+
+    Parameters
+    ----------
+    beyond_memory : also of one that needs more memory than a die has; where nothing is left for a response, of none.
 
     Raises
     ------
@@ -62,10 +76,29 @@ def estimate_rl(spec: Spec, strategy: Strategy | None = None, *, features: froze
         strategy.rl,
         features=features,
         overheads=overheads_of(spec.search.target),
+        beyond_memory=beyond_memory,
     )
     return plan_of_step(
         spec, profile, update, strategy.rl, step, identity_of(spec, profile), cards=cards, features=features
     )
+
+
+def timeline_rl(spec: Spec, strategy: Strategy) -> PipelineTimeline:
+    """The simulated pipeline of one update of a strategy, slot by slot.
+
+    Raises
+    ------
+    SpecError
+        if the strategy's degrees contradict the cards, or its schedule is not modelled.
+    """
+    layout = strategy.rl
+    if layout is None:
+        raise SpecError("the strategy doesn't say where and how it generates", path="/strategy/rl")
+    profile = profile_of(spec.cluster)
+    npus = trainers(layout, healthy_npus(profile, spec.cluster))
+    update = strategy.model_copy(update={"rl": None})
+    found = estimated(update, context_of_update(spec, profile, update, layout.pack_tokens, npus=npus))
+    return pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
 
 
 def plan_rl(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import candidate_for
-from autodeploy.post_training import InfeasibleRlError, samples_of, update_context, update_part
+from autodeploy.post_training import InfeasibleRlError, update_part
 from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
 from autodeploy.rl_planning.axes import values_left
 from autodeploy.rl_planning.launchable import Launchable
+from autodeploy.rl_planning.one_update import context_of_update
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from cost_models.hbm import GIB
 
@@ -183,10 +184,6 @@ def updates_on(
 
 def _chance(spec: Spec, profile: Profile, strategy: Strategy, pack: int | None, part: UpdatePart) -> float:
     """Probability that an update's peak stays within the memory of a device."""
-    rl = spec.training.rl
-    assert rl is not None
-    samples = samples_of(rl, strategy, strategy.dp or 1, pack)
-    context = update_context(spec.model, profile, spec.cluster, rl, strategy, samples, npus=part.npus)
-    context = replace(context, global_batch=samples.update_rows)
+    context = context_of_update(spec, profile, strategy, pack, npus=part.npus)
     spread = memory_spread_of(candidate_for(context, strategy), context)
     return p_fits(part.peak_bytes, part.limit_bytes, spread.log_sigma)

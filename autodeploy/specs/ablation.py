@@ -13,7 +13,8 @@ class AblationRow(Document):
     """One measurement of one feature, or of one published effect.
 
     `predicted` is in `unit`. Of a spec's rows it is what the feature changes the throughput by: against the baseline
-    (alone), against the row before (cumulative), or what the whole set loses without it (leave_one_out).
+    (alone), against the row before (cumulative), or what the whole set loses without it (leave_one_out); null where one
+    of both can't run at all, which `reason` says.
     """
 
     case: str
@@ -22,7 +23,7 @@ class AblationRow(Document):
     step_time_s: float | None = None
     peak_memory_gib: float | None = None
     fits: bool | None = None
-    predicted: float
+    predicted: float | None
     unit: str
     published: float | None = None
     tolerance: str | None = None

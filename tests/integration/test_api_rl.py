@@ -50,6 +50,11 @@ async def test_a_search_is_planned_shown_and_exported(sqlite_url):
         launch = await client.get(f"/v1/plans/{first.plan_id}/export", params={"to": "verl"})
         assert launch.status_code == 200, launch.text[:500]
         asked = {"spec": SPEC, "strategy": strategy}
-        for path in ("/v1/why-not", "/v1/ablations", "/v1/improve", "/v1/recommend"):
+        taken_apart = await client.post("/v1/ablations", json={**SPEC, "strategy": strategy})
+        assert taken_apart.status_code == 200, taken_apart.text[:500]
+        assert "graph_mode" in {row["feature"] for row in taken_apart.json()["rows"]}
+        shown = await client.post(f"/plans/{first.plan_id}/ablation")
+        assert "graph_mode" in shown.text
+        for path in ("/v1/why-not", "/v1/improve", "/v1/recommend"):
             refused = await client.post(path, json=asked if path == "/v1/why-not" else {**SPEC, "strategy": strategy})
             assert refused.status_code in {404, 422}, (path, refused.text[:500])

@@ -209,10 +209,18 @@ def test_cards_that_no_layout_divides_name_the_nearest() -> None:
 
 def test_questions_that_are_not_answered_are_refused_by_name() -> None:
     spec, strategy = spec_of(fix=QUICK), planned().plans[0].strategy
-    for ask in (lambda: why_not(spec, strategy), lambda: timeline(spec, strategy)):
-        with pytest.raises(UnsupportedError, match="rl_post_training") as caught:
-            ask()
-        assert caught.value.errors[0].path == "/training/kind"
+    with pytest.raises(UnsupportedError, match="rl_post_training") as caught:
+        why_not(spec, strategy)
+    assert caught.value.errors[0].path == "/training/kind"
+
+
+def test_the_pipeline_of_an_update_is_simulated() -> None:
+    """It is as long as the update phase: of one update a step, the phase is its step."""
+    for each in planned().plans:
+        drawn = timeline(spec_of(fix=QUICK), each.strategy)
+        update = next(phase for phase in rl_of(each).phases if phase.name == "update")
+        assert drawn.pp == each.strategy.pp
+        assert drawn.step_time_s == pytest.approx(update.end_s - update.start_s, rel=1e-9)
 
 
 def test_the_space_is_checked_and_counted_before_a_search() -> None:
