@@ -10,6 +10,7 @@ from api.documents import PlanDocument
 from api.openapi import spec_request_body
 from api.problems import responses
 from api.threads import run_slowly
+from autodeploy.exporters import Artefact
 from autodeploy.services.intake import read_network_spec
 from autodeploy.specs.planset import Plan
 
@@ -44,9 +45,17 @@ async def export_plan(
     plan_id: PlanId,
     to: Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])],
     lang: Annotated[Literal["en", "zh"], Query(description="the language of html and markdown")] = "en",
+    rehearse: Annotated[
+        Literal["1node", "2nodes", "4nodes"] | None,
+        Query(description="the plan's rehearsal there, instead of the plan"),
+    ] = None,
 ) -> Response:
     """Review a generated file before you launch it."""
-    artefact = await run_slowly(request, lambda: services.export(services.searches.plan(plan_id), to, lang))
+
+    def exported() -> Artefact:
+        return services.export(services.searches.plan(plan_id), to, lang, rehearse=rehearse)
+
+    artefact = await run_slowly(request, exported)
     disposition = f'attachment; filename="{artefact.filename}"'
     return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
 

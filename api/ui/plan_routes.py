@@ -148,5 +148,6 @@ def _plan_page(
     parts = [(name, PARTS[lang][name]) for name in PART_FIELDS]
     context["run"] = run_page(view.plan, lang, texts(lang))
     context["launch_format"] = views.launch_format(view.plan, view.plan_set.search.spec["search"]["target"])
+    context["rehearsals"] = views.rehearsals(view.plan_set, view.plan)
     context["bar_colour"] = lambda share: share.key
     return render(request, "plan.html", status=status, box=box, given=given, parts=parts, **context, **answers)

@@ -15,6 +15,7 @@ from autodeploy.exporters.registry import formats_of
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.slips import slips
 from autodeploy.jobs.planning import load_planner
+from autodeploy.rehearsal.rehearse import smaller_than
 from autodeploy.reports.wording import system_title
 from autodeploy.services.access import ANYONE
 from autodeploy.services.intake import read_network_spec, refuse_profile
@@ -254,6 +255,13 @@ class Views:
     def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""
         return formats_of(plan.strategy.schedule, post_trains=plan.strategy.rl is not None)
+
+    def rehearsals(self, plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
+        """On how many nodes the plan can be rehearsed, as `?rehearse=` takes it; none where its profile is gone."""
+        try:
+            return smaller_than(plan_set, plan)
+        except ProfileError:
+            return ()
 
     def launch_format(self, plan: Plan | None, target: str) -> str | None:
         """The launch file to offer first: of the framework that the search was for, else of one that can launch it."""

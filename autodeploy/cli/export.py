@@ -25,6 +25,9 @@ FORMATS = ", ".join((*launchers(), "ascendjob", "chrome-trace", "json", "csv", "
 def export(
     plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="as the report names it, p_...")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"one of {FORMATS}")],
+    rehearse: Annotated[
+        str | None, typer.Option("--rehearse", metavar="NODES", help="its rehearsal on 1node, 2nodes or 4nodes instead")
+    ] = None,
     server: Server = None,
     output: Output = None,
     lang: Lang = Tongue.EN,
@@ -37,10 +40,10 @@ def export(
         from autodeploy.cli.remote import connect
 
         with connect(server) as client:
-            write_report(client.export(plan_id, to, lang=language(lang)), output)
+            write_report(client.export(plan_id, to, lang=language(lang), rehearse=rehearse), output)
         return
     with stored(plan_id) as (services, view):
-        artefact = services.export(view, to, language(lang))
+        artefact = services.export(view, to, language(lang), rehearse=rehearse)
     for note in artefact.notes:
         tell("note", text=translated(note, language(lang)))
     write_report(artefact.text, output)

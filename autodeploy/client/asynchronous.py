@@ -111,9 +111,9 @@ class AsyncClient:
         """One plan."""
         return await _transport.send_async(self._http, calls.plan(plan_id))
 
-    async def export(self, plan_id: str, to: str, *, lang: str | None = None) -> str:
-        """A plan in another format."""
-        return await _transport.send_async(self._http, calls.export(plan_id, to, lang))
+    async def export(self, plan_id: str, to: str, *, lang: str | None = None, rehearse: str | None = None) -> str:
+        """A plan in another format, or its rehearsal on `1node`, `2nodes` or `4nodes`."""
+        return await _transport.send_async(self._http, calls.export(plan_id, to, lang, rehearse))
 
     async def add_run(self, plan_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Says what was measured when a plan ran: figures, or `file` with the text of a log or table."""

@@ -124,9 +124,10 @@ def delete_run(run_id: str) -> Call[None]:
     return Call("DELETE", path, lambda response: None, repeatable=False, extra_time_s=RUN_FIT_S)
 
 
-def export(plan_id: str, to: str, lang: str | None) -> Call[str]:
+def export(plan_id: str, to: str, lang: str | None, rehearse: str | None) -> Call[str]:
     """GET /v1/plans/{id}/export."""
-    params: dict[str, str | int | float] = {"to": to} if lang is None else {"to": to, "lang": lang}
+    given = {"to": to, "lang": lang, "rehearse": rehearse}
+    params: dict[str, str | int | float] = {name: value for name, value in given.items() if value is not None}
     return Call("GET", f"/v1/plans/{plan_id}/export", lambda response: response.text, params=params)
 
 

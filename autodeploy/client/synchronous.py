@@ -131,9 +131,9 @@ class Client:
         """One plan."""
         return _transport.send(self._http, calls.plan(plan_id))
 
-    def export(self, plan_id: str, to: str, *, lang: str | None = None) -> str:
-        """A plan in another format."""
-        return _transport.send(self._http, calls.export(plan_id, to, lang))
+    def export(self, plan_id: str, to: str, *, lang: str | None = None, rehearse: str | None = None) -> str:
+        """A plan in another format, or its rehearsal on `1node`, `2nodes` or `4nodes`."""
+        return _transport.send(self._http, calls.export(plan_id, to, lang, rehearse))
 
     def add_run(self, plan_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Says what was measured when a plan ran: figures, or `file` with the text of a log or table."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,22 @@ class Artefact:
     media_type: str
     filename: str
     notes: tuple[str, ...] = ()
+
+
+def with_remarks(artefact: Artefact, remarks: tuple[str, ...], suffix: str) -> Artefact:
+    """The artefact with more notes, which are in its text where that has comments, and another name.
+
+    Comments of scripts and YAML begin with `#`; JSON and tables have none.
+    """
+    name = PurePath(artefact.filename)
+    text = artefact.text
+    if text.startswith("#"):
+        first, _, rest = text.partition("\n")
+        comments = [f"# {remark}" for remark in remarks]
+        lines = [first, *comments] if first.startswith("#!") else [*comments, first]
+        text = "\n".join(lines) + "\n" + rest
+    filename = f"{name.stem}_{suffix}{name.suffix}"
+    return replace(artefact, text=text, filename=filename, notes=(*remarks, *artefact.notes))
 
 
 def provenance_line(plan_set: PlanSet, plan: Plan) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.planner import LaunchRules, Progress
     from autodeploy.solver.search_size import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.specs.what_if import WhyNot
+    from autodeploy.strategies.candidates import Candidates
 
 PLANNER = "autodeploy.planner"
 
@@ -52,6 +54,9 @@ class Planner(Protocol):
 
     def step_time_of(self, spec: Spec, plan: Plan) -> float:
         """Step time of `reestimate` alone, s."""
+
+    def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
+        """What the formulas read of a plan of this spec."""
 
     def prepare(self, spec: Spec) -> object:
         """Raises SpecError where the spec asks for something that can't be planned with."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.checks import Baseline, Launch
+    from autodeploy.rehearsal import Rehearsal
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
@@ -30,6 +31,13 @@ def estimate(planner: str, spec: Spec) -> Plan:
 def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """The planner's simulation of a plan's pipeline."""
     return load_planner(planner).timeline(spec, strategy)
+
+
+def rehearse(planner: str, plan_set: PlanSet, plan: Plan, nodes: str) -> Rehearsal:
+    """The rehearsal of a plan on so many nodes."""
+    from autodeploy.rehearsal import rehearse as rehearsal_on
+
+    return rehearsal_on(plan_set, plan, nodes, load_planner(planner))
 
 
 def check(planner: str, launch: Launch, limits: CheckLimits, baseline: Baseline | None) -> CheckReport:

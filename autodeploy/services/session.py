@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from autodeploy import exporters
 from autodeploy.errors import SpecError
+from autodeploy.exporters.artefact import with_remarks
 from autodeploy.jobs.call_pool import CallPool
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.housekeeping import Housekeeper
@@ -15,6 +16,7 @@ from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
 from autodeploy.jobs.presence import Presence
 from autodeploy.reports.comparison import compare_plans
+from autodeploy.reports.rehearsal import rehearsal_lines
 from autodeploy.services import calls
 from autodeploy.services.access import ANYONE, AccessService, Principal
 from autodeploy.services.audit import AuditLog
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from autodeploy.checks import Baseline, Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
+    from autodeploy.rehearsal import Rehearsal
     from autodeploy.reports.texts import Language
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.views import PlanView
@@ -226,16 +229,21 @@ class Services:
         with self.database.read() as session:
             return with_overlay(session, spec, self.principal.team)
 
-    def export(self, view: PlanView, to: str, lang: Language = "en") -> Artefact:
+    def export(self, view: PlanView, to: str, lang: Language = "en", *, rehearse: str | None = None) -> Artefact:
         """A stored plan in a format of `exporters`; the pipeline is simulated where the format shows it.
 
-        `lang` is that of documents for people.
+        Parameters
+        ----------
+        lang : of documents for people.
+        rehearse : "1node", "2nodes" or "4nodes": not the plan but its rehearsal there, which says what differs.
 
         Raises
         ------
         SpecError
-            when there is no such format, or the framework can't launch the plan.
+            when there is no such format, the framework can't launch the plan, or it has no such rehearsal.
         """
+        if rehearse is not None:
+            return self._rehearsal(view, to, lang, rehearse)
         spec = Spec.model_validate(view.plan_set.search.spec)
         strategy = view.plan.strategy
         return exporters.export(
@@ -245,6 +253,22 @@ class Services:
             timeline=lambda: self._call(calls.timeline, self.planner_module, spec, strategy),
             lang=lang,
         )
+
+    def rehearsal(self, view: PlanView, nodes: str) -> Rehearsal:
+        """The rehearsal of a stored plan; errors as `autodeploy.rehearsal.rehearse`."""
+        return self._call(calls.rehearse, self.planner_module, view.plan_set, view.plan, nodes)
+
+    def _rehearsal(self, view: PlanView, to: str, lang: Language, nodes: str) -> Artefact:
+        found = self.rehearsal(view, nodes)
+        artefact = exporters.export(
+            found.plan_set,
+            found.plan,
+            to,
+            timeline=lambda: self._call(calls.timeline, self.planner_module, found.spec, found.plan.strategy),
+            lang=lang,
+        )
+        remarks = rehearsal_lines(found.of, found.plan, found.changed, found.layer_s)
+        return with_remarks(artefact, tuple(remarks), f"rehearsal_{nodes}")
 
     def is_ready(self) -> dict[str, bool]:
         """What has to be true for requests to be answered: the database, its revision, the runner.

@@ -54,6 +54,26 @@ async def test_the_api_answers_as_the_library(sqlite_url):
     assert estimate.json()["step_time_s"] > 0
 
 
+async def test_a_plan_is_rehearsed_on_fewer_nodes(sqlite_url):
+    spec = {**SPEC, "cluster": {"profile": "ascend-800t-a2", "num_npus": 32}}
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        response = await client.post("/v1/searches", json=spec, headers={"Prefer": "wait=60"})
+        plan_id = PlanSet.model_validate(response.json()).plans[0].plan_id
+        asked = {"to": "mindspeed-llm", "rehearse": "1node"}
+        script = await client.get(f"/v1/plans/{plan_id}/export", params=asked)
+        page = await client.get(f"/plans/{plan_id}")
+        larger = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "4nodes"})
+        unknown = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "3nodes"})
+    assert script.status_code == 200
+    assert f"# a rehearsal of plan {plan_id} on 8 of its 32 cards" in script.text
+    assert "_rehearsal_1node.sh" in script.headers["content-disposition"]
+    assert estimate_of(import_document(script.text).spec()).num_npus_used == 8
+    assert "rehearse=1node" in page.text
+    assert "rehearse=4nodes" not in page.text
+    assert larger.status_code == unknown.status_code == 422
+    assert larger.json()["errors"][0]["pointer"] == "/rehearse"
+
+
 async def test_post_training_is_planned_and_pages_are_there(sqlite_url):
     training = {"kind": "rl_post_training", "rl": RL}
     async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:

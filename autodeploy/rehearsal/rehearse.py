@@ -1,0 +1,154 @@
+"""rehearse(plan_set, plan, nodes): the rehearsal that is most like the plan, is launched by its target and fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.rehearsal.shape import Shape, degrees_of, most_dropped, needs_ranks, rehearsal_of
+from autodeploy.rehearsal.unit_times import unit_times
+from autodeploy.specs.planset import Optimality, Plan, PlanSet
+from autodeploy.specs.spec import Spec, spec_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.planner import LaunchRules
+    from autodeploy.rehearsal.shape import Degrees
+    from autodeploy.strategies.candidates import Candidates
+
+NODES: Final = {"1node": 1, "2nodes": 2, "4nodes": 4}
+LEAST_P_FITS: Final = 0.9
+"""A rehearsal that runs out of memory rehearses nothing; where its plan fits with less, as much as that."""
+
+
+class RehearsalPlanner(Protocol):
+    """The functions of `autodeploy.planner` that are called here."""
+
+    def reestimate(self, spec: Spec, plan: Plan) -> Plan: ...
+
+    def launch_rules(self, spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules: ...
+
+    def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A rehearsal and its prediction, beside that of its plan.
+
+    plan_set : of the rehearsal alone, as exporters and records take it. layer_s : kind of layer -> seconds of a layer
+    and micro batch by part, in the plan and here. changed : as in `Shape`.
+    """
+
+    nodes: int
+    of: Plan
+    plan_set: PlanSet
+    spec: Spec
+    changed: dict[str, tuple[int, int]]
+    layer_s: dict[str, tuple[dict[str, float], dict[str, float]]] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        """The rehearsal's strategy with its predicted time and memory."""
+        return self.plan_set.plans[0]
+
+
+def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanner) -> Rehearsal:
+    """The rehearsal of a plan on 1, 2 or 4 nodes.
+
+    Of the shapes that its target launches and that fit, the one that drops the fewest layers of a chunk, then the one
+    with the fewest stages, then the one with the largest expert group.
+
+    Parameters
+    ----------
+    nodes : "1node", "2nodes" or "4nodes".
+
+    Raises
+    ------
+    SpecError
+        where there is no such number of nodes, or the plan has no more cards than that.
+    UnsupportedError
+        where no shape on these cards can be launched, or none fits; with the rule or the memory that says so.
+    """
+    if nodes not in NODES:
+        raise SpecError(f"a rehearsal runs on 1node, 2nodes or 4nodes, not {nodes[:40]!r}", path="/rehearse")
+    spec = Spec.model_validate(plan_set.search.spec)
+    if plan.strategy.rl is not None:
+        raise UnsupportedError(
+            "a plan of post-training has no rehearsal", path="/rehearse", hint="rehearse one of pre-training"
+        )
+    profile = profile_of(spec.cluster)
+    npus = NODES[nodes] * profile.npus_per_node
+    if npus >= plan.num_npus_used:
+        raise SpecError(
+            f"{NODES[nodes]} nodes have {npus} cards, the plan runs on {plan.num_npus_used}",
+            path="/rehearse",
+            hint="rehearse on fewer nodes, or run the plan itself",
+        )
+    ranks = npus * profile.devices_per_npu
+    options = degrees_of(plan, spec.model, ranks)
+    if not options:
+        raise UnsupportedError(
+            f"the plan's tp x cp and its fewest stages are {needs_ranks(plan.strategy)} ranks, "
+            f"which do not divide the {ranks} of {NODES[nodes]} nodes",
+            path="/rehearse",
+            hint="rehearse on more nodes",
+        )
+    shape, found = _first_that_fits(spec, plan, npus, ranks, options, planner)
+    search = plan_set.search.model_copy(
+        update={"id": "", "spec": shape.spec.model_dump(mode="json"), "spec_hash": spec_hash(shape.spec)}
+    )
+    alone = PlanSet(search=search, status="feasible", optimality=Optimality(objective="rehearsal"), plans=(found,))
+    here, there = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, found), (spec, plan)))
+    both = {kind: (there[kind], here[kind]) for kind in there if kind in here}
+    return Rehearsal(NODES[nodes], plan, alone, shape.spec, shape.changed, both)
+
+
+def smaller_than(plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
+    """The numbers of nodes that have fewer cards than the plan, as `rehearse` takes them; none after post-training."""
+    if plan.strategy.rl is not None:
+        return ()
+    npus = profile_of(Spec.model_validate(plan_set.search.spec).cluster).npus_per_node
+    return tuple(name for name, nodes in NODES.items() if nodes * npus < plan.num_npus_used)
+
+
+def _first_that_fits(
+    spec: Spec, plan: Plan, npus: int, ranks: int, options: Sequence[Degrees], planner: RehearsalPlanner
+) -> tuple[Shape, Plan]:
+    """The first shape that is launched and fits, by layers dropped, then in the order of the options."""
+    enough = min(LEAST_P_FITS, plan.p_fits if plan.p_fits is not None else LEAST_P_FITS)
+    refused, least = "", 0.0
+    allowed = []
+    for degrees in options:
+        try:
+            shape = rehearsal_of(spec, plan, npus, ranks, degrees)
+            broken = planner.launch_rules(shape.spec, features=frozenset(shape.strategy.features) or None).broken
+        except SpecError as error:
+            refused = refused or str(error)
+            continue
+        if broken:
+            refused = refused or "; ".join(rule.text for rule in broken)
+        else:
+            allowed.append(degrees)
+    for dropped in range(most_dropped(plan) + 1):
+        for degrees in allowed:
+            shape = rehearsal_of(spec, plan, npus, ranks, type(degrees)(degrees.pp, degrees.ep, dropped))
+            there = {"strategy": shape.strategy, "micro_batches": shape.micro_batches, "num_npus_used": npus}
+            found = planner.reestimate(shape.spec, plan.model_copy(update=there))
+            if found.fits and (found.p_fits or 0.0) >= enough:
+                return shape, found
+            least = max(least, found.p_fits or 0.0)
+    if allowed:
+        raise UnsupportedError(
+            f"no rehearsal of this plan fits on {npus} cards: the best with a probability of {100 * least:.0f} %",
+            path="/rehearse",
+            hint="rehearse on more nodes: replicas share the optimizer's states",
+        )
+    raise UnsupportedError(
+        f"no rehearsal of this plan on {npus} cards can be launched: {refused}",
+        path="/rehearse",
+        hint="rehearse on more nodes",
+    )
