@@ -1,0 +1,104 @@
+"""The engine as a library: what the command line does, in this process and without a database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autodeploy import planner
+from autodeploy.checks import check as check_launch
+from autodeploy.checks import launch_of
+from autodeploy.importers.import_document import import_document, import_file
+from autodeploy.importers.spec_file import read_spec_document, read_spec_file
+from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.progress import Progress
+    from autodeploy.specs.check import CheckReport
+    from autodeploy.specs.planset import Plan, PlanSet
+
+SpecSource: TypeAlias = "Spec | Mapping[str, Any] | str | Path"
+
+
+def plan(
+    spec: SpecSource,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+) -> PlanSet:
+    """Search the strategies of a spec: the best plans, ranked and explained.
+
+    Parameters
+    ----------
+    spec : a `Spec`, a document as `dict`, or the path of a YAML or JSON file.
+    progress : called as the search goes, with its incumbent and bound.
+    should_cancel : asked often; the search ends with what it has once this is true.
+
+    Raises
+    ------
+    autodeploy.SpecError
+        with every bad field. A spec that no plan fits is a result: `status` is `infeasible`, `binding_rules` says why.
+    """
+    return planner.plan(spec_of(spec), progress=progress, should_cancel=should_cancel)
+
+
+def estimate(spec: SpecSource) -> Plan:
+    """Predict step time [s] and memory [GiB] of the one `strategy` in a spec.
+
+    Raises
+    ------
+    autodeploy.SpecError
+        with every bad field, or if the strategy breaks a rule of its framework.
+    """
+    return planner.estimate(spec_of(spec))
+
+
+def check(
+    launch: SpecSource,
+    *,
+    limits: CheckLimits | None = None,
+    variables: Mapping[str, str] | None = None,
+    cluster: str | None = None,
+    device: str | None = None,
+    num_npus: int | None = None,
+) -> CheckReport:
+    """Hold a launch against the rules of its framework, predict it, and hold limits against the prediction.
+
+    Parameters
+    ----------
+    launch : a spec with a strategy, or the path of one, of a launch script (never run) or of a framework's YAML.
+    variables : shell variables that a script expects.
+    cluster, device, num_npus : where a script names no chip or number of cards.
+
+    Raises
+    ------
+    autodeploy.SpecError
+        with line and column, or with every bad or missing field.
+    """
+    if isinstance(launch, str | Path):
+        imported = import_file(Path(launch), variables=variables)
+    else:
+        document = launch.model_dump(mode="json") if isinstance(launch, Spec) else dict(launch)
+        imported = import_document(json.dumps(document), "spec.json", base_dir=Path())
+    found = launch_of(imported, cluster, device, num_npus)
+    return check_launch(found, limits or CheckLimits(), planner=planner)
+
+
+def spec_of(source: SpecSource) -> Spec:
+    """The validated spec of a document or a file; a `Spec` is itself.
+
+    Raises
+    ------
+    autodeploy.SpecError
+        with every bad field: `error.errors` has pointer, message and hint of each.
+    """
+    if isinstance(source, Spec):
+        return source
+    if isinstance(source, Mapping):
+        return read_spec_document(source, base_dir=Path())
+    return read_spec_file(source)

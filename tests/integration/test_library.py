@@ -1,0 +1,75 @@
+"""`import autodeploy`: the engine as a library says what the command line says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autodeploy
+from autodeploy import planner
+from autodeploy.importers.spec_file import read_spec_file
+from tests import factories
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "llama2_70b_32.yaml"
+STRATEGY = {"tp": 8, "pp": 2}
+
+
+def document():
+    return factories.spec_document() | {"strategy": STRATEGY}
+
+
+def test_what_is_offered_is_there():
+    for name in autodeploy.__all__:
+        assert getattr(autodeploy, name) is not None
+    assert set(autodeploy.__all__) <= set(dir(autodeploy))
+    with pytest.raises(AttributeError, match="no attribute 'plans'"):
+        autodeploy.plans  # noqa: B018
+
+
+def test_importing_it_loads_no_engine():
+    loaded = "import autodeploy, sys; print([m for m in ('numpy', 'pydantic', 'ortools', 'httpx') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_file_a_document_and_a_spec_are_the_same_question(monkeypatch):
+    asked = []
+    monkeypatch.setattr(planner, "plan", lambda spec, **_: asked.append(spec))
+    spec = read_spec_file(EXAMPLE)
+    for source in (spec, EXAMPLE, str(EXAMPLE), spec.model_dump(mode="json")):
+        autodeploy.plan(source)
+    assert asked == [spec] * 4
+
+
+def test_an_estimate_is_the_planners():
+    asked = document()
+    assert autodeploy.estimate(asked) == planner.estimate(autodeploy.library.spec_of(asked))
+
+
+def test_bad_fields_are_named():
+    with pytest.raises(autodeploy.SpecError) as refused:
+        autodeploy.estimate(document() | {"training": {"seq_length": -1}})
+    assert "/training/seq_length" in {error.path for error in refused.value.errors}
+
+
+def test_a_check_of_a_document_holds_limits():
+    asked = document()
+    report = autodeploy.check(asked, limits=autodeploy.CheckLimits(max_memory=0.01))
+    assert not report.passed
+    assert {gate.name for gate in report.gates if not gate.passed} == {"memory"}
+
+
+def test_the_pages_examples_run(monkeypatch, capsys):
+    root = EXAMPLE.parents[1]
+    monkeypatch.chdir(root)
+    page = (root / "docs" / "how-to" / "library.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "library.md", "exec"), names)
+    told = capsys.readouterr().out
+    assert "MFU" in told
+    assert "/strategy/tp" in told
+    assert told.splitlines()[-1].startswith("True")
