@@ -16,7 +16,7 @@ from api.ui.routes import ViewsOfApp, not_found, refused, see
 from api.ui.run_page import run_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
-from autodeploy.reports.comparison import row_title, rows_in_words
+from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MOST
@@ -68,6 +68,7 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         problem=problem,
         wanted=wanted,
         shown=shown,
+        checkpoints=checkpoint_lines(comparison, lang) if comparison else [],
         groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),
     )

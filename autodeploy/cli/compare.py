@@ -55,13 +55,14 @@ def compare(
 
 def _here(plans: list[str | dict[str, Any]]) -> Comparison:
     from autodeploy.reports.comparison import compare_plans
-    from autodeploy.services.comparisons import best_of
+    from autodeploy.services.comparisons import best_of, with_checkpoints
     from autodeploy.services.session import open_services
     from autodeploy.settings import load_settings
 
     documents = [plan for plan in plans if isinstance(plan, dict)]
     if len(documents) == len(plans):
-        return compare_plans([best_of(document) for document in documents])
+        pairs = [best_of(document) for document in documents]
+        return with_checkpoints(compare_plans(pairs), pairs)
     with open_services(load_settings()) as services:
         return services.compare(plans)
 
@@ -77,7 +78,7 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
     """A table for each group of fields; the best value has a star."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.check_texts import tell
-    from autodeploy.reports.comparison import row_title, rows_in_words
+    from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
 
     blocks = [f"{plan.plan_id}  {plan.model}  {plan.layout}" for plan in comparison.plans]
     blocks.append("")
@@ -94,4 +95,5 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
             blocks.append(table_text(titles, rows, right=right))
     if not comparison.differences:
         blocks.append(tell(lang, "all_equal"))
+    blocks += checkpoint_lines(comparison, lang)
     return "\n".join(blocks)

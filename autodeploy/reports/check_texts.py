@@ -123,6 +123,23 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "yes": ("yes", "是"),
     "no": ("no", "否"),
     "all_equal": ("the plans do not differ", "各方案没有差别"),
+    "checkpoint_change": (
+        "checkpoints of {before} in {after}: {how} ({reason})",
+        "{before} 的检查点用于 {after}：{how}（{reason}）",
+    ),
+    "checkpoint_moved": (", {size} in {time}", "，{size}，用时 {time}"),
+    "checkpoint_loaded": ("loaded as they are", "直接加载"),
+    "checkpoint_resharded": ("resharded as they are loaded, optimizer included", "加载时重新切分，包括优化器状态"),
+    "checkpoint_weights_resharded": (
+        "weights resharded as they are loaded, optimizer left behind (--no-load-optim)",
+        "加载时重新切分权重，不加载优化器状态（--no-load-optim）",
+    ),
+    "checkpoint_weights_converted": (
+        "weights converted, optimizer left behind",
+        "转换权重，不保留优化器状态",
+    ),
+    "checkpoint_impossible": ("of no use", "无法使用"),
+    "checkpoint_unknown": ("not known", "未知"),
     "group_search": ("what was asked", "输入"),
     "group_strategy": ("strategy", "策略"),
     "group_time": ("time and memory", "时间与内存"),

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.reports.check_texts import field_name, tell
 from autodeploy.reports.markdown import escape
+from autodeploy.reports.run_facts import duration, size
 from autodeploy.reports.texts import part_name
+from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import chance, degrees, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
@@ -102,7 +104,21 @@ def render_comparison_markdown(comparison: Comparison, lang: Language = "en") ->
         lines.append("| " + " | ".join([escape(row_title(row, lang)), *cells]) + " |")
     if not comparison.differences:
         lines += ["", tell(lang, "all_equal")]
+    if comparison.checkpoints:
+        lines += ["", *(f"- {line}" for line in checkpoint_lines(comparison, lang))]
     return "\n".join(lines) + "\n"
+
+
+def checkpoint_lines(comparison: Comparison, lang: Language = "en") -> list[str]:
+    """What becomes of the first plan's checkpoints in each other, a sentence each, and the commands of a conversion."""
+    lines = []
+    for change in comparison.checkpoints:
+        how, reason = tell(lang, f"checkpoint_{change.how}"), translated(change.reason, lang)
+        line = tell(lang, "checkpoint_change", before=change.before, after=change.after, how=how, reason=reason)
+        if change.moved_gb is not None and change.seconds is not None:
+            line += tell(lang, "checkpoint_moved", size=size(change.moved_gb), time=duration(change.seconds))
+        lines += [line, *(f"`{command}`" for command in change.commands)]
+    return lines
 
 
 def row_title(row: Difference, lang: Language = "en") -> str:

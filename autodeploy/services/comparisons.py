@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from autodeploy.errors import SpecError
+from autodeploy.errors import AutoDeployError, SpecError
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Plan, PlanSet
+from autodeploy.specs.spec import Spec
 from autodeploy.specs.validation import field_errors
+from autodeploy.training_run.checkpoint_change import Launched, checkpoint_change
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.comparison import Comparison
 
 MOST = 5
+
+
+def with_checkpoints(comparison: Comparison, pairs: Sequence[tuple[PlanSet, Plan]]) -> Comparison:
+    """The comparison with what a checkpoint of the first plan is to each other, where that can be said."""
+    launched = [_launched(plan_set, plan) for plan_set, plan in pairs]
+    first, others = launched[0], launched[1:]
+    found = [checkpoint_change(first, other) for other in others if first is not None and other is not None]
+    return comparison.model_copy(update={"checkpoints": tuple(found)})
+
+
+def _launched(plan_set: PlanSet, plan: Plan) -> Launched | None:
+    """None where a spec is of post-training, or its profile is not there any more."""
+    try:
+        spec = Spec.model_validate(plan_set.search.spec)
+        return None if spec.training.rl is not None else Launched(spec, plan, profile_of(spec.cluster).vendor)
+    except (ValidationError, AutoDeployError):
+        return None
 
 
 class CompareRequest(Document):

@@ -23,7 +23,7 @@ from autodeploy.services.audit import AuditLog
 from autodeploy.services.batches import BatchService
 from autodeploy.services.check_intake import baseline_in
 from autodeploy.services.cluster_overlays import with_overlay
-from autodeploy.services.comparisons import best_of
+from autodeploy.services.comparisons import best_of, with_checkpoints
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.services.webhooks import WebhookService
@@ -223,7 +223,7 @@ class Services:
                 pairs.append((view.plan_set, view.plan))
             else:
                 pairs.append(best_of(named, f"/plans/{index}"))
-        return compare_plans(pairs)
+        return with_checkpoints(compare_plans(pairs), pairs)
 
     def _with_overlay(self, spec: Spec) -> Spec:
         with self.database.read() as session:

@@ -29,8 +29,29 @@ class Difference(Document):
     best: int | None = None
 
 
+class CheckpointChange(Document):
+    """What a checkpoint of one plan is to another that continues from it.
+
+    `how`: loaded as it is; resharded as it is loaded, with the optimizer's states or the weights alone; its weights
+    converted by the commands; impossible; or not known. `moved_gb` is read and written, `seconds` at the rate of the
+    storage; the restart itself is not among them.
+    """
+
+    before: str
+    after: str
+    how: Literal["loaded", "resharded", "weights_resharded", "weights_converted", "impossible", "unknown"]
+    reason: str
+    format: str = ""
+    moved_gb: float | None = None
+    seconds: float | None = None
+    commands: tuple[str, ...] = ()
+
+
 class Comparison(Document):
-    """The plans and the fields in which they differ, in reading order."""
+    """The plans and the fields in which they differ, in reading order; from the first to each other, what becomes of
+    its checkpoints.
+    """
 
     plans: tuple[ComparedPlan, ...]
     differences: tuple[Difference, ...]
+    checkpoints: tuple[CheckpointChange, ...] = ()

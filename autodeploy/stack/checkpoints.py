@@ -41,9 +41,15 @@ class CheckpointFormat:
 
 
 @cache
-def _shipped() -> dict[str, tuple[CheckpointFormat, ...]]:
+def _document() -> dict[str, Any]:
     text = (files("autodeploy.stack") / "checkpoints.yaml").read_text(encoding="utf-8")
-    return {component: tuple(map(_format, rows)) for component, rows in load_shipped_yaml(text).items()}
+    return dict(load_shipped_yaml(text))
+
+
+@cache
+def _shipped() -> dict[str, tuple[CheckpointFormat, ...]]:
+    rows = {name: value for name, value in _document().items() if name != "conversions"}
+    return {component: tuple(map(_format, formats)) for component, formats in rows.items()}
 
 
 def _format(row: dict[str, Any]) -> CheckpointFormat:
@@ -90,3 +96,11 @@ def checkpoint_format(
             hint="synchronous, or another search.target_release",
         )
     return next((each for each in beside if each.default), beside[0])
+
+
+def conversion_commands(release: Release, *, tp: int, pp: int, ep: int, etp: int) -> tuple[str, ...]:
+    """The commands that convert weights, without an optimizer, into another layout; none where none is known."""
+    for row in _document()["conversions"]:
+        if release.has(row["component"]) and release.name in row.get("releases", [release.name]):
+            return tuple(each.format(tp=tp, pp=pp, ep=ep, etp=etp) for each in row["commands"])
+    return ()

@@ -1,0 +1,105 @@
+"""What a checkpoint of one plan is to another: loaded, resharded, converted, or of no use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError
+from autodeploy.specs.comparison import CheckpointChange
+from autodeploy.specs.run import RunSpec
+from autodeploy.stack.checkpoints import checkpoint_formats, conversion_commands
+from autodeploy.training_run.checkpoints import format_of, read_bytes, saved_bytes
+from autodeploy.training_run.priors import conditions
+from cost_models.goodput import WEIGHT_BYTES
+from cost_models.hbm import OptimizerFormat
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A plan, the spec that it is for and the vendor of its chips; None where that is not known."""
+
+    spec: Spec
+    plan: Plan
+    vendor: str | None = None
+
+
+def checkpoint_change(before: Launched, after: Launched) -> CheckpointChange:
+    """What becomes of a checkpoint of `before` where `after` continues.
+
+    Notes
+    -----
+    What is loaded into which layout is data (`stack/checkpoints.yaml`). States of optimizers in other formats are not
+    read into each other. Loading reads what `training_run.checkpoints.read_bytes` says, without the states where these
+    are left behind; a conversion reads and writes the weights once for each of its commands before.
+    """
+    how, reason, name, commands = _judged(before, after)
+    ids = {"before": before.plan.plan_id, "after": after.plan.plan_id, "how": how, "reason": reason, "format": name}
+    if how in {"impossible", "unknown"}:
+        return CheckpointChange.model_validate(ids)
+    moved = read_bytes(after.spec, after.plan)
+    weights = WEIGHT_BYTES * after.spec.model.total_params(include_mtp=True)
+    if how.startswith("weights"):
+        moved += weights - saved_bytes(after.spec, after.plan) + 2.0 * weights * len(commands)
+    rate = conditions(after.spec.run or RunSpec(), after.plan.num_npus_used).storage_bytes_per_s
+    return CheckpointChange.model_validate(
+        ids | {"moved_gb": moved / 1e9, "seconds": moved / rate, "commands": commands}
+    )
+
+
+def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str, ...]]:
+    """How, why, the format, and the commands of a conversion."""
+    if _shape(before.spec) != _shape(after.spec):
+        return "impossible", "the models differ", "", ()
+    release = after.spec.search.release(after.vendor)
+    old = before.spec.search.release(before.vendor)
+    fsdp = before.plan.strategy.fsdp, after.plan.strategy.fsdp
+    try:
+        saved = format_of(before.spec, before.vendor, sharded=fsdp[0])
+    except SpecError as error:
+        return "impossible", error.errors[0].message, "", ()
+    if release is None or old is None or saved is None:
+        return "unknown", "nothing is known of the checkpoints of the target", "", ()
+    if release.framework != old.framework:
+        return "unknown", "nothing is known of checkpoints between these frameworks", saved.name, ()
+    if fsdp != (saved.sharded, saved.sharded):
+        return "unknown", "nothing is known of checkpoints of sharded parameters in this release", saved.name, ()
+    strategy = after.plan.strategy
+    commands = conversion_commands(release, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, etp=strategy.etp or 1)
+    there = next((each for each in checkpoint_formats(release) if each.name == saved.name), None)
+    if there is None:
+        return "impossible", f"{release.title} loads no {saved.name} checkpoints", saved.name, ()
+    same, alike = _layout(before.plan) == _layout(after.plan), _optimizer(before.plan) == _optimizer(after.plan)
+    if not same and there.weights != "any":
+        if not commands:
+            return "impossible", "the format is loaded into the layout that it was saved from", saved.name, ()
+        return "weights_converted", "the format is loaded into the layout that it was saved from", saved.name, commands
+    if not alike:
+        return "weights_resharded", "the optimizers keep their states in other formats", saved.name, ()
+    if same:
+        return "loaded", "only the number of replicas may differ", saved.name, ()
+    if there.optimizer != "any":
+        reason = "states of a distributed optimizer are saved for the layout that they are of"
+        return "weights_resharded", reason, saved.name, ()
+    return "resharded", "the format is loaded into any layout", saved.name, ()
+
+
+def _shape(spec: Spec) -> dict[str, Any]:
+    return spec.model.model_dump(exclude={"name"})
+
+
+def _layout(plan: Plan) -> tuple[Any, ...]:
+    """What ranks hold, whatever the number of replicas."""
+    strategy = plan.strategy
+    layers = tuple(stage.layers for stage in plan.stages)
+    return strategy.tp, strategy.pp, strategy.vpp, strategy.ep, strategy.etp, strategy.schedule == "dualpipev", layers
+
+
+def _optimizer(plan: Plan) -> tuple[OptimizerFormat, bool]:
+    """The format of the states, but not of gradients and weights, which no checkpoint has."""
+    found = OptimizerFormat.of(frozenset(plan.strategy.features))
+    return OptimizerFormat(master=found.master, moments=found.moments), plan.strategy.distributed_optimizer
