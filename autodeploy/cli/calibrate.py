@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.specs.measured_run import MeasuredRun
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
 
 app = typer.Typer()
 
@@ -20,6 +22,8 @@ app = typer.Typer()
 @app.command(
     epilog="Examples: autodeploy calibrate runs.jsonl --profile ascend-800t-a2 -o overlay.yaml; "
     "autodeploy calibrate train.log hccl.txt gemm.csv --plan p_7kq2abcd --profile ascend-800t-a2 -o overlay.yaml; "
+    "autodeploy calibrate ASCEND_PROFILER_OUTPUT/ --plan p_7kq2abcd --profile ascend-800t-a2 --page run.md "
+    "-o overlay.yaml; "
     "autodeploy calibrate autodeploy_probe.json --profile cloudmatrix-384 -o overlay.yaml"
 )
 def calibrate(
@@ -28,7 +32,7 @@ def calibrate(
         typer.Argument(
             metavar="FILE...",
             help="records (JSON Lines), or a cluster's own: training log, step times, step_trace_time.csv, "
-            "GEMM table, hccl_test output; or the file of a probe",
+            "GEMM table, hccl_test output, a folder ASCEND_PROFILER_OUTPUT; or the file of a probe",
         ),
     ],
     profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="the profile whose runs are used")],
@@ -36,6 +40,10 @@ def calibrate(
     plan: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="the stored plan that ran")] = None,
     spec: Annotated[
         Path | None, typer.Option("--spec", metavar="SPEC", help="what ran: a spec with its strategy")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", metavar="PAGE.md", help="where the run of a profiler's folder differs from the plan"),
     ] = None,
     op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
@@ -46,19 +54,23 @@ def calibrate(
     from autodeploy.errors import SpecError
 
     for file in files:
-        if not file.is_file():
+        if not file.is_file() and not file.is_dir():
             raise SpecError(f"{file} is not a file", hint="records, a log, a table or a trace")
-    records = [file for file in files if _is_record_file(file)]
+    folders = [file for file in files if file.is_dir()]
+    if len(folders) > 1 or (page is not None and not folders):
+        raise SpecError("one folder of the profiler is compared", hint="ASCEND_PROFILER_OUTPUT of the slowest rank")
+    records = [file for file in files if not file.is_dir() and _is_record_file(file)]
     if records and len(records) < len(files):
         message = f"{records[0].name} holds records, the other files a cluster's own runs"
         raise SpecError(message, hint="calibrate the profile and the cluster one after the other")
     names = ", ".join(file.name for file in files)
-    if len(files) == 1 and _is_probe(files[0]):
+    if len(files) == 1 and not folders and _is_probe(files[0]):
         document = _from_probe(files[0], profile)
     elif records:
         document = _from_records(records, profile)
     else:
-        document = _from_runs(_runs(files, op, ranks), profile, plan, spec)
+        runs = _runs([file for file in files if not file.is_dir()], op, ranks)
+        document = _from_runs(runs, profile, plan, spec, folders[0] if folders else None, page)
     from autodeploy.calibration.calibrate import to_yaml
 
     write_report(to_yaml(document, f"Fitted by autodeploy calibrate to {names}."), output)
@@ -137,7 +149,12 @@ def _runs(files: Sequence[Path], op: str | None, ranks: int | None) -> list[tupl
 
 
 def _from_runs(
-    runs: list[tuple[str, MeasuredRun]], profile: str, plan_id: str | None, spec_file: Path | None
+    runs: list[tuple[str, MeasuredRun]],
+    profile: str,
+    plan_id: str | None,
+    spec_file: Path | None,
+    folder: Path | None = None,
+    page: Path | None = None,
 ) -> dict[str, Any]:
     from autodeploy.cli.output import tell
     from autodeploy.importers.spec_file import read_spec_file
@@ -153,6 +170,9 @@ def _from_runs(
         spec = Spec.model_validate(plan_set.search.spec)
     elif spec_file is not None:
         spec = read_spec_file(spec_file)
+    if folder is not None:
+        traced, plan = _traced(folder, profile, spec, plan, page)
+        runs = runs + traced
     overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
     tell("measurement_on" if len(runs) == 1 else "measurements_on", count=len(runs), profile=profile)
     _tell_factors(report.get("factors", {}), "factor_of_shipped")
@@ -160,6 +180,28 @@ def _from_runs(
         before, after = (f"{100 * report[name]:+.1f} %" for name in ("bias_before", "bias_after"))
         tell("bias", before=before, after=after)
     return overlay
+
+
+def _traced(
+    folder: Path, profile: str, spec: Spec | None, plan: Plan | None, page: Path | None
+) -> tuple[list[tuple[str, MeasuredRun]], Plan | None]:
+    """What a profiler's folder measured, compared on a page, and the plan that it ran, where one is said."""
+    from autodeploy.cli.options import spoken
+    from autodeploy.cli.output import write_report
+    from autodeploy.importers.profiler_output import read_profiler_output
+    from autodeploy.jobs.planning import load_planner
+    from autodeploy.reports.trace_page import trace_page
+    from autodeploy.services.trace_comparison import compare_trace
+
+    output = read_profiler_output(folder)
+    if plan is None and spec is not None and spec.strategy is not None:
+        plan = load_planner().estimate(spec)
+    text = trace_page(compare_trace(output, profile, spec, plan), spoken())
+    write_report(text, page)
+    # Without what ran, the step says nothing; the products do.
+    step = [(folder.name, output.step)] if output.step is not None and spec is not None else []
+    products = [(folder.name, output.products)] if output.products is not None else []
+    return step + products, plan
 
 
 def _tell_factors(factors: dict[str, float], key: str) -> None:

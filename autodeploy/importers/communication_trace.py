@@ -1,0 +1,128 @@
+"""`ASCEND_PROFILER_OUTPUT/communication.json`: a rank's exchanges, added up by operation, group and message size.
+
+`{step: {"collective"|"p2p": {"hcom_allReduce__844_1_1@<group>": {"Communication Time Info": ...,
+"Communication Bandwidth Info": {"RDMA"|"HCCS"|...: ...}}}}}`, as the tests of msprof-analyze (mstt) have it. Sizes are
+in MB of 10^6 bytes, times in ms.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from autodeploy.errors import SpecError
+from autodeploy.importers.documents import load_json
+from autodeploy.importers.json_lines import at_line
+
+MAX_TEXT = 64_000_000
+MAX_VALUES = 3_000_000
+S_PER_MS = 1e-3
+BYTES_PER_MB = 1e6
+TIMES = "Communication Time Info"
+RATES = "Communication Bandwidth Info"
+TOTAL = "Total Op Info"
+_NAME = re.compile(r"hcom_([A-Za-z]+)_*.*?(?:@(.{1,200}))?")
+
+
+@dataclass(slots=True)
+class ExchangeGroup:
+    """All exchanges of one operation, group and size, over all profiled steps.
+
+    `transit_s`: data moves. `wait_s`: the rank waits for others. `sent_bytes`, `sent_s`: by link (HCCS, RDMA, SDMA,
+    SIO, PCIE), where SDMA counts once more what HCCS, SIO and PCIE do. `message_bytes`: what one exchange moves over
+    all links, two significant digits.
+    """
+
+    operation: str
+    group: str
+    message_bytes: float
+    count: int = 0
+    elapsed_s: float = 0.0
+    transit_s: float = 0.0
+    wait_s: float = 0.0
+    sent_bytes: dict[str, float] = field(default_factory=dict)
+    sent_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTimes:
+    """Groups in the order of their time, longest first."""
+
+    groups: tuple[ExchangeGroup, ...]
+    steps: int
+
+
+def read_communication(text: str) -> ExchangeTimes:
+    """The time of a rank's exchanges by operation, group and size.
+
+    Raises
+    ------
+    SpecError
+        with the line of what can't be read.
+    """
+    if len(text) > MAX_TEXT:
+        raise SpecError(f"more than {MAX_TEXT:,} characters", hint="profile one or two steps")
+    try:
+        return _read(load_json(text, max_values=MAX_VALUES))
+    except SpecError as error:
+        raise at_line(text, error) from error
+
+
+def _read(document: Any) -> ExchangeTimes:
+    groups: dict[tuple[str, str, float], ExchangeGroup] = {}
+    steps = _mapping(document, "")
+    for step, kinds in steps.items():
+        for kind, exchanges in _mapping(kinds, _below("", step)).items():
+            path = _below(_below("", step), kind)
+            for name, exchange in _mapping(exchanges, path).items():
+                if name != TOTAL:
+                    _add(groups, name, _mapping(exchange, _below(path, name)), _below(path, name))
+    if not groups:
+        raise SpecError("no exchange in the file", hint="communication.json as the profiler writes it")
+    ordered = sorted(groups.values(), key=lambda each: (-each.elapsed_s, each.operation, each.group))
+    return ExchangeTimes(tuple(ordered), max(1, len(steps)))
+
+
+def _add(groups: dict[tuple[str, str, float], ExchangeGroup], name: str, exchange: dict[str, Any], path: str) -> None:
+    named = _NAME.fullmatch(name[:1000])
+    operation, group_name = (named[1], named[2] or "") if named else (name.partition("@")[0][:100], "")
+    times, place = _mapping(exchange.get(TIMES), _below(path, TIMES)), _below(path, TIMES)
+    elapsed, transit, wait = (
+        _amount(times, f"{what} Time(ms)", place) * S_PER_MS for what in ("Elapse", "Transit", "Wait")
+    )
+    sent: dict[str, tuple[float, float]] = {}
+    for link, rate in _mapping(exchange.get(RATES, {}), _below(path, RATES)).items():
+        below = _below(_below(path, RATES), link)
+        size = _amount(_mapping(rate, below), "Transit Size(MB)", below) * BYTES_PER_MB
+        seconds = _amount(rate, "Transit Time(ms)", below) * S_PER_MS
+        if size > 0.0 and seconds > 0.0:
+            sent[link[:40]] = size, seconds
+    apart = sum(size for link, (size, _) in sent.items() if link not in {"RDMA", "SDMA"})
+    total = max(apart, sent.get("SDMA", (0.0, 0.0))[0]) + sent.get("RDMA", (0.0, 0.0))[0]
+    message = float(f"{total:.1e}")
+    group = groups.setdefault((operation, group_name, message), ExchangeGroup(operation, group_name, message))
+    group.count += 1
+    group.elapsed_s += elapsed
+    group.transit_s += transit
+    group.wait_s += wait
+    for link, (size, seconds) in sent.items():
+        group.sent_bytes[link] = group.sent_bytes.get(link, 0.0) + size
+        group.sent_s[link] = group.sent_s.get(link, 0.0) + seconds
+
+
+def _below(path: str, key: str) -> str:
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+
+
+def _mapping(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SpecError("an object is needed", path=path)
+    return value
+
+
+def _amount(values: dict[str, Any], name: str, path: str) -> float:
+    value = values.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value <= 1e15:
+        raise SpecError(f"{name} is {str(value)[:40]}, which is no amount", path=_below(path, name))
+    return float(value)

@@ -1,0 +1,95 @@
+"""Where a profiled run differs from its plan, as a page in Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.command_texts import command_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.importers.communication_trace import ExchangeGroup
+    from autodeploy.reports.texts import Language
+    from autodeploy.services.trace_comparison import TraceComparison, TracedOperator
+
+GIGA, TERA, MILLI = 1e9, 1e12, 1e3
+
+
+def trace_page(found: TraceComparison, lang: Language = "en") -> str:
+    """Parts of the step by their difference, memory, operators and exchanges by their time."""
+
+    def said(key: str, **values: object) -> str:
+        return command_text(lang, key, **values)
+
+    blocks = [f"# {said('trace_title')}"]
+    if found.parts:
+        step = sum(part.measured_s for part in found.parts)
+        by_difference = sorted(found.parts, key=lambda part: -abs(part.measured_s - part.predicted_s))
+        rows = [
+            [
+                said(f"trace_{part.name}"),
+                f"{part.predicted_s:.4g}",
+                f"{part.measured_s:.4g}",
+                f"{part.measured_s - part.predicted_s:+.4g}",
+                f"{100.0 * (part.measured_s - part.predicted_s) / step:+.1f} %",
+            ]
+            for part in by_difference
+        ]
+        blocks += [f"## {said('trace_parts')}", _table([said(n) for n in _PARTS], rows)]
+    if found.memory is not None:
+        planned = "" if found.planned_peak_gib is None else f"{found.planned_peak_gib:.1f}"
+        rows = [
+            [said("trace_allocated"), planned, f"{found.memory.allocated_gib:.1f}"],
+            [said("trace_reserved"), "", f"{found.memory.reserved_gib:.1f}"],
+        ]
+        blocks += [f"## {said('trace_memory')}", _table([said(n) for n in ("trace_peak", *_PARTS[1:3])], rows)]
+    if found.classes:
+        rows = [[said(f"trace_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in found.classes]
+        blocks += [f"## {said('trace_classes')}", _table([said("class"), said("trace_ms_a_step")], rows)]
+        rows = [_operator(each, said(f"trace_{each.operator_class}")) for each in found.operators]
+        titles = [said(n) for n in _OPERATORS]
+        blocks += [f"## {said('trace_operators')}", said("trace_of_profile", profile=found.profile)]
+        blocks.append(_table(titles, rows))
+    if found.exchanges:
+        rows = [_exchange(each, found.exchange_steps) for each in found.exchanges]
+        blocks += [f"## {said('trace_exchanges')}", _table([said(n) for n in _EXCHANGES], rows)]
+    return "\n\n".join(blocks) + "\n"
+
+
+_PARTS = ("trace_part", "trace_plan", "trace_run", "trace_difference", "trace_of_step")
+_OPERATORS = ("class", "trace_operator", "trace_shapes", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
+_EXCHANGES = (
+    "trace_operation",
+    "trace_group",
+    "trace_message",
+    "trace_count",
+    "trace_ms_a_step",
+    "trace_waiting",
+    "trace_links",
+)
+
+
+def _operator(each: TracedOperator, class_name: str) -> list[str]:
+    rate = ""
+    if each.flop_per_s is not None:
+        rate = f"{each.flop_per_s / TERA:.1f} TFLOPS"
+    elif each.bytes_per_s is not None:
+        rate = f"{each.bytes_per_s / GIGA:.0f} GB/s"
+    ratio = "" if each.predicted_s is None else f"{each.kernel_s / each.predicted_s:.2f}"
+    milliseconds = f"{MILLI * each.seconds:.4g}"
+    return [class_name, each.operator, each.shapes, f"{each.count:.4g}", milliseconds, rate, ratio]
+
+
+def _exchange(each: ExchangeGroup, steps: int) -> list[str]:
+    links = ", ".join(f"{link} {size / each.sent_s[link] / GIGA:.1f}" for link, size in sorted(each.sent_bytes.items()))
+    waiting = f"{100.0 * each.wait_s / each.elapsed_s:.0f} %" if each.elapsed_s else ""
+    milliseconds = f"{MILLI * each.elapsed_s / steps:.4g}"
+    megabytes = f"{each.message_bytes / 1e6:.3g}"
+    return [each.operation, each.group[-8:], megabytes, f"{each.count / steps:.4g}", milliseconds, waiting, links]
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown; a bar in a cell is no border."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
