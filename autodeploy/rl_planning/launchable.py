@@ -44,9 +44,23 @@ class Launchable:
         return [self.error(rule) for rule in broken if not self._passes([rule])]
 
     def error(self, rule: LaunchRule) -> SpecError:
-        """What a broken rule says, as the target's export says it."""
+        """What a broken rule says, and the nearest numbers of prompts of a step that breaks none."""
         text = f"{title_of(self._target)} can't launch this plan: {rule.text}"
-        return SpecError(text, path="/training/rl", hint=f"see {rule.source}")
+        near = self._near_prompts()
+        hint = f"prompts_per_step {' or '.join(map(str, near))}" if near else f"see {rule.source}"
+        return SpecError(text, path="/training/rl/prompts_per_step" if near else "/training/rl", hint=hint)
+
+    def _near_prompts(self) -> list[int]:
+        """The next fewer and the next more prompts of a step with which it breaks no rule, whatever the layout."""
+        prompts, found = self._rl.prompts_per_step, []
+        unit = self._rl.updates_per_step
+        for counts in (range(prompts - unit, 0, -unit), range(prompts + unit, 2 * prompts + self._ranks + 1, unit)):
+            for count in counts:
+                facts = step_facts(self._rl.model_copy(update={"prompts_per_step": count}))
+                if not broken_rules(self._target, self._known | facts):
+                    found.append(count)
+                    break
+        return found
 
     def replicas(self, npus: int) -> tuple[int, ...]:
         """Data-parallel sizes of the update over which the step's prompts and responses can be dealt."""

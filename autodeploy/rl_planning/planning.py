@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 OPTIMAL_GAP = 1e-4
-RELAXATION = "every layout of generation beside the bound of the update's search; fewer cards never train faster"
+RELAXATION = (
+    "every layout of generation beside the bound of the update's search; fewer cards never train faster, launch rules "
+    "aside"
+)
 
 
 def identity_of(spec: Spec, profile: Profile) -> Identity:

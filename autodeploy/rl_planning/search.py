@@ -25,8 +25,9 @@ from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.rl_planning.axes import offloads, partials, placements, stalenesses, values_left
 from autodeploy.rl_planning.generation_layouts import layouts_on, thriftier
 from autodeploy.rl_planning.launchable import Launchable
-from autodeploy.rl_planning.update_layouts import search_updates, updates_on
+from autodeploy.rl_planning.update_layouts import least_training_s, search_updates, updates_on
 from autodeploy.specs.rl import RlStrategy
+from cost_models.placements import asynchronous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 SPLITS = 3  # of the cards, that are looked at in earnest by placement: those whose estimate is best
 AT_ONCE = 4  # layouts of the update by number of cards, that generation is put beside
+BOUNDED = 4  # numbers of trainers, that are searched without launch rules for a bound of split placements
 WIDE = 4  # times as many choices as plans are asked for are kept, so that plans can differ
 
 
@@ -113,6 +115,7 @@ class RlSearch:
         self._layouts_of: dict[int, list[GenerationLayout]] = {}
         self._fastest_s: dict[int, float] = {}
         self._updates: dict[int, list[Update]] = {}
+        self._least_s: dict[int, float] = {}
         self._parts: dict[tuple[int, Case, GenerationLayout], GenerationPart | None] = {}
 
     def run(self) -> Found:
@@ -122,19 +125,20 @@ class RlSearch:
             return self.found
         there = placements(self.spec.search)
         options: list[_Option] = []
-        bounds: list[float] = []
+        whole = math.inf
+        split: list[tuple[Placement, int, list[GenerationPart]]] = []
         if "colocated" in there:
             self._search_updates(self.cards)
             options += self._colocated()
-            bounds.append(self._least_colocated_s())
+            whole = self._least_colocated_s()
         for placement in there:
             if placement != "colocated" and self.cards > 1:
-                mine, bound = self._beside(placement)
+                mine, parts = self._beside(placement)
                 options += mine
-                bounds.append(bound)
+                split += [(placement, npus, each) for npus, each in parts.items()]
         self.found.choices = self._put_together(options)
-        least = min(bounds, default=math.inf)
-        if self.found.choices and math.isfinite(least):
+        least = self._least_of_all_s(whole, split) if self.found.choices else math.inf
+        if math.isfinite(least):
             self.found.bound_s = min(least, min(each.step.step_time_s for each in self.found.choices))
         return self.found
 
@@ -165,14 +169,34 @@ class RlSearch:
             self._updates[npus] = sorted(found, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]
         return self._updates[npus]
 
-    def _least_training_s(self, npus: int) -> float:
-        """Seconds that training on so many cards takes at least: fewer cards are never faster than more."""
-        known = [
-            self._fastest_s[n] * (1.0 - (self.searched[n].gap or 0.0))
-            for n in sorted(self.searched)
-            if n >= npus and self._updates_on(n)
-        ]
-        return max(known, default=0.0)
+    def _least_on_all_s(self) -> float:
+        """Seconds that training on all cards takes at least, launched by the target."""
+        gap = self.searched[self.cards].gap
+        return 0.0 if gap is None or not self._updates_on(self.cards) else self._fastest_s[self.cards] * (1.0 - gap)
+
+    def _least_of_all_s(self, whole: float, split: list[tuple[Placement, int, list[GenerationPart]]]) -> float:
+        """Seconds that a step takes at least, `whole` on the same cards, or beside each split's generation.
+
+        Fewer cards never train faster than more, launch rules aside: those let some numbers of cards train and others
+        not. Where the bound is least, its own number of trainers is searched, a few times.
+        """
+        if not split or self.stop():
+            return whole if not split else -math.inf
+
+        def least(each: tuple[Placement, int, list[GenerationPart]]) -> float:
+            placement, npus, parts = each
+            known = [s for trainers, s in self._least_s.items() if trainers >= self.cards - npus]
+            training_s = self.overheads.step_s + max(known, default=0.0)
+            return min(_least_step_s(placement, part, training_s) for part in parts)
+
+        trainers = self.cards - min(npus for _, npus, _ in split)
+        while len(self._least_s) < BOUNDED and trainers not in self._least_s and not self.stop():
+            self._least_s[trainers] = least_training_s(self.spec, self.profile, trainers, self.plan)
+            first = min(split, key=least)
+            trainers = self.cards - first[1]
+            if least(first) >= whole:
+                break
+        return min(whole, *map(least, split))
 
     # -- generation ----------------------------------------------------------------------------------------------
 
@@ -226,10 +250,10 @@ class RlSearch:
     def _least_colocated_s(self) -> float:
         cases = [Case(self.cards, 0.0, 0, partial) for partial in partials(self.spec.search)]
         least = min((part.generation_s for part in self._generations(cases)), default=math.inf)
-        return self._least_training_s(self.cards) + least
+        return self.overheads.step_s + self._least_on_all_s() + least
 
-    def _beside(self, placement: Placement) -> tuple[list[_Option], float]:
-        """Choices of both on cards of their own, and what any such plan takes at least."""
+    def _beside(self, placement: Placement) -> tuple[list[_Option], dict[int, list[GenerationPart]]]:
+        """Choices of both on cards of their own, and all that generates, by its cards."""
         search = self.spec.search
         ways = [(staleness, partial) for staleness in stalenesses(search, placement) for partial in partials(search)]
         known = values_left(search, "rl.generation_npus", splits(self.cards, self.profile))
@@ -240,7 +264,7 @@ class RlSearch:
             generations.setdefault(part.case.npus, []).append(part)
         fastest = {npus: min(map(_least_generation_s, parts)) for npus, parts in generations.items()}
         if not fastest:
-            return [], math.inf
+            return [], {}
         if not self.searched:
             self._search_updates(self.cards - sorted(fastest)[len(fastest) // 2])
         order = self._promising(placement, fastest)
@@ -253,10 +277,7 @@ class RlSearch:
             for update in self._updates_on(self.cards - npus)
             for part in generations[npus]
         ]
-        least = min(
-            _joined(placement, self._least_training_s(self.cards - npus), seconds) for npus, seconds in fastest.items()
-        )
-        return options, least
+        return options, generations
 
     def _promising(self, placement: Placement, fastest: dict[int, float]) -> list[int]:
         """Cards that generate, the best estimate first: training scales with the cards from the nearest search."""
@@ -351,6 +372,14 @@ class RlSearch:
 
 def _least_generation_s(part: GenerationPart) -> float:
     return part.generation_s if part.ahead_s is None else min(part.generation_s, part.ahead_s)
+
+
+def _least_step_s(placement: Placement, part: GenerationPart, training_s: float) -> float:
+    """Seconds of a step whose training takes at least `training_s`, and whose hand-over takes none."""
+    if placement != "async":
+        return training_s + part.generation_s
+    generation, training = part.generation_s, {"training": training_s}
+    return float(asynchronous(generation, 0.0, training, 1.0, part.case.staleness, ahead_s=part.ahead_s).step_s)
 
 
 def _joined(placement: Placement, training_s: float, generation_s: float) -> float:

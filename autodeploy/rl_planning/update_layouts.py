@@ -15,6 +15,7 @@ from autodeploy.rl_planning.axes import values_left
 from autodeploy.rl_planning.launchable import Launchable
 from autodeploy.rl_planning.one_update import context_of_update
 from autodeploy.specs.training import BatchSize, TrainingSpec
+from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 SEARCH: Final[dict[str, Any]] = {"effort": 0.1, "top_k": 3, "gap": 0.2, "risk": "neutral", "distinct": "strategies"}
 """Of the update's layouts: the best few, as another plan may leave more memory to generation."""
+BOUND_GAP: Final = 0.05  # at which a search for a bound alone ends
 ROOMY: Final = 0.8
 """Of a device's memory, in which layouts are searched once more: they surely fit, and leave room for generation."""
 ROUND: Final = 1024  # tokens that packs are whole multiples of
@@ -69,12 +71,12 @@ def packs(spec: Spec) -> list[int | None]:
     return [int(value) for value in values_left(spec.search, "rl.pack_tokens", [longest, 2 * longest])]
 
 
-def update_spec(spec: Spec, npus: int | None = None) -> Spec:
+def update_spec(spec: Spec, npus: int | None = None, *, launched: bool = True) -> Spec:
     """An update as a spec of pre-training: packs as sequences, as many as the samples of an update fill.
 
     Parameters
     ----------
-    npus : cards that train; absent: all of the spec's.
+    npus : cards that train; absent: all of the spec's. launched : only on replicas that the target can launch.
 
     Attention stays within a pack here and within a sample in what is predicted; so layouts are chosen with a little too
     much of it. The batch is rounded up, so that it divides evenly in many ways.
@@ -105,7 +107,8 @@ def update_spec(spec: Spec, npus: int | None = None) -> Spec:
     }
     if not any("micro_batch_size" in axes for axes in own.values()):
         own["fix"]["micro_batch_size"] = 1  # a pack holds several samples already
-    _allow_launched(spec, npus, own["allow"])
+    if launched:
+        _allow_launched(spec, npus, own["allow"])
     effort = "default" if spec.search.effort == "deep" else SEARCH["effort"]
     search = spec.search.model_copy(update={**SEARCH, **own, "effort": effort, "objective": "step_time"})
     cluster = spec.cluster.model_copy(update={"num_npus": npus, "blocks": None, "spare_npus": 0, "use": "exactly"})
@@ -144,6 +147,26 @@ def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet]) -> Se
     why = () if found.infeasible is None else found.infeasible.binding_rules
     strategies = tuple(each.strategy.model_copy(update={"dp": None}) for each in plans)
     return Searched(npus, strategies, found.optimality.gap, found.counts.enumerated, why)
+
+
+def least_training_s(spec: Spec, profile: Profile, npus: int, plan: Callable[[Spec], PlanSet]) -> float:
+    """Seconds that training on `npus` cards takes at least, whether the target can launch it or not.
+
+    The gap of a search is of one update; the other phases of training are taken to share it.
+    """
+    update = update_spec(spec, npus, launched=False)
+    try:
+        search = update.search.model_copy(update={"top_k": 1, "gap": BOUND_GAP})
+        found = plan(update.model_copy(update={"search": search}))
+    except SpecError:
+        return 0.0
+    if found.optimality.gap is None:
+        return 0.0
+    anywhere = spec.model_copy(update={"search": spec.search.model_copy(update={"target": UNRESTRICTED})})
+    strategies = [each.strategy.model_copy(update={"dp": None}) for each in found.plans]
+    free = Launchable(anywhere, profile, npus, {})
+    fastest = min((each.part.training_s for each in updates_on(spec, profile, npus, strategies, free, {})), default=0.0)
+    return fastest * (1.0 - found.optimality.gap)
 
 
 def updates_on(

@@ -16,6 +16,7 @@ from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.rl import RlStrategy, RlTraining
 from autodeploy.specs.strategy import Recompute, Strategy
+from cost_models.placements import asynchronous
 
 MODELS = {name: load_preset(name) for name in ("qwen3-8b", "qwen3-30b-a3b")}
 PROFILE = profile_of(ClusterSpec(profile="nvidia-h100", num_npus=8))
@@ -80,6 +81,24 @@ def test_staleness_0_is_in_turn_and_more_of_it_never_slower(name: str, mean: flo
     times = [step(name, rl, "async", staleness=ahead).step_time_s for ahead in range(4)]
     assert times[0] == turn
     assert all(later <= earlier * (1.0 + 1e-9) for earlier, later in pairwise(times))
+
+
+@given(
+    generation=st.floats(0.0, 1e4),
+    ahead=st.none() | st.floats(0.0, 1e4),
+    training=st.floats(0.0, 1e4),
+    more=st.floats(0.0, 1e4),
+    staleness=st.integers(0, 4),
+)
+def test_a_step_is_no_shorter_where_training_is_longer(
+    generation: float, ahead: float | None, training: float, more: float, staleness: int
+) -> None:
+    """So the bound of a split, at the least that training takes, is one."""
+    short, long = (
+        float(asynchronous(generation, 0.0, {"training": t}, 1.0, staleness, ahead_s=ahead).step_s)
+        for t in (training, training + more)
+    )
+    assert short <= long * (1.0 + 1e-9)
 
 
 @FEW

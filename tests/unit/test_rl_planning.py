@@ -71,6 +71,14 @@ def test_no_plan_beats_the_bound_and_the_gap_follows_from_it() -> None:
     assert result.optimality.gap == pytest.approx(1.0 - result.optimality.bound / best)
 
 
+@pytest.mark.parametrize("placement", ["colocated", "separate", "async"])
+def test_little_is_left_between_a_plan_and_the_bound_of_its_placement(placement: str) -> None:
+    """The search of the update ends at 20 %; all that is beside it is bounded much tighter than that."""
+    result = plan(spec_of(fix={**QUICK, "rl.placement": placement}, top_k=1))
+    assert result.optimality.gap is not None
+    assert result.optimality.gap < 0.2
+
+
 def test_two_plans_of_one_spec_are_equal_to_the_byte() -> None:
     again = plan(spec_of(fix=QUICK), search_id="srch_1").model_copy(update={"timing": Timing()})
     assert again.model_dump_json() == planned().model_copy(update={"timing": Timing()}).model_dump_json()
@@ -109,6 +117,9 @@ def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
     assert result.infeasible is not None
     assert list(result.counts.rejected) == ["prompts_divide_over_nodes"]
     assert any("MindSpeed-RL can't launch this plan: the prompts" in rule for rule in result.infeasible.binding_rules)
+    assert [change.change for change in result.infeasible.nearest] == ["prompts_per_step 48 or 50"]
+    assert "或" in translated("prompts_per_step 48 or 50", "zh")
+    assert launched("mindspeed-rl", prompts_per_step=48).plans
     assert all(re.search(r"[\u4e00-\u9fff]", translated(rule, "zh")) for rule in result.infeasible.binding_rules)
 
 
