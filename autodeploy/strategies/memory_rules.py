@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.stack.expression import evaluate
+from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import values_of
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -61,7 +61,7 @@ def launchable(candidate: Candidates, facts: Mapping[str, Any], target: str) -> 
     """Memory choices that `target` can launch with one candidate; every choice where no framework is meant."""
     if target == UNRESTRICTED:
         return frozenset(memory_variants())
-    values = values_of(candidate, facts)
+    values = values_of(candidate, facts, {name for when in facts[FACT].values() for name in names(when)})
     return frozenset(name for name, when in facts[FACT].items() if bool(np.all(evaluate(when, values))))
 
 

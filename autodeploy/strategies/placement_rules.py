@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.stack.expression import evaluate
+from autodeploy.stack.expression import evaluate, names
 from autodeploy.strategies.rules import read_rules, scope_of, values_of
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def _limits() -> tuple[_Limit, ...]:
 
 def placement_limits(candidate: Candidates, facts: Mapping[str, Any], target: str) -> PlacementLimits:
     """The limits of one candidate."""
-    values = values_of(candidate, facts)
     scope = scope_of(facts, target)
     binding = [each for each in _limits() if not scope.isdisjoint(each.targets)]
+    values = values_of(candidate, facts, {name for each in binding for name in names(each.when)})
     found = {each.limit for each in binding if bool(np.all(evaluate(each.when, values)))}
     return PlacementLimits("equal" in found, "filled" in found)

@@ -17,13 +17,13 @@ from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, 
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from autodeploy.stack.features import AskedFor
     from cost_models.arrays import Bools
 
 # Names of choices as rules write them.
-WORDS: Mapping[str, int] = Words(
+WORDS: Words = Words(
     {
         **{name: index for index, name in enumerate(DISPATCHERS)},
         **{f"{name}_cp": index for index, name in enumerate(CP_ALGOS)},
@@ -125,9 +125,9 @@ class Verdict:
     rejected: dict[str, int]
 
 
-def values_of(candidates: Candidates, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything a rule may name."""
-    return dict(with_columns({**WORDS, **facts, **candidates.columns()}, COLUMNS))
+def values_of(candidates: Candidates, facts: Mapping[str, Any], read: Iterable[str] = COLUMNS) -> dict[str, Any]:
+    """Everything a rule may name; of the columns of schedules those that are read."""
+    return dict(with_columns({**WORDS.places(), **facts, **candidates.columns()}, read))
 
 
 def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verdict:

@@ -79,8 +79,11 @@ class Words(Mapping[str, int]):
         self._others = others
 
     def __getitem__(self, word: str) -> int:
-        found = {each.word or each.name: place for place, each in enumerate(schedules())}
-        return found[word] if word in found else self._others[word]
+        return self.places()[word]
+
+    def places(self) -> dict[str, int]:
+        """All of them, read from the registry once."""
+        return {**self._others, **{each.word or each.name: place for place, each in enumerate(schedules())}}
 
     def __iter__(self) -> Iterator[str]:
         return iter((*(each.word or each.name for each in schedules()), *self._others))

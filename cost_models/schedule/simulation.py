@@ -136,9 +136,9 @@ def run_slots(graph: EventGraph, durations: Floats, lags: Floats) -> tuple[Float
 
     The last two rows are time zero and "no such input".
     """
-    ends = np.empty((graph.count + 2, durations.shape[1]))
-    ends[graph.count :] = ((0.0,), (-np.inf,))
-    arrivals = ends.copy()
+    ends, arrivals = (np.empty((graph.count + 2, durations.shape[1])) for _ in range(2))
+    for table in (ends, arrivals):
+        table[graph.count :] = ((0.0,), (-np.inf,))
     inputs = graph.previous, graph.first_input, graph.second_input
     lag = graph.lag if len(lags) > 1 else np.zeros_like(graph.lag)
     tables = np.array(durations, order="C"), np.array(lags, order="C")

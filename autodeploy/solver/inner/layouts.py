@@ -74,7 +74,15 @@ def templates(problem: InnerProblem) -> Ints:
     weights.append(_room_for_pieces(problem, parts))
     rows = [rounded(w, problem.total_layers, least, most) for w in weights]
     found = [row for row in rows if row is not None]
-    return np.unique(np.array(found, dtype=np.int64).reshape(-1, parts), axis=0)
+    return distinct_rows(np.array(found, dtype=np.int64).reshape(-1, parts))
+
+
+def distinct_rows(rows: Ints) -> Ints:
+    """Rows [n, parts] once each, in lexicographic order: `np.unique` of axis 0, which builds a record type first."""
+    ordered = rows[np.lexsort(rows.T[::-1])]
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return np.asarray(ordered[first])
 
 
 def even_sizes(problem: InnerProblem) -> Ints:

@@ -11,7 +11,15 @@ from autodeploy.solver.bounds.problem_bound import binding_stage, room_for_layer
 from autodeploy.solver.effort import DEFAULT, Effort
 from autodeploy.solver.inner.evaluate import Evaluator
 from autodeploy.solver.inner.greedy import greedy, polish
-from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of, rounded, templates, to_layout, to_sizes
+from autodeploy.solver.inner.layouts import (
+    distinct_rows,
+    most_layers_per_chunk,
+    parts_of,
+    rounded,
+    templates,
+    to_layout,
+    to_sizes,
+)
 from autodeploy.solver.inner.memory_options import legal_options
 from autodeploy.solver.inner.search import Search, search
 from autodeploy.solver.inner.solution import OPTIMAL_GAP, InnerSolution, Status
@@ -71,7 +79,7 @@ def starts(problem: InnerProblem) -> Ints:
     room = room_for_layers(problem)
     weight = np.array([room[spots[0][0]] for spots in parts_of(problem)], dtype=np.float64)
     row = rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
-    return found if row is None else np.unique(np.concatenate([found, row[None]]), axis=0)
+    return found if row is None else distinct_rows(np.concatenate([found, row[None]]))
 
 
 def _answer(state: Search, start: Ints) -> InnerSolution:

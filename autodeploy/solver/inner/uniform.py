@@ -159,9 +159,10 @@ def undominated_sets(problem: InnerProblem) -> Ints:
         cost[:, 2 * option.layer_class + 1] += on * option.swap_bytes
     order = np.lexsort((masks.sum(axis=1), -saved.sum(axis=1), cost.sum(axis=1)))
     keep: list[int] = []
-    kept_cost, kept_saved = np.empty((0, cost.shape[1])), np.empty((0, saved.shape[1]))
+    price = np.concatenate([cost, -saved], axis=1)
+    kept = np.empty_like(price)
     for row in order:
-        if not ((kept_cost <= cost[row]).all(axis=1) & (kept_saved >= saved[row]).all(axis=1)).any():
+        if not (kept[: len(keep)] <= price[row]).all(axis=1).any():
+            kept[len(keep)] = price[row]
             keep.append(int(row))
-            kept_cost, kept_saved = np.vstack([kept_cost, cost[row]]), np.vstack([kept_saved, saved[row]])
     return masks[keep]
