@@ -14,7 +14,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
     "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "num_attention_groups"),
     "head_dim": ("head_dim", "kv_channels"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
     "intermediate_size": ("intermediate_size", "ffn_hidden_size", "n_inner"),
@@ -50,7 +50,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "first_k_dense_replace": ("first_k_dense_replace", "num_dense_layers"),
     "n_group": ("n_group", "num_expert_group"),
     "topk_group": ("topk_group",),
-    "num_nextn_predict_layers": ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers"),
+    "num_nextn_predict_layers": (
+        "num_nextn_predict_layers",
+        "num_mtp_layers",
+        "mtp_num_layers",
+        "mtp_num_hidden_layers",
+    ),
     "learned_position_embeddings": (),
 }
 
@@ -67,6 +72,15 @@ class Architecture:
     halves_intermediate: bool = False  # the key counts gate and up together
     tied_by_default: bool = False
     known: bool = True
+    reads: frozenset[str] = frozenset()  # mechanisms by their key, which others refuse
+    defaults: dict[str, Any] = field(default_factory=dict)  # of keys that its files leave out
+    full_every: int = 0  # layers, of which the last sees everything and the others have a window
+
+    @property
+    def layer_kinds(self) -> frozenset[Any]:
+        """Kinds of layers that its files may name beside those of every architecture."""
+        linear = {"linear_attention"} if "linear_num_value_heads" in self.reads else set()
+        return frozenset(linear | ({"chunked_attention"} if "attention_chunk_size" in self.reads else set()))
 
     def names(self, field: str) -> tuple[str, ...]:
         """The keys under which this architecture may hold the field, in order of precedence."""
@@ -103,6 +117,41 @@ GPT2 = Architecture(
 # modeling_qwen.py: w1 and w2 are intermediate_size // 2 wide; c_attn has biases.
 QWEN = Architecture(recipe={"attention_bias": True}, halves_intermediate=True)
 ERNIE = Architecture(recipe={"norm_topk_prob": True, "rope_interleave": True}, tied_by_default=True)
+# transformers modeling_qwen3_next.py, modeling_qwen3_5.py: full attention has norms on heads and a gate beside queries.
+QWEN3_NEXT = Architecture(
+    fixed={"qk_norm": True},
+    recipe={"shared_expert_gate": True},
+    reads=frozenset({"linear_num_value_heads", "full_attention_interval"}),
+)
+DSA = Architecture(recipe={"rope_theta": 10_000}, out_bias=True, reads=frozenset({"index_topk"}))
+GLM_DSA = Architecture(recipe={"scoring_func": "sigmoid", "topk_method": "noaux_tc"}, reads=frozenset({"index_topk"}))
+KIMI_LINEAR = Architecture(
+    recipe={"scoring_func": "sigmoid", "topk_method": "noaux_tc"}, reads=frozenset({"linear_attn_config"})
+)
+# transformers modeling_llama4.py: intermediate_size is of an expert and of the one shared expert.
+LLAMA4 = Architecture(
+    keys={"intermediate_size": ("intermediate_size_mlp",), "moe_intermediate_size": ("intermediate_size",)},
+    fixed={"n_shared_experts": 1},
+    reads=frozenset({"attention_chunk_size"}),
+)
+MINIMAX_M2 = Architecture(recipe={"norm_topk_prob": True, "topk_method": "noaux_tc"})
+HUNYUAN = Architecture(tied_by_default=True)
+# transformers modeling_gemma2.py, modeling_gemma3.py, with the defaults of their configurations.
+GEMMA2 = Architecture(fixed={"norm_layout": "sandwich"}, tied_by_default=True, full_every=2)
+GEMMA3 = Architecture(
+    fixed={"norm_layout": "sandwich", "qk_norm": True},
+    tied_by_default=True,
+    full_every=6,
+    defaults={
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262_208,
+        "hidden_act": "gelu_pytorch_tanh",
+    },
+)
+OLMO2 = Architecture(fixed={"qk_norm": True})
+SEED = Architecture(recipe={"attention_bias": True})
 UNKNOWN = Architecture(known=False)
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -132,6 +181,35 @@ ARCHITECTURES: dict[str, Architecture] = {
     "PanguProMoEForCausalLM": PLAIN,
     "PanguProMoEV2ForCausalLM": PLAIN,
     "GPT2LMHeadModel": GPT2,
+    "DeepseekV32ForCausalLM": DSA,
+    "GlmMoeDsaForCausalLM": GLM_DSA,
+    "Glm4MoeLiteForCausalLM": GLM4_MOE,
+    "Glm4vMoeForConditionalGeneration": GLM4_MOE,
+    "Qwen3NextForCausalLM": QWEN3_NEXT,
+    "Qwen3_5ForCausalLM": QWEN3_NEXT,
+    "Qwen3_5MoeForCausalLM": QWEN3_NEXT,
+    "Qwen3_5ForConditionalGeneration": QWEN3_NEXT,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_NEXT,
+    "Qwen3VLForConditionalGeneration": QWEN3,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3,
+    "KimiK25ForConditionalGeneration": LLAMA,
+    "KimiLinearForCausalLM": KIMI_LINEAR,
+    "Llama4ForCausalLM": LLAMA4,
+    "Llama4ForConditionalGeneration": LLAMA4,
+    "MiniMaxM2ForCausalLM": MINIMAX_M2,
+    "HunYuanDenseV1ForCausalLM": HUNYUAN,
+    "HunYuanMoEV1ForCausalLM": HUNYUAN,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3ForConditionalGeneration": GEMMA3,
+    "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO2,
+    "SeedOssForCausalLM": SEED,
+    "Phi3ForCausalLM": PLAIN,
+    "SmolLM3ForCausalLM": PLAIN,
+    "Dots1ForCausalLM": QWEN3,
+    "MiMoForCausalLM": QWEN2,
+    "Mistral3ForConditionalGeneration": PLAIN,
 }
 
 MODEL_TYPES: dict[str, str] = {
@@ -157,6 +235,28 @@ MODEL_TYPES: dict[str, str] = {
     "panguembedded": "PanguEmbeddedForCausalLM",
     "pangupromoe": "PanguProMoEForCausalLM",
     "gpt2": "GPT2LMHeadModel",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "glm_moe_dsa": "GlmMoeDsaForCausalLM",
+    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    "glm4v_moe_text": "Glm4MoeForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+    "qwen3_vl_text": "Qwen3ForCausalLM",
+    "qwen3_vl_moe_text": "Qwen3MoeForCausalLM",
+    "kimi_linear": "KimiLinearForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
+    "minimax_m2": "MiniMaxM2ForCausalLM",
+    "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+    "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "dots1": "Dots1ForCausalLM",
 }
 
 # Mechanisms that change time and memory and are not modelled: refused by name, never ignored.
@@ -179,6 +279,22 @@ NOT_MODELLED: dict[str, str] = {
     "share_q_dim": "attention with a query of low rank and one shared key (MFA)",
     "attention_chunk_size": "chunked attention",
     "is_encoder_decoder": "an encoder",
+    "compress_ratios": "attention over compressed keys",
+    "hc_mult": "hyper-connections",
+    "zero_expert_num": "experts that compute nothing",
+    "attn_res_block_size": "attention residuals",
+    "routed_expert_hidden_size": "experts on latents",
+    "moe_latent_size": "experts on latents",
+    "use_cla": "keys and values shared between layers",
+    "num_kv_shared_layers": "keys and values shared between layers",
+    "attention_other_setting": "attention whose sizes differ from layer to layer",
+    "global_head_dim": "attention whose sizes differ from layer to layer",
+    "num_global_key_value_heads": "attention whose sizes differ from layer to layer",
+    "swa_num_attention_heads": "attention whose sizes differ from layer to layer",
+    "sparse_attention_config": "sparse attention over blocks",
+    "layer_group_size": "linear attention layers",
+    "hidden_size_per_layer_input": "embeddings of every layer",
+    "loop_num": "layers that run several times",
 }
 
 # Layers by their kind: of these, each value but the attention that is modelled.
@@ -198,6 +314,19 @@ _WITHOUT_EFFECT = (
     "apply_query_key_layer_scaling",
     "apply_residual_connection_post_layernorm",
     "attention_softmax_in_fp32",
+    "attn_logit_softcapping",
+    "attn_scale",
+    "attn_temperature_tuning",
+    "cache_implementation",
+    "final_logit_softcapping",
+    "floor_scale",
+    "for_llm_compressor",
+    "indexer_rope_interleave",
+    "mamba_ssm_dtype",
+    "mla_use_nope",
+    "mtp_use_dedicated_embeddings",
+    "query_pre_attn_scalar",
+    "use_bidirectional_attention",
     "_attn_implementation_autoset",
     "auto_map",
     "bias_dropout_fusion",
@@ -232,6 +361,10 @@ IGNORED: dict[str, str] = {
     "quantization_config": "the checkpoint's format; training.precision says what is trained in",
     "param_sink_number": "learned sink tokens are not counted",
     "param_sink_with_value": "learned sink tokens are not counted",
+    **dict.fromkeys(("no_rope_layers", "no_rope_layer_interval"), "rotary positions are counted in every layer"),
+    **dict.fromkeys(
+        ("use_mtp", "num_mtp_modules", "mtp_transformer_layers"), "the released model has no prediction modules"
+    ),
     "vision_config": "only the language model is planned",
     "audio_config": "only the language model is planned",
 }

@@ -24,6 +24,7 @@ from autodeploy.importers.hf_architectures import (
     UNKNOWN,
     Architecture,
 )
+from autodeploy.importers.hf_attention import read_attention_types, window_pattern
 from autodeploy.importers.hf_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS, ModelSpec
 from autodeploy.specs.validation import field_errors, pointer
@@ -119,6 +120,8 @@ class Reader:
             found = self.raw(key)
             if found is None:
                 continue
+            if isinstance(found, list) and found and all(each == found[0] for each in found):
+                found = found[0]  # one value for every layer
             if isinstance(found, list | dict):
                 message = f"{key} is a {type(found).__name__}: sizes that differ from layer to layer are not modelled"
                 raise UnsupportedError(message, path=self.at(key), hint="give one value for all layers")
@@ -128,6 +131,9 @@ class Reader:
                 self.log.take(self.at(key), field, found)
             elif found != value:
                 self.log.contradict(self.at(key), field, found, f"{self._sources[field]} says {shown(value)}")
+        if value is None and (value := self.architecture.defaults.get(field)) is not None:
+            self._sources[field] = self.at(self.architecture.names(field)[0])
+            self.log.default(field, value, "the architecture's default")
         return value
 
     def count(self, field: str, limit: int = 1_000_000) -> int | None:
@@ -254,12 +260,14 @@ def _architecture_name(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_not_modelled(reader: Reader) -> None:
+    reads = reader.architecture.reads
     for key, mechanism in NOT_MODELLED.items():
-        if reader.raw(key):
+        if key not in reads and reader.config.get(key):
             hint = "plan a model of the same size without it"
             raise UnsupportedError(f"{mechanism} ({key}) can't be planned yet", path=reader.at(key), hint=hint)
     for key, modelled in LAYER_KINDS.items():
         kinds = reader.raw(key)
+        modelled = modelled | reader.architecture.layer_kinds
         for index, kind in enumerate(kinds if isinstance(kinds, list) else ()):
             if not (isinstance(kind, str | int) and kind in modelled):
                 hint = "plan a model of the same size without it"
@@ -317,7 +325,10 @@ def _read_layers(reader: Reader) -> dict[str, Any]:
         reader.log.default("tie_word_embeddings", tied, "the architecture's default")
     fields["tie_word_embeddings"] = tied
     fields["hidden_act"] = _activation(reader)
-    return fields | _read_windows(reader, layers)
+    types = read_attention_types(reader, layers or 0)
+    if "layer_types" in types:
+        return fields | types
+    return fields | types | _read_windows(reader, layers)
 
 
 def _activation(reader: Reader) -> str:
@@ -349,6 +360,8 @@ def _read_windows(reader: Reader, layers: int | None) -> dict[str, Any]:
     reader.log.take(reader.at("sliding_window"), "sliding_window", window)
     if types is not None:
         reader.log.take(reader.at("layer_types"), "layer_types", types)
+    elif layers is not None and (pattern := window_pattern(reader, layers)) is not None:
+        types = pattern
     elif switch and first is not None and layers is not None:
         full = reader.checked_count(first, reader.at("max_window_layers"), MAX_LAYERS)
         types = ["full_attention" if i < full else "sliding_attention" for i in range(layers)]
@@ -423,7 +436,12 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
         named |= {i for i, flag in enumerate(frequency) if not flag}
         frequency = None
     named |= _outside_experts(reader, layers)
-    step = step or reader.raw("moe_layer_interval")
+    step = step or reader.raw("moe_layer_interval") or reader.raw("interleave_moe_layer_step")
+    if (moe_layers := reader.raw("moe_layers")) is not None:  # Llama-4 and others: the layers with experts
+        if not isinstance(moe_layers, list):
+            raise SpecError("not a list of layers", path=reader.at("moe_layers"))
+        named |= set(range(layers)) - {reader.checked_count(i, reader.at("moe_layers"), MAX_LAYERS) for i in moe_layers}
+        step = 1
     every = max(1, reader.checked_count(frequency or 1, reader.at("moe_layer_freq"), MAX_LAYERS))
     sparse = max(1, reader.checked_count(step or 1, reader.at("decoder_sparse_step"), MAX_LAYERS))
     return [i for i in range(layers) if i < first or i in named or i % every or (i + 1) % sparse]

@@ -24,6 +24,9 @@ NORMS_PER_LAYER: dict[NormLayout, int] = {"pre": 2, "sandwich": 4}
 
 PATTERNS: dict[str, tuple[AttentionType, ...]] = {
     "alternating sliding and full attention": ("sliding_attention", "full_attention"),
+    "five sliding layers, then full attention": (*("sliding_attention",) * 5, "full_attention"),
+    "three chunked layers, then full attention": (*("chunked_attention",) * 3, "full_attention"),
+    "three linear layers, then full attention": (*("linear_attention",) * 3, "full_attention"),
     "sliding attention": ("sliding_attention",),
     "full attention": ("full_attention",),
 }
@@ -83,7 +86,7 @@ class ModelSpec(Document):
         tuple[AttentionType, ...] | None,
         Field(
             max_length=MAX_LAYERS,
-            description="one a layer, or 'alternating sliding and full attention'; absent: all of one type",
+            description="one a layer, or a pattern: " + "; ".join(map(repr, PATTERNS)),
         ),
     ] = None
     norm_layout: Annotated[NormLayout, Field(description="sandwich: four norms a layer")] = "pre"

@@ -29,7 +29,7 @@ class PublishedCounts(Document):
     mtp_params_b: Annotated[float | None, Field(gt=0, description="own parameters of the MTP modules")] = None
     total_counts: tuple[CountedPart, ...] = ("embedding", "head")
     active_counts: tuple[CountedPart, ...] = ("embedding", "head")
-    tolerance_pct: Annotated[float, Field(gt=0, le=5)] = 1.0
+    tolerance_pct: Annotated[float, Field(gt=0, le=10)] = 1.0
     tolerance_reason: Annotated[str | None, Field(description="why more than 1 %")] = None
     source: str
 

@@ -418,7 +418,7 @@ def test_layers_of_another_kind_are_refused_by_name(change: dict[str, Any], path
     "change",
     [
         {"moe_layers_enum": "4,5"},
-        {"zero_expert_num": 2},
+        {"null_expert_num": 2},
         {"conv_kernel": 4},
         {"use_linear_attention": True},
         {"is_hybrid": True},

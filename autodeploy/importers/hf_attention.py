@@ -1,0 +1,137 @@
+"""Types of layers in a Hugging Face `config.json`: linear, chunked and sliding ones, and indexers.
+
+Families say them differently: a list (`layer_types`), an interval (`full_attention_interval`), a pattern
+(`sliding_window_pattern`), numbers of layers (`linear_attn_config`, counted from 1) or flags of layers without rotary
+positions (`no_rope_layers`, 0 where there are none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import SpecError, UnsupportedError
+
+if TYPE_CHECKING:
+    from autodeploy.importers.hf_config import Reader
+
+FULL, LINEAR, CHUNKED, SLIDING = "full_attention", "linear_attention", "chunked_attention", "sliding_attention"
+GATED_DELTA_NET = {
+    "num_key_heads": "linear_num_key_heads",
+    "num_value_heads": "linear_num_value_heads",
+    "key_head_dim": "linear_key_head_dim",
+    "value_head_dim": "linear_value_head_dim",
+    "conv_kernel_dim": "linear_conv_kernel_dim",
+}
+INDEXER = ("index_topk", "index_n_heads", "index_head_dim")
+LIMIT = 1_000_000
+
+
+def read_attention_types(reader: Reader, layers: int) -> dict[str, Any]:
+    """Fields of the attention's types beyond sliding windows; empty where all layers are alike.
+
+    Raises
+    ------
+    UnsupportedError
+        of variants that are not modelled, by their key.
+    """
+    reads = reader.architecture.reads
+    found: dict[str, Any] = {}
+    if "index_topk" in reads:
+        found |= _indexer(reader)
+    if "linear_num_value_heads" in reads:
+        found |= _gated_delta_net(reader, layers)
+    if "linear_attn_config" in reads:
+        found |= _kda(reader, layers)
+    if "attention_chunk_size" in reads:
+        found |= _chunks(reader, layers)
+    return found
+
+
+def every(interval: int, layers: int, others: str) -> list[str]:
+    """Types where every `interval`-th layer has full attention."""
+    return [FULL if (layer + 1) % interval == 0 else others for layer in range(layers)]
+
+
+def window_pattern(reader: Reader, layers: int) -> list[str] | None:
+    """Gemma's: every so many layers one sees everything; the architecture may fix how many."""
+    for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+        given = reader.raw(key)
+        if given is not None:
+            interval = max(1, reader.checked_count(given, reader.at(key), LIMIT))
+            reader.log.take(reader.at(key), "layer_types", given, "every so many layers one sees everything")
+            return every(interval, layers, SLIDING)
+    fixed = reader.architecture.full_every
+    return every(fixed, layers, SLIDING) if fixed else None
+
+
+def _indexer(reader: Reader) -> dict[str, Any]:
+    """DSA. Layers that share the indices of others are not modelled."""
+    frequency, pattern = reader.raw("index_topk_freq"), reader.raw("index_topk_pattern")
+    if frequency not in (None, 1) or pattern:
+        key = "index_topk_pattern" if pattern else "index_topk_freq"
+        message = f"chosen keys shared between layers ({key}) can't be planned yet"
+        raise UnsupportedError(message, path=reader.at(key), hint="plan a model of the same size without it")
+    sizes = {name: reader.raw(name) for name in INDEXER}
+    if sizes["index_topk"] is None:
+        return {}
+    for name, value in sizes.items():
+        reader.took(f"sparse_attention/{name}", name, value)
+    return {"sparse_attention": sizes}
+
+
+def _gated_delta_net(reader: Reader, layers: int) -> dict[str, Any]:
+    sizes = {field: reader.raw(key) for field, key in GATED_DELTA_NET.items()}
+    given, interval = reader.raw("layer_types"), reader.raw("full_attention_interval")
+    for field, key in GATED_DELTA_NET.items():
+        reader.took(f"linear_attention/{field}", key, sizes[field])
+    if given is None:
+        of = reader.checked_count(interval or 4, reader.at("full_attention_interval"), LIMIT)
+        given = every(max(1, of), layers, LINEAR)
+        reader.log.default("layer_types", f"full attention every {of} layers", "full_attention_interval")
+    else:
+        reader.log.take(reader.at("layer_types"), "layer_types", given)
+    found: dict[str, Any] = {"layer_types": given, "attention_output_gate": reader.raw("attn_output_gate") is not False}
+    sizes = {field: value for field, value in sizes.items() if value is not None}
+    return found | ({"linear_attention": {"kind": "gated_delta_net", **sizes}} if LINEAR in given else {})
+
+
+def _kda(reader: Reader, layers: int) -> dict[str, Any]:
+    key = "linear_attn_config"
+    given = reader.raw(key)
+    if not given:
+        return {}
+    if not isinstance(given, Mapping) or not isinstance(given.get("kda_layers"), list):
+        raise SpecError("not an object with kda_layers", path=reader.at(key), hint="Kimi-Linear: a list of layers")
+    if given.get("use_full_rank_gate"):
+        raise UnsupportedError(
+            f"output gates of full rank ({key}) can't be planned yet",
+            path=reader.at(key),
+            hint="plan a model of the same size without it",
+        )
+    linear = {reader.checked_count(n, f"{reader.at(key)}/kda_layers", LIMIT) for n in given["kda_layers"]}
+    heads, width = given.get("num_heads"), given.get("head_dim")
+    sizes = {"num_key_heads": heads, "num_value_heads": heads, "key_head_dim": width, "value_head_dim": width}
+    sizes["conv_kernel_dim"] = given.get("short_conv_kernel_size", 4)
+    reader.log.take(reader.at(key), "linear_attention", given)
+    types = [LINEAR if layer + 1 in linear else FULL for layer in range(layers)]
+    return {"layer_types": types, "linear_attention": {"kind": "kda", **sizes}}
+
+
+def _chunks(reader: Reader, layers: int) -> dict[str, Any]:
+    """Llama-4: chunks in layers with rotary positions, everything in those without."""
+    size, types = reader.raw("attention_chunk_size"), reader.raw("layer_types")
+    flags, interval = reader.raw("no_rope_layers"), reader.raw("no_rope_layer_interval")
+    if size is None:
+        return {}
+    reader.took("attention_chunk_size", "attention_chunk_size", size)
+    if isinstance(types, list):
+        reader.log.take(reader.at("layer_types"), "layer_types", types)
+    elif isinstance(flags, list) and flags:
+        types = [CHUNKED if flag else FULL for flag in flags]
+        reader.log.take(reader.at("no_rope_layers"), "layer_types", flags, "layers without rotary positions see all")
+    else:
+        of = max(1, reader.checked_count(interval or 4, reader.at("no_rope_layer_interval"), LIMIT))
+        types = every(of, layers, CHUNKED)
+        reader.log.default("layer_types", f"full attention every {of} layers", "the architecture's default")
+    return {"attention_chunk_size": size, "layer_types": types}
