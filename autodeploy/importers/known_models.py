@@ -104,10 +104,16 @@ def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str
 
 
 def _of_shape(model: dict[str, Any]) -> list[Preset]:
-    """The presets with the same width, depth and heads."""
+    """The presets with the same width, depth, heads and kinds of attention."""
     same = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    kinds = ("linear_attention", "sparse_attention", "attention_chunk_size")
     presets = presets_of_width(model["hidden_size"])
-    return [preset for preset in presets if all(getattr(preset.model, key) == model[key] for key in same)]
+    return [
+        preset
+        for preset in presets
+        if all(getattr(preset.model, key) == model[key] for key in same)
+        and all((getattr(preset.model, key) is None) == (model.get(key) is None) for key in kinds)
+    ]
 
 
 def _same_size(preset: Preset, model: dict[str, Any]) -> bool:
