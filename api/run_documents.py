@@ -111,12 +111,28 @@ class ReestimatedDocument(BaseModel):
         return cls(**{name: getattr(view, name) for name in cls.model_fields})
 
 
+class MovedDocument(BaseModel):
+    """The plan's step time and 80 % interval before, and under its cluster's overlay."""
+
+    plan_id: str
+    old_step_time_s: float
+    old_low_s: float
+    old_high_s: float
+    step_time_s: float
+    low_s: float
+    high_s: float
+    moved_by: Annotated[
+        dict[str, float], Field(description="what each factor alone changes log(step time) by, the largest first")
+    ]
+
+
 class RunOutcomeDocument(BaseModel):
     """A stored run, its cluster's overlay, and the cluster's stored plans in their new order."""
 
     run: RunDocument
     cluster: ClusterDocument | None
     reranked: list[ReestimatedDocument]
+    moved: Annotated[MovedDocument | None, Field(description="absent where there is no overlay")] = None
 
     @classmethod
     def of(cls, outcome: RunOutcome) -> RunOutcomeDocument:
@@ -124,6 +140,7 @@ class RunOutcomeDocument(BaseModel):
             run=RunDocument.of(outcome.run),
             cluster=None if outcome.cluster is None else ClusterDocument.of(outcome.cluster),
             reranked=[ReestimatedDocument.of(plan) for plan in outcome.reranked],
+            moved=None if outcome.moved is None else MovedDocument(**asdict(outcome.moved)),
         )
 
 

@@ -1,6 +1,6 @@
 """/v1/plans/{id}/runs, /v1/runs and /v1/clusters: what was measured, and what follows from it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -64,12 +64,15 @@ async def create_run(
     response: Response,
     plan_id: PlanId,
     measured: Annotated[MeasuredRun, Depends(read_measurement)],
+    rehearse: Annotated[
+        Literal["1node", "2nodes", "4nodes"] | None, Query(description="not the plan ran but its rehearsal there")
+    ] = None,
 ) -> RunOutcomeDocument:
     """Figures as JSON; or as text a training log, a table of step times, the profiler's step_trace_time.csv, a GEMM
     table or the output of hccl_test. With scope calibrate the cluster's overlay is fitted again, for everybody, and its
     stored plans are re-ranked; with scope write the run is stored and judged only.
     """
-    outcome = await run_slowly(request, services.runs.add, plan_id, measured)
+    outcome = await run_slowly(request, lambda: services.add_run(plan_id, measured, rehearse=rehearse))
     response.headers["Location"] = f"/v1/runs/{outcome.run.id}"
     response.status_code = 201 if outcome.created else 200
     return RunOutcomeDocument.of(outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ FIGURES = (
     *("profile_hash", "engine_version", "note", "author", "team", "counts"),
 )
 SHOWN_PLANS = 10
+SHOWN_FACTORS = 4
 
 
 @app.command(epilog="Example: autodeploy runs add p_7kq2abcd train.log")
@@ -37,6 +39,9 @@ def add(
     note: Annotated[str, typer.Option("--note", help="kept with the run")] = "",
     op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    rehearse: Annotated[
+        str | None, typer.Option("--rehearse", metavar="NODES", help="its rehearsal ran, on 1node, 2nodes or 4nodes")
+    ] = None,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = Tongue.EN,
@@ -45,7 +50,7 @@ def add(
     from autodeploy.cli.output import json_text, write_report
 
     if server is None:
-        outcome = _document(_add_here(plan_id, file, note, op, ranks))
+        outcome = _document(_add_here(plan_id, file, note, op, ranks, rehearse))
     else:
         from autodeploy.cli.remote import connect
         from autodeploy.importers.documents import read_text
@@ -54,7 +59,7 @@ def add(
         body: dict[str, Any] = {"file": read_text(file, max_bytes=MAX_TEXT_BYTES), "note": note}
         body |= {name: value for name, value in (("op", op), ("ranks", ranks)) if value is not None}
         with connect(server) as client:
-            outcome = client.add_run(plan_id, body)
+            outcome = client.add_run(plan_id, body, rehearse=rehearse)
     as_json = output_format is ListFormat.JSON
     write_report(json_text(outcome) if as_json else outcome_text(outcome, language(lang)), None)
 
@@ -117,7 +122,9 @@ def remove(
     tell("deleted", name=run_id)
 
 
-def _add_here(plan_id: str, file: Path, note: str, op: str | None, ranks: int | None) -> RunOutcome:
+def _add_here(
+    plan_id: str, file: Path, note: str, op: str | None, ranks: int | None, rehearse: str | None
+) -> RunOutcome:
     from autodeploy.cli.audit import note_here
     from autodeploy.importers.measured_file import read_measured_file
     from autodeploy.services.measured_intake import only_run
@@ -126,7 +133,7 @@ def _add_here(plan_id: str, file: Path, note: str, op: str | None, ranks: int | 
 
     measured = only_run(read_measured_file(file, op=op, ranks=ranks)).model_copy(update={"note": note})
     with open_services(load_settings()) as services:
-        outcome = services.runs.add(plan_id, measured)
+        outcome = services.add_run(plan_id, measured, rehearse=rehearse)
         note_here(services.database, "run.create", outcome.run.id, plan_id=plan_id)
         return outcome
 
@@ -142,6 +149,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
         "run": _run(outcome.run),
         "cluster": None if cluster is None else asdict(cluster) | {"updated_at": iso(cluster.updated_at)},
         "reranked": [asdict(plan) for plan in outcome.reranked],
+        "moved": None if outcome.moved is None else asdict(outcome.moved),
     }
 
 
@@ -191,6 +199,8 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
         if "bias_before" in report:
             before, after = _share(report["bias_before"]), _share(report["bias_after"])
             lines.append("  " + command_text(lang, "bias", before=before, after=after))
+    if outcome.get("moved") is not None:
+        lines += [f"  {line}" for line in _moved_lines(outcome["moved"], lang)]
     text = "\n".join(lines) + "\n"
     if outcome["reranked"]:
         rows = [
@@ -206,6 +216,20 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
         titles = [command_text(lang, n) for n in ("stored_plan", "rank", "new_rank", "step_s", "new_step_s")]
         text += "\n" + table_text(titles, rows, right=frozenset({1, 2, 3, 4}))
     return text
+
+
+def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
+    """The plan's prediction before and after, and the factors that moved it most."""
+    from autodeploy.reports.command_texts import command_text
+
+    names = ("old_step_time_s", "old_low_s", "old_high_s", "step_time_s", "low_s", "high_s")
+    values = {name: _seconds(moved[name]) for name in names}
+    lines = [command_text(lang, "plan_moved", plan=moved["plan_id"], **values)]
+    if moved["moved_by"]:
+        most = list(moved["moved_by"].items())[:SHOWN_FACTORS]
+        by = ", ".join(f"{name} {_share(math.expm1(change))}" for name, change in most)
+        lines.append(command_text(lang, "moved_by", factors=by))
+    return lines
 
 
 def _seconds(value: float | None) -> str:

@@ -105,10 +105,11 @@ def _json(response: httpx.Response) -> dict[str, Any]:
     return answer
 
 
-def add_run(plan_id: str, document: Mapping[str, Any]) -> Call[dict[str, Any]]:
+def add_run(plan_id: str, document: Mapping[str, Any], rehearse: str | None) -> Call[dict[str, Any]]:
     """POST /v1/plans/{id}/runs; the same measurement sent twice is one run."""
     path = f"/v1/plans/{plan_id}/runs"
-    return Call("POST", path, _json, json=dict(document), extra_time_s=RUN_FIT_S)
+    params: dict[str, str | int | float] = {} if rehearse is None else {"rehearse": rehearse}
+    return Call("POST", path, _json, json=dict(document), params=params, extra_time_s=RUN_FIT_S)
 
 
 def runs(filters: Mapping[str, str | None], *, limit: int, after: str | None) -> Call[dict[str, Any]]:

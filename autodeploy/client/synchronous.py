@@ -135,9 +135,9 @@ class Client:
         """A plan in another format, or its rehearsal on `1node`, `2nodes` or `4nodes`."""
         return _transport.send(self._http, calls.export(plan_id, to, lang, rehearse))
 
-    def add_run(self, plan_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Says what was measured when a plan ran: figures, or `file` with the text of a log or table."""
-        return _transport.send(self._http, calls.add_run(plan_id, document))
+    def add_run(self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> dict[str, Any]:
+        """Says what was measured when a plan, or its rehearsal on so many nodes, ran: figures, or `file` with a log."""
+        return _transport.send(self._http, calls.add_run(plan_id, document, rehearse))
 
     def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> dict[str, Any]:
         """The ledger, newest first. Filters: plan_id, cluster."""

@@ -186,6 +186,13 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "overlay_of": ("overlay of {cluster}: {count} measurements", "{cluster} 的校准：{count} 次实测"),
     "overlay_of_one": ("overlay of {cluster}: {count} measurement", "{cluster} 的校准：{count} 次实测"),
     "bias": ("bias {before} before, {after} after", "偏差：校准前 {before}，校准后 {after}"),
+    "plan_moved": (
+        "plan {plan}: {old_step_time_s} s ({old_low_s} to {old_high_s}) before, "
+        "now {step_time_s} s ({low_s} to {high_s})",
+        "方案 {plan}：此前 {old_step_time_s} s（{old_low_s} 至 {old_high_s}），"
+        "现为 {step_time_s} s（{low_s} 至 {high_s}）",
+    ),
+    "moved_by": ("moved by: {factors}", "变化来自：{factors}"),
     "stored_plan": ("stored plan", "已存方案"),
     "rank": ("rank", "名次"),
     "new_rank": ("new rank", "新名次"),

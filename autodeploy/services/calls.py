@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.checks import Baseline, Launch
     from autodeploy.rehearsal import Rehearsal
     from autodeploy.services.cluster_calibration import Refit
+    from autodeploy.services.run_views import ClusterView, MovedPlan
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -38,6 +39,13 @@ def rehearse(planner: str, plan_set: PlanSet, plan: Plan, nodes: str) -> Rehears
     from autodeploy.rehearsal import rehearse as rehearsal_on
 
     return rehearsal_on(plan_set, plan, nodes, load_planner(planner))
+
+
+def moved(planner: str, plan_set: PlanSet, plan: Plan, cluster: ClusterView) -> MovedPlan:
+    """A plan before and under its cluster's overlay."""
+    from autodeploy.services.moved_plan import moved_plan
+
+    return moved_plan(plan_set, plan, cluster, load_planner(planner))
 
 
 def check(planner: str, launch: Launch, limits: CheckLimits, baseline: Baseline | None) -> CheckReport:

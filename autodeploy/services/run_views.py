@@ -107,10 +107,32 @@ class ReestimatedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedPlan:
+    """A plan's step time and 80 % interval as found and under its cluster's overlay, seconds, and what moved it.
+
+    moved_by : parameter of the fit -> d log(step time) / d log(factor) x log(factor), the largest first: what it alone
+        changes, in logarithms.
+    """
+
+    plan_id: str
+    old_step_time_s: float
+    old_low_s: float
+    old_high_s: float
+    step_time_s: float
+    low_s: float
+    high_s: float
+    moved_by: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What came of a measurement: the run (new, or stored before), the cluster's overlay and its plans' new order."""
+    """What came of a measurement: the run (new, or stored before), the cluster's overlay and its plans' new order.
+
+    moved : the plan that the run, or its rehearsal, was of; None where there is no overlay.
+    """
 
     run: RunView
     created: bool
     cluster: ClusterView | None
     reranked: tuple[ReestimatedPlan, ...]
+    moved: MovedPlan | None = None

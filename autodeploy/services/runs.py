@@ -27,6 +27,7 @@ from autodeploy.store.searches import Searches
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autodeploy.rehearsal import Rehearsal
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.views import PlanView
     from autodeploy.store.database import Database, Session
@@ -57,11 +58,15 @@ class RunService:
 
     # -- change ----------------------------------------------------------------------------------------------------
 
-    def add(self, plan_id: str, measured: MeasuredRun) -> RunOutcome:
+    def add(self, plan_id: str, measured: MeasuredRun, *, rehearsal: Rehearsal | None = None) -> RunOutcome:
         """Links a measurement to its plan, fits the cluster's overlay again and re-ranks the cluster's stored plans.
 
         The same measurement of the same plan is one run of a team, however often it is sent. A caller without scope
         calibrate stores a run that is shown and judged and changes nothing; sent again with that scope it counts.
+
+        Parameters
+        ----------
+        rehearsal : of that plan, if not the plan ran but this: the run is of its spec, strategy and cards.
 
         Raises
         ------
@@ -71,9 +76,11 @@ class RunService:
             when the measurement contradicts the plan.
         """
         view = self._plan_of(plan_id)
+        if rehearsal is not None:
+            view = replace(view, plan=rehearsal.plan, plan_set=rehearsal.plan_set)
         spec = Spec.model_validate(view.plan_set.search.spec)
         check_run(measured, spec, view.plan)
-        row = _new_row(view, spec, measured, self._principal)
+        row = _new_row(plan_id, view, spec, measured, self._principal)
         try:
             with self._database.write() as session:
                 before = Runs(session).of_content(plan_id, row.content_hash)
@@ -248,15 +255,15 @@ def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, .
     )
 
 
-def _new_row(view: PlanView, spec: Spec, measured: MeasuredRun, principal: Principal) -> RunRow:
+def _new_row(plan_id: str, view: PlanView, spec: Spec, measured: MeasuredRun, principal: Principal) -> RunRow:
     plan, search = view.plan, view.plan_set.search
     document = measured.model_dump(mode="json")
     now = utc_now()
     return RunRow(
         id=new_run_id(now),
         created_at=now,
-        plan_id=plan.plan_id,
-        content_hash=_content_hash(document, principal.team),
+        plan_id=plan_id,
+        content_hash=_content_hash(document, principal.team, "" if plan.plan_id == plan_id else plan.plan_id),
         cluster=spec.cluster.ledger_name,
         profile=profile_of(without_overlay(spec.cluster)).name,
         model_name=spec.model.name,
@@ -283,9 +290,14 @@ def _new_row(view: PlanView, spec: Spec, measured: MeasuredRun, principal: Princ
     )
 
 
-def _content_hash(document: dict[str, Any], team: str) -> str:
-    """What makes a measurement of a plan one run: equal ones of two teams are two, and neither tells of the other."""
+def _content_hash(document: dict[str, Any], team: str, rehearsal: str) -> str:
+    """What makes a measurement of a plan one run: equal ones of two teams are two, and neither tells of the other.
+
+    rehearsal : id of the plan's rehearsal that ran; empty where the plan itself did.
+    """
     content = document if team == DEFAULT_TEAM else [team, document]
+    if rehearsal:
+        content = [rehearsal, content]
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from autodeploy.rehearsal import Rehearsal
     from autodeploy.reports.texts import Language
     from autodeploy.services.cluster_calibration import Refit
+    from autodeploy.services.run_views import RunOutcome
     from autodeploy.services.views import PlanView
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.measured_run import MeasuredRun
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
@@ -253,6 +255,19 @@ class Services:
             timeline=lambda: self._call(calls.timeline, self.planner_module, spec, strategy),
             lang=lang,
         )
+
+    def add_run(self, plan_id: str, measured: MeasuredRun, *, rehearse: str | None = None) -> RunOutcome:
+        """Links a measurement to a plan, or to its rehearsal on so many nodes, and says how that moves the plan.
+
+        Errors as `RunService.add` and `autodeploy.rehearsal.rehearse`.
+        """
+        view = self.searches.plan(plan_id)
+        found = None if rehearse is None else self.rehearsal(view, rehearse)
+        outcome = self.runs.add(plan_id, measured, rehearsal=found)
+        if outcome.cluster is None or outcome.run.measured_step_time_s is None:
+            return outcome
+        moved = self._call(calls.moved, self.planner_module, view.plan_set, view.plan, outcome.cluster)
+        return replace(outcome, moved=moved)
 
     def rehearsal(self, view: PlanView, nodes: str) -> Rehearsal:
         """The rehearsal of a stored plan; errors as `autodeploy.rehearsal.rehearse`."""

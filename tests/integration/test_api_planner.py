@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -72,6 +73,37 @@ async def test_a_plan_is_rehearsed_on_fewer_nodes(sqlite_url):
     assert "rehearse=4nodes" not in page.text
     assert larger.status_code == unknown.status_code == 422
     assert larger.json()["errors"][0]["pointer"] == "/rehearse"
+
+
+async def test_a_rehearsal_that_ran_moves_its_plan(sqlite_url):
+    """The rehearsal took a third longer than predicted: so will the plan, by the factors that the fit names."""
+    spec = {**SPEC, "cluster": {"profile": "ascend-800t-a2", "num_npus": 32, "name": "hall-2"}}
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        response = await client.post("/v1/searches", json=spec, headers={"Prefer": "wait=60"})
+        plan = PlanSet.model_validate(response.json()).plans[0]
+        asked = {"to": "json", "rehearse": "1node"}
+        exported = await client.get(f"/v1/plans/{plan.plan_id}/export", params=asked)
+        rehearsal = PlanSet.model_validate(exported.json()).plans[0]
+        body = {"step_time_s": 1.33 * rehearsal.step_time_s}
+        address = f"/v1/plans/{plan.plan_id}/runs"
+        added = await client.post(address, json=body, params={"rehearse": "1node"})
+        again = await client.post(address, json=body, params={"rehearse": "1node"})
+        listed = await client.get(address)
+    assert added.status_code == 201, added.text
+    assert again.status_code == 200
+    outcome = added.json()
+    run, moved = outcome["run"], outcome["moved"]
+    assert run["num_npus"] == 8
+    assert run["predicted_step_time_s"] == pytest.approx(rehearsal.step_time_s)
+    assert run["error"] == pytest.approx(0.33)
+    assert moved["plan_id"] == plan.plan_id
+    assert moved["old_step_time_s"] == pytest.approx(plan.step_time_s)
+    assert 1.2 < moved["step_time_s"] / plan.step_time_s < 1.35
+    assert moved["low_s"] > plan.step_time_s
+    assert sum(moved["moved_by"].values()) == pytest.approx(math.log(moved["step_time_s"] / plan.step_time_s), rel=0.25)
+    sizes = [abs(change) for change in moved["moved_by"].values()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert [each["num_npus"] for each in listed.json()["items"]] == [8]
 
 
 async def test_post_training_is_planned_and_pages_are_there(sqlite_url):
