@@ -295,7 +295,7 @@ def _content_hash(document: dict[str, Any], team: str, rehearsal: str) -> str:
 
     rehearsal : id of the plan's rehearsal that ran; empty where the plan itself did.
     """
-    content = document if team == DEFAULT_TEAM else [team, document]
+    content: Any = document if team == DEFAULT_TEAM else [team, document]
     if rehearsal:
         content = [rehearsal, content]
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
