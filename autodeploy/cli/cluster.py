@@ -1,4 +1,4 @@
-"""`autodeploy cluster import`: a cluster's own files as the cluster of a spec."""
+"""`autodeploy cluster import` and `export`: its own files as the cluster of a spec, and its overlay for others."""
 
 from __future__ import annotations
 
@@ -52,3 +52,27 @@ def import_files(
         tell("no_cluster_size")
     named = {"name": name} if name is not None else {}
     write_report(yaml_text({"cluster": found.document | named}), output)
+
+
+@app.command("export", epilog="Example: autodeploy cluster export hall-2 --author 'NPU team' -o overlay.yaml")
+def export_overlay(
+    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="as `runs ls` names it")],
+    author: Annotated[str, typer.Option("--author", help="who stands for the numbers")],
+    releases: Annotated[
+        list[str] | None,
+        typer.Option("--release", help="software that the runs were on, as 'CANN 8.3.RC1'; may be repeated"),
+    ] = None,
+    output: Output = None,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Write a cluster's overlay for others: numbers, author and releases, without models and runs."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.services.overlay_export import exported_overlay
+    from autodeploy.services.session import open_services
+    from autodeploy.settings import load_settings
+
+    with open_services(load_settings()) as services:
+        document = exported_overlay(services.runs, name, author, tuple(releases or ()))
+    from autodeploy.calibration.calibrate import to_yaml
+
+    write_report(to_yaml(document, "Exported by autodeploy cluster export."), output)

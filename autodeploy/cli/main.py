@@ -25,6 +25,7 @@ from autodeploy.cli import (
     probe,
     profiles,
     recommend,
+    replay,
     runs,
     serve,
     validate,
@@ -42,11 +43,11 @@ app = typer.Typer(
 )
 for module in (plan, validate, calibrate, probe, export, why_not, improve, recommend, ablate, check, compare):
     app.add_typer(module.app)
-for module in (import_file, serve, worker, doctor):
+for module in (replay, import_file, serve, worker, doctor):
     app.add_typer(module.app)
 app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show, this-machine.")
 app.add_typer(models.app, name="models", help="Model presets: ls, show.")
-app.add_typer(cluster.app, name="cluster", help="Clusters as they are: import.")
+app.add_typer(cluster.app, name="cluster", help="Clusters as they are: import, export.")
 app.add_typer(runs.app, name="runs", help="Measured runs of plans: add, ls, rm.")
 app.add_typer(keys.app, name="keys", help="API keys of the server: create, ls, revoke.")
 app.add_typer(audit.app, name="audit", help="Who changed what: ls, prune.")

@@ -58,6 +58,13 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "短搜索的最优方案收益 {gain} %：`autodeploy plan`",
     ),
     "no_faster_plan": ("a short search finds no faster plan", "短搜索没有找到更快的方案"),
+    # replay
+    "replay_before": ("error before", "此前误差"),
+    "replay_after": ("error now", "当前误差"),
+    "replay_memory": ("memory before -> now", "显存此前 -> 当前"),
+    "replay_nothing": ("no measured run is stored", "没有已存的实测运行"),
+    "replay_mean": ("mean error: {before} before, {after} now", "平均误差：此前 {before}，当前 {after}"),
+    "replay_fails": ("errors grew by more than is allowed; runs: {runs}", "误差增长超过允许值；运行：{runs}"),
     # page of a profiled run
     "trace_title": ("Where the run differs from the plan", "运行与方案的差异"),
     "trace_parts": ("Parts of the step", "单步各部分"),

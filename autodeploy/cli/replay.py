@@ -1,0 +1,70 @@
+"""`autodeploy replay`: all stored runs under this release, as a gate for an upgrade."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from autodeploy.cli.options import Lang, ListFormat, Output, SimpleFormat, Tongue, language
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: autodeploy replay --allowed-mean 0.5 --allowed-run 5")
+def replay(
+    cluster: Annotated[str | None, typer.Option("--cluster", help="runs of this cluster only")] = None,
+    allowed_mean: Annotated[
+        float, typer.Option("--allowed-mean", min=0.0, max=1000.0, help="growth of the mean error, percentage points")
+    ] = 0.5,
+    allowed_run: Annotated[
+        float, typer.Option("--allowed-run", min=0.0, max=1000.0, help="growth of one run's error, percentage points")
+    ] = 5.0,
+    output: Output = None,
+    output_format: SimpleFormat = ListFormat.TABLE,
+    lang: Lang = Tongue.EN,
+) -> None:
+    """Predict every stored run's plan with this release; exit 1 where errors grew by more than is allowed."""
+    from autodeploy.cli.exits import GATE_FAILED
+    from autodeploy.cli.output import json_text, table_text, tell, write_report
+    from autodeploy.jobs.planning import load_planner
+    from autodeploy.reports.command_texts import command_text
+    from autodeploy.services.replay import replay as replay_runs
+    from autodeploy.services.session import open_services
+    from autodeploy.settings import load_settings
+
+    with open_services(load_settings()) as services:
+        found = replay_runs(services.database, load_planner(), cluster=cluster)
+    passes = found.passes(allowed_mean / 100.0, allowed_run / 100.0)
+    if output_format is ListFormat.JSON:
+        runs = [asdict(run) for run in found.runs]
+        figures = {"mean_before": found.mean_before, "mean_after": found.mean_after, "passes": passes}
+        write_report(json_text({**figures, "runs": runs}), output)
+    else:
+        names = ("run", "cluster", "measured_s", "replay_before", "replay_after", "replay_memory")
+        titles = [command_text(language(lang), name) for name in names]
+        rows = [
+            [
+                run.id,
+                run.cluster,
+                "" if run.measured_s is None else f"{run.measured_s:.4g}",
+                _share(run.error_before),
+                run.refused or _share(run.error_after),
+                " -> ".join(filter(None, (_share(run.memory_error_before), _share(run.memory_error_after)))),
+            ]
+            for run in found.runs
+        ]
+        write_report(table_text(titles, rows, right=frozenset({2, 3, 4})), output)
+    if not found.runs:
+        tell("replay_nothing")
+    if found.mean_before is not None and found.mean_after is not None:
+        before, after = (f"{100 * mean:.1f} %" for mean in (found.mean_before, found.mean_after))
+        tell("replay_mean", before=before, after=after)
+    if not passes:
+        tell("replay_fails", runs=", ".join(run.id for run in found.worse(allowed_run / 100.0)[:20]) or "-")
+        raise typer.Exit(GATE_FAILED)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:+.1f} %"
