@@ -26,7 +26,8 @@ class ReplayedRun:
     """A run, and its plan as it was predicted and as this release predicts it, on the numbers of its stored spec.
 
     Errors are of throughput as in the ledger, measured / predicted - 1, and of the allocator's peak, predicted /
-    measured - 1; None where the run did not measure it or nothing is predicted. `refused`: why this release predicts nothing.
+    measured - 1; None where the run did not measure it or nothing is predicted. `refused`: why this release predicts
+    nothing.
     """
 
     id: str
