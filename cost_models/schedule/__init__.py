@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cost_models.schedule.bubbles import bubble_fraction, dualpipev_bubble_s, paired_share
 from cost_models.schedule.closed_forms import (
     FIRST,
     LAST,
@@ -55,14 +54,12 @@ __all__ = [
     "Sends",
     "StageClasses",
     "Timeline",
-    "bubble_fraction",
     "chunk_micro_batches",
     "chunks_in_words",
     "closed_form_classes_s",
     "closed_form_s",
     "critical_path",
     "critical_paths",
-    "dualpipev_bubble_s",
     "fused_pairs",
     "group_size",
     "in_flight",
@@ -75,7 +72,6 @@ __all__ = [
     "pair_counts",
     "pair_s",
     "pair_time",
-    "paired_share",
     "parameter_copies",
     "plain",
     "registered",

@@ -8,17 +8,15 @@ import pytest
 from cost_models.schedule import (
     Sends,
     StageClasses,
-    bubble_fraction,
     closed_form_classes_s,
     closed_form_s,
     critical_path,
-    dualpipev_bubble_s,
     makespan_s,
     operation_order,
     pair_counts,
-    paired_share,
     simulate,
 )
+from tests.support.bubbles import bubble_fraction, dualpipev_bubble_s, paired_share
 
 F, B = 1.0, 2.0
 

@@ -11,8 +11,6 @@ from cost_models.compiled import compiled
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Ints
 
-    pass
-
 
 @compiled
 def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, total: Floats) -> None:
@@ -32,8 +30,10 @@ def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, 
 
 
 @compiled
-def pair_chunks(layout: Ints, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
-    """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication; tables by class [i, j].
+def pair_chunks(layout: Ints | Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
+    """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
+
+    layout [n, pp, vpp, classes], whole layers or parts of some. Tables by class [i, j, n], or [i, j, 1] for all rows.
 
     The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
     first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
@@ -43,24 +43,24 @@ def pair_chunks(layout: Ints, hidden_s: Floats, exchange_s: Floats, first_s: Flo
     hidden = np.zeros((n, pp, vpp, vpp))
     exchange = np.zeros((n, pp, vpp, vpp))
     for row in range(n):
+        of = row if hidden_s.shape[2] > 1 else 0
         for stage in range(pp):
             for ahead in range(vpp):
                 for behind in range(vpp):
                     forward, backward = layout[row, stage, ahead], layout[row, stage, behind]
                     all_s, exchanged_s, first, every = 0.0, 0.0, 0.0, 0.0
-                    start = 0
+                    start = 0.0
                     for i in range(classes):
-                        end, stop = start + forward[i], backward.sum()
-                        for j in range(classes):
-                            # Class j is the last of the backward's that is left: it ends where the ones before begin.
-                            low, high = max(start, stop - backward[j]), min(end, stop)
-                            both = max(high - low, 0)
-                            all_s += both * hidden_s[i, j]
-                            exchanged_s += both * exchange_s[i, j]
-                            every += both * first_s[i, j]
-                            if both > 0 and low == 0:
-                                first += first_s[i, j]
-                            stop -= backward[j]
+                        end, begun = start + forward[i], 0.0
+                        for j in range(classes - 1, -1, -1):
+                            low, high = max(start, begun), min(end, begun + backward[j])
+                            both = max(high - low, 0.0)
+                            all_s += both * hidden_s[i, j, of]
+                            exchanged_s += both * exchange_s[i, j, of]
+                            every += both * first_s[i, j, of]
+                            if low == 0.0:
+                                first += min(both, 1.0) * first_s[i, j, of]
+                            begun += backward[j]
                         start = end
                     lost = first if forward.sum() == backward.sum() else every
                     hidden[row, stage, ahead, behind] = all_s - lost

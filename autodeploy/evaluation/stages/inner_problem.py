@@ -190,7 +190,8 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
     if not problem.pairs:
         return ChunkTimes(forward + out, backward + back, out + back, hidden, hidden, Sends(problem.p2p_s))
     pairs = layer_pairs(problem)
-    hidden, exchange = pair_chunks(np.array(layout, order="C"), pairs.hidden_s, pairs.exchange_s, pairs.first_s)
+    tables = (each[..., None] for each in (pairs.hidden_s, pairs.exchange_s, pairs.first_s))
+    hidden, exchange = pair_chunks(np.array(layout, order="C"), *tables)
     beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, problem.host_link_bytes_per_s))
     return ChunkTimes(forward + out, backward + back, out + back, hidden, exchange, _sends(problem, layout))
 

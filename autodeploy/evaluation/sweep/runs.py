@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.stages.chunk_loops import pair_chunks
 from autodeploy.evaluation.stages.stage_memory import LossBytes, workspace_bytes
 from autodeploy.evaluation.stages.step_parts import take_hidden
 from autodeploy.evaluation.sweep.columns import FIRST_PIECE, LAST_PIECES, Columns
@@ -215,26 +216,15 @@ class _Batch:
 
     def _hidden(self) -> tuple[Floats, Floats]:
         """What a pair of even chunks hides, and the part of it that is expert communication [n, 3]."""
-        template, pairs = self.template, self.pairs
-        hidden, exchange, first = (np.zeros((3, len(template.which))) for _ in range(3))
-        chunk = [layers / self.way.vpp for layers in template.layers]
-        zero = np.zeros_like(chunk[0])
-        starts = [sum(chunk[:number], zero) for number in range(len(chunk))]
-        starts_back = [sum(chunk[number + 1 :], zero) for number in range(len(chunk))]
-        for i, mine in enumerate(chunk):
-            for j, other in enumerate(chunk):
-                # Layers first to last beside layers last to first.
-                low = np.maximum(starts[i], starts_back[j])
-                both = np.maximum(np.minimum(starts[i] + mine, starts_back[j] + other) - low, 0.0)
-                ahead = np.where(low == 0.0, np.minimum(both, 1.0), 0.0)
-                for stage_class in (FIRST, MIDDLE, LAST):
-                    if both[:, stage_class].any():
-                        beside = template.rows(both[:, stage_class])
-                        hidden[stage_class] += beside * pairs[f"hidden_s_{i}", j]
-                        exchange[stage_class] += beside * pairs[f"hidden_exchange_s_{i}", j]
-                    if ahead[:, stage_class].any():
-                        first[stage_class] += template.rows(ahead[:, stage_class]) * pairs[f"first_s_{i}", j]
-        return np.maximum(hidden - first, 0.0).T, np.maximum(exchange - first, 0.0).T
+        layers = np.stack([self.template.rows(layers) for layers in self.template.layers], axis=-1) / self.way.vpp
+        classes = range(layers.shape[-1])
+        tables = (
+            np.array([[self.pairs[f"{name}_{i}", j] for j in classes] for i in classes])
+            for name in ("hidden_s", "hidden_exchange_s", "first_s")
+        )
+        found = pair_chunks(np.ascontiguousarray(layers[:, :, None]), *tables)
+        hidden, exchange = (np.asfortranarray(each[:, :, 0, 0]) for each in found)
+        return np.maximum(hidden, 0.0), exchange
 
     def _parts(self, paced: _Paced, blocking: Floats) -> dict[str, Floats]:
         """Work of the pacing stage by part; what pairing hides comes off exposed expert communication."""

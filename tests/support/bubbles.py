@@ -1,6 +1,6 @@
-"""Published formulas of pipeline bubbles and of what pairing hides, for equal stages.
+"""Published formulas of pipeline bubbles and of what is paired, for equal stages.
 
-They state what the graph gives for equal stages; tests hold the two together.
+What the graph and the closed forms are held to.
 """
 
 from __future__ import annotations
