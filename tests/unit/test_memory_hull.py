@@ -29,7 +29,7 @@ def random_choices(seed: int) -> tuple[Choices, list[tuple[float, float]]]:
     points = [(float(saved[list(some)].sum()), float(extra[list(some)].sum())) for some in sets]
     most = np.array([max(bytes_ for bytes_, _ in points)])
     groups = rivals(count, lambda a, b: bool(rival[a, b]))
-    return Choices(saved[:, None], extra[:, None], saved[:, None], groups, most, most), points
+    return Choices(saved[:, None], extra[:, None], groups, most), points
 
 
 @pytest.mark.parametrize("seed", range(200))

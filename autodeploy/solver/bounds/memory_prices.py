@@ -5,7 +5,7 @@ The prices and the reasoning are those of `stage_bound`; here the layers of each
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -55,7 +55,7 @@ class Surcharges:
 def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     """Rows of every stage and peak moment: everything saved must fit, and at each price what saving costs.
 
-    Of the card's memory and, where something may be swapped, of card and host together. None where memory has no limit.
+    None where memory has no limit.
     """
     if not np.isfinite(problem.limit_bytes):
         return None
@@ -67,11 +67,7 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     for piece in problem.pieces:
         own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
         constant = constant + np.where(stage == piece.stage, own, 0.0)
-    found = [_rows(problem, batch, stage, held, constant, time_unit_s)]
-    if batch.pools():
-        together = constant - problem.host_bytes_per_device
-        found.append(_rows(problem, batch.pooled(), stage, held, together, time_unit_s))
-    return Surcharges(*(np.concatenate([getattr(part, f.name) for part in found]) for f in fields(Surcharges)))
+    return _rows(problem, batch, stage, held, constant, time_unit_s)
 
 
 def _rows(

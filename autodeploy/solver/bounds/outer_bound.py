@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.evaluation.stages.pair_shares import tight_shares
-from autodeploy.evaluation.stages.stage_memory import GRADIENT_SHARE, communication_bytes, host_room_bytes
+from autodeploy.evaluation.stages.stage_memory import GRADIENT_SHARE, communication_bytes
 from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.solver.bounds.stage_bound import Batch, lower_bound_s, steady_micro_batches
 from autodeploy.solver.inner.layer_choices import Choices, Part, join
@@ -118,14 +118,13 @@ def _same_shape(candidates: Candidates) -> list[Ints]:
 class _Parts:
     """Layer classes and pieces of candidates, as arrays of one entry a group of alike ones.
 
-    shapes: a candidate of each group; room, host_room [groups]: bytes of a stage for its layers and pieces, and of a
-    device for what it swaps; pieces: each with whether it is on the first part of the model.
+    shapes: a candidate of each group; room [groups]: bytes of a stage for its layers and pieces; pieces: each with
+    whether it is on the first part of the model.
     """
 
     context: Context
     shapes: Candidates
     room: Floats
-    host_room: Floats
     layers: tuple[Part, ...]
     pieces: tuple[tuple[Part, bool], ...]
 
@@ -149,7 +148,6 @@ class _Parts:
             tuple(part.take(rows) for part in self.layers),
             tuple(pieces),
             np.repeat(self.room[rows][:, None], pp, axis=1),
-            self.host_room[rows],
             np.zeros(len(rows)),  # sends only add time
             np.zeros(len(rows)),
             1 if context.model.num_hidden_layers >= pp * vpp else 0,
@@ -169,7 +167,6 @@ def _joined(costed: list[_Costed]) -> _Parts:
         blocks[0].context,
         concatenate([block.shapes for block in blocks]),
         np.concatenate([block.room for block in blocks]),
-        np.concatenate([block.host_room for block in blocks]),
         tuple(join(parts) for parts in zip(*(block.layers for block in blocks), strict=True)),
         tuple(
             (join([piece for piece, _ in pieces]), pieces[0][1])
@@ -209,7 +206,6 @@ class _Costed:
             self.candidates.take(self.alike.first),
             # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
             self.alike.most(room - GRADIENT_SHARE * widest),
-            self.alike.most(_column(host_room_bytes(classes, self.candidates.pp, context), n)),
             tuple(
                 self._part(step, shares, self._choices(step.cost, mine), step.count)
                 for step, shares, mine in zip(classes.layers, hidden, names, strict=True)
@@ -238,23 +234,19 @@ class _Costed:
     def _choices(self, cost: LayerCost, names: list[str]) -> Choices:
         """Of some names; what a candidate may not choose, or frees nothing, frees nothing."""
         n, names = len(self.candidates), [name for name in names if name in self.allowed]
-        saved, extra, dropped = (np.zeros((len(names), len(self.alike.first))) for _ in range(3))
+        saved, extra = (np.zeros((len(names), len(self.alike.first))) for _ in range(2))
         for number, name in enumerate(names):
             if name not in cost.choices:
                 continue
             found, allowed = cost.choices[name], self.allowed[name]
-            swapped = np.minimum(found.saved_bytes, found.swap_bytes)
             saved[number] = self.alike.most(np.where(allowed, _column(found.saved_bytes, n), 0.0))
-            dropped[number] = self.alike.most(np.where(allowed, _column(found.saved_bytes - swapped, n), 0.0))
             extra[number] = self.alike.least(_column(found.recompute_s, n))
         partly = np.array([name != WHOLE for name in names], dtype=np.bool_)
         return Choices(
             saved,
             extra,
-            dropped,
             rivals(len(names), lambda a, b: compete(names[a], names[b])),
             self._most_freed(cost, saved[partly].sum(axis=0)),
-            self._most_freed(cost, dropped[partly].sum(axis=0)),
         )
 
     def _most_freed(self, cost: LayerCost, partly: Floats) -> Floats:

@@ -64,7 +64,7 @@ def path_bound_s(
     for number in range(1, rounds + 1):
         found = model.solve()
         if found is None:
-            return PathBound(bound, True, number, fractional=False)
+            return PathBound(bound, True, number)
         stalled = stalled + 1 if found.bound_s < bound * (1.0 + STALLED) and not lacking else 0
         bound = max(bound, found.bound_s)
         if bound >= enough_s or stalled >= MOST_STALLED or (should_cancel is not None and should_cancel()):
@@ -94,13 +94,11 @@ class PathBound:
     """bound_s: no layout is faster; 0 where nothing was found.
 
     over: more rounds would not raise it by much. rounds: linear programmes that were solved.
-    fractional: whether layouts in fractions exist, as far as is known.
     """
 
     bound_s: float
     over: bool
     rounds: int = 1
-    fractional: bool = True
 
 
 @dataclass(frozen=True, eq=False)

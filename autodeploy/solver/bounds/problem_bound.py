@@ -85,7 +85,6 @@ def batch_of(problem: InnerProblem, masks: Ints | None = None, *, empty_classes:
         tuple(layer(i) for i in wanted),
         tuple(part(piece.cost, place=(1, piece.stage, piece.chunk)) for piece in problem.pieces),
         np.broadcast_to(problem.limit_bytes - problem.fixed_bytes, (n, problem.pp)),
-        nothing + problem.host_bytes_per_device,
         nothing + problem.blocking_p2p_s,
         nothing + problem.p2p_s,
         problem.min_layers_per_chunk,

@@ -7,9 +7,6 @@ in flight in a layer's chunk (Lagrange's relaxation, valid for every mu >= 0):
 
     e >= mu (bytes without any choice - limit) + sum over layers of min over choices (seconds - mu h bytes saved)
 
-Bytes that are swapped are on the host. For the card's memory and the host's together the same holds with recomputed
-bytes alone, which tells where swapping can't be the answer.
-
 Both sides are sums over layers, so for a given T each stage holds at most so many layers, in whole numbers; the bound
 is the least T at which the stages together have room for all of them.
 """
@@ -56,7 +53,6 @@ class Batch:
     layers: tuple[Part, ...]
     pieces: tuple[Part, ...]
     room_bytes: Floats  # [n, pp] of a stage for its layers and pieces
-    host_bytes: Floats  # of a device for what it swaps
     blocking_p2p_s: Floats
     p2p_s: Floats
     least_layers: int  # of a chunk
@@ -82,23 +78,9 @@ class Batch:
             layers=tuple(part.take(rows) for part in self.layers),
             pieces=tuple(part.take(rows) for part in self.pieces),
             room_bytes=self.room_bytes[rows],
-            host_bytes=self.host_bytes[rows],
             blocking_p2p_s=self.blocking_p2p_s[rows],
             p2p_s=self.p2p_s[rows],
         )
-
-    def pooled(self) -> Batch:
-        """The same with the memory of card and host as one: no harder, as every byte is on one of them."""
-        layers = tuple(replace(part, choices=part.choices.pooled()) for part in self.layers)
-        return replace(self, layers=layers, room_bytes=self.room_bytes + self.host_bytes[:, None])
-
-    def pools(self) -> bool:
-        """Whether any layer may keep bytes on a host whose memory has an end."""
-        return bool(np.isfinite(self.host_bytes).all()) and any(part.choices.swaps() for part in self.layers)
-
-    def memories(self) -> tuple[Batch, ...]:
-        """With the card's memory alone and, where its end may count, with the host's as well."""
-        return (self, self.pooled()) if self.pools() else (self,)
 
     def order(self, *, steady: bool = False) -> _Order:
         """Of the operations of the first candidate, or of the steady micro batches that all candidates have."""
@@ -215,14 +197,16 @@ class _Sorted:
 def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
     """Lower bound on the step time [n], looked for between low_s and high_s; inf where it is above high_s.
 
-    Every candidate must have micro_batches of which `steady_micro_batches` are the same.
+    inf also where memory can't hold all layers with everything saved. Every candidate must have micro_batches of which
+    `steady_micro_batches` are the same.
     """
-    found, order = low_s, batch.order(steady=True)
-    for memory in batch.memories():
-        rows, known = np.flatnonzero(np.isfinite(found)), found
-        found = np.full(len(low_s), np.inf)
-        if len(rows):
-            found[rows] = _in_memory_s(memory.at(rows), order, known[rows], high_s[rows])
+    order = batch.order(steady=True)
+    sets = _kept(batch, order)
+    fits = np.logical_and.reduce([kept.sum(axis=1) >= counts.sum() for counts, kept in sets])
+    found, rows = np.full(len(low_s), np.inf), np.flatnonzero(fits)
+    if len(rows):
+        kept = [(counts, each[rows]) for counts, each in sets]
+        found[rows] = _timed(batch.at(rows), order, kept, low_s[rows], high_s[rows])
     return found
 
 
@@ -232,17 +216,16 @@ def least_bound_s(batch: Batch) -> Floats:
     For candidates with the same number of micro batches: where stages hold most is known for just as many.
     """
     order, found = batch.order(), np.zeros(len(batch.micro_batches))
-    for memory in batch.memories():
-        rows = _time_rows(memory, order)
-        for place, (counts, kept) in enumerate(_kept(memory, order, every=True)):
-            total = int(counts.sum())
-            time = rows.sorted(counts).least(total)
-            time[np.arange(total + 1) > kept[..., None]] = np.inf
-            # A stage has room for one more layer at each of its times: at the total-th of all there is room for all.
-            each = np.sort(time[:, :, 1:].reshape(len(time), -1))[:, :total]
-            found = np.maximum(found, each.max(axis=1, initial=0.0))
-            if not place:
-                found = np.maximum(found, time[:, :, min(batch.least_layers * batch.vpp, total)].max(axis=1))
+    rows = _time_rows(batch, order)
+    for place, (counts, kept) in enumerate(_kept(batch, order, every=True)):
+        total = int(counts.sum())
+        time = rows.sorted(counts).least(total)
+        time[np.arange(total + 1) > kept[..., None]] = np.inf
+        # A stage has room for one more layer at each of its times: at the total-th of all there is room for all.
+        each = np.sort(time[:, :, 1:].reshape(len(time), -1))[:, :total]
+        found = np.maximum(found, each.max(axis=1, initial=0.0))
+        if not place:
+            found = np.maximum(found, time[:, :, min(batch.least_layers * batch.vpp, total)].max(axis=1))
     return np.asarray(found + _tail_s(batch))
 
 
@@ -251,12 +234,10 @@ def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
 
     Negative where not even its pieces fit.
     """
-    order, found = batch.order(), np.full(batch.room_bytes.shape, np.inf)
-    for memory in batch.memories():
-        counts, kept = _kept(memory, order)[0]
-        found = np.minimum(found, kept)
-        if np.isfinite(makespan_s):
-            found = np.minimum(found, _time_rows(memory, order).sorted(counts).most(np.asarray(makespan_s)))
+    order = batch.order()
+    counts, found = _kept(batch, order)[0]
+    if np.isfinite(makespan_s):
+        found = np.minimum(found, _time_rows(batch, order).sorted(counts).most(np.asarray(makespan_s)))
     return found
 
 
@@ -270,17 +251,6 @@ def _kept(batch: Batch, order: _Order, *, every: bool = False) -> list[tuple[Flo
     """Sets of layers, by their counts, with how many of them memory can hold of each stage [n, pp]."""
     held, room, most = _bytes_rows(batch, order), batch.room_bytes[:, :, None], batch.most_layers * batch.vpp
     return [(counts, np.minimum(held.sorted(counts).most(room), most)) for counts in _layer_sets(batch, every=every)]
-
-
-def _in_memory_s(batch: Batch, order: _Order, low_s: Floats, high_s: Floats) -> Floats:
-    """`lower_bound_s` with one memory; inf also where it can't hold all layers with everything saved."""
-    sets = _kept(batch, order)
-    fits = np.logical_and.reduce([kept.sum(axis=1) >= counts.sum() for counts, kept in sets])
-    found, rows = np.full(len(low_s), np.inf), np.flatnonzero(fits)
-    if len(rows):
-        kept = [(counts, each[rows]) for counts, each in sets]
-        found[rows] = _timed(batch.at(rows), order, kept, low_s[rows], high_s[rows])
-    return found
 
 
 def _timed(

@@ -135,17 +135,7 @@ class TupleBounds:
         found = path_bound_s(
             problem, self._library, rounds=rounds, enough_s=enough_s, should_cancel=self._should_cancel
         )
-        if found.fractional:
-            return replace(found, bound_s=max(bound, found.bound_s))
-        # No fractional layout was found. Whether there is none is for exact arithmetic to say.
-        from autodeploy.solver.cp_sat.count_master import solve_counts
-
-        hint = np.zeros((problem.pp, problem.vpp, len(problem.classes)), dtype=np.int64)
-        counted = solve_counts(
-            problem, [], enough_s, hint=hint, deterministic_time=0.05, seed=0, should_cancel=self._should_cancel
-        )
-        low_s = counted.bound_s if counted.layout is None else 0.0
-        return PathBound(max(bound, found.bound_s, low_s), True, found.rounds)
+        return replace(found, bound_s=max(bound, found.bound_s))
 
     def _relaxed(self, groups: list[Ints]) -> Iterator[tuple[InnerProblem, ...]]:
         """For each group problems no harder than any of its candidates', which differ in what their states take.

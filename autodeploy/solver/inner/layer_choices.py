@@ -32,35 +32,23 @@ class Choices:
     """Memory choices of one layer class, in groups of rivals.
 
     saved_bytes, extra_s : bytes freed and seconds added by a layer and micro batch [choices, n].
-    dropped_bytes : of the bytes freed, those that the host does not keep instead [choices, n].
-    most_saved_bytes, most_dropped_bytes : no legal set of choices frees more from one layer, on the card and on card
-        and host together [n].
+    most_saved_bytes : no legal set of choices frees more from one layer [n].
     """
 
     saved_bytes: Floats
     extra_s: Floats
-    dropped_bytes: Floats
     groups: tuple[Rivals, ...]
     most_saved_bytes: Floats
-    most_dropped_bytes: Floats
 
     @classmethod
     def none(cls, n: int) -> Choices:
         """No choice for n candidates."""
-        empty, nothing = np.zeros((0, n)), np.zeros(n)
-        return cls(empty, empty, empty, (), nothing, nothing)
+        empty = np.zeros((0, n))
+        return cls(empty, empty, (), np.zeros(n))
 
     def take(self, rows: Ints) -> Choices:
         """Of some candidates."""
         return replace(self, **{name: getattr(self, name)[..., rows] for name in ARRAYS_OF_CHOICES})
-
-    def pooled(self) -> Choices:
-        """Choices for the memory of card and host together: what is swapped stays."""
-        return replace(self, saved_bytes=self.dropped_bytes, most_saved_bytes=self.most_dropped_bytes)
-
-    def swaps(self) -> bool:
-        """Whether any choice keeps bytes on the host."""
-        return bool((self.dropped_bytes < self.saved_bytes).any())
 
     def gained_s(self, price: Floats) -> Floats:
         """Most that a layer saves at a price of its bytes, less the seconds of its choices [n, prices]."""
@@ -85,7 +73,7 @@ class Choices:
         return _corners(tuple(self.saved_bytes[:, 0].tolist()), tuple(self.extra_s[:, 0].tolist()), self.groups)
 
 
-ARRAYS_OF_CHOICES: Final = ("saved_bytes", "extra_s", "dropped_bytes", "most_saved_bytes", "most_dropped_bytes")
+ARRAYS_OF_CHOICES: Final = ("saved_bytes", "extra_s", "most_saved_bytes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,16 +130,11 @@ def join(parts: Sequence[Part]) -> Part:
 def choices_of(options: tuple[MemoryOption, ...], layer_class: int) -> Choices:
     """Of one problem's options those of a class, as choices of one candidate."""
     mine, compete = [i for i, option in enumerate(options) if option.layer_class == layer_class], conflicts(options)
-    saved, extra, kept = (
-        tuple(getattr(options[i], name) for i in mine) for name in ("saved_bytes", "extra_backward_s", "swap_bytes")
-    )
-    dropped = tuple(max(0.0, all_ - swapped) for all_, swapped in zip(saved, kept, strict=True))
+    saved, extra = (tuple(getattr(options[i], name) for i in mine) for name in ("saved_bytes", "extra_backward_s"))
     groups = rivals(len(mine), lambda a, b: mine[b] in compete[mine[a]])
-    most = [np.array([_corners(freed, extra, groups)[-1][0]]) for freed in (saved, dropped)]
-    saved_bytes, extra_s, dropped_bytes = (
-        np.array(each, dtype=np.float64).reshape(-1, 1) for each in (saved, extra, dropped)
-    )
-    return Choices(saved_bytes, extra_s, dropped_bytes, groups, most[0], most[1])
+    most = np.array([_corners(saved, extra, groups)[-1][0]])
+    saved_bytes, extra_s = (np.array(each, dtype=np.float64).reshape(-1, 1) for each in (saved, extra))
+    return Choices(saved_bytes, extra_s, groups, most)
 
 
 def most_saved(options: tuple[MemoryOption, ...], layer_class: int) -> float:
