@@ -34,16 +34,8 @@ class Planned:
         self._prepared = planner.prepare(spec)
         p = self._prepared
         searched = search_space(spec, p.profile, p.choice, p.context)
-        frontier = best_first(
-            searched.candidates,
-            searched.swept,
-            searched.context_of,
-            top_k=spec.search.top_k,
-            gap=spec.search.gap,
-            budget=planner.budget_of(spec),
-            costs=searched.costs,
-            keep=from_search(spec.search.top_k),
-        )
+        asked = searched.request(spec.search.top_k, spec.search.gap, planner.budget_of(spec))
+        frontier = best_first(asked, keep=from_search(spec.search.top_k))
         weight = partial(weight_of, objective=spec.search.objective)
         advice = Adviser(p.profile, searched, frontier, spec.search.top_k, planner.budget_of(spec), weight).advise()
         assert advice is not None
@@ -88,13 +80,5 @@ class Planned:
             found.costs.take(fits),
             self._searched.counts,
         )
-        frontier = best_first(
-            searched.candidates,
-            searched.swept,
-            searched.context_of,
-            top_k=1,
-            gap=0.05,
-            budget=self._budget,
-            costs=searched.costs,
-        )
+        frontier = best_first(searched.request(1, 0.05, self._budget))
         return frontier.best[0].solution.step_s if frontier.best else float("inf")

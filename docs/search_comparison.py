@@ -95,16 +95,7 @@ def searched_case(name: str, spec: Spec) -> Case:
             seconds.append(time.monotonic() - started)
             gaps.append(100.0 * max(0.0, 1.0 - frontier.bound_s / frontier.incumbent_s))
 
-    frontier = best_first(
-        searched.candidates,
-        searched.swept,
-        searched.context_of,
-        costs=searched.costs,
-        top_k=spec.search.top_k,
-        gap=spec.search.gap,
-        budget=budget_of(spec),
-        watch=watch,
-    )
+    frontier = best_first(searched.request(spec.search.top_k, spec.search.gap, budget_of(spec), watch=watch))
     script = None
     if spec.strategy is not None:
         try:

@@ -126,17 +126,8 @@ def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline
     """The best of the candidates and what is proven of the others."""
     kept = from_search(spec.search.top_k)
     search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1, keep=kept)
-    frontier = search(
-        searched.candidates,
-        searched.swept,
-        searched.context_of,
-        top_k=spec.search.top_k,
-        gap=spec.search.gap,
-        budget=budget_of(spec, alone=alone),
-        costs=searched.costs,
-        watch=report.solved,
-        should_cancel=stop,
-    )
+    asked, budget = spec.search, budget_of(spec, alone=alone)
+    frontier = search(searched.request(asked.top_k, asked.gap, budget, watch=report.solved, should_cancel=stop))
     if spec.search.distinct == "placements":
         frontier.best = with_placements(frontier.best, spec.search.top_k, stop)
     return frontier

@@ -21,7 +21,6 @@ from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, w
 from autodeploy.ranking.unproven import share_draws, unproven_axes, unproven_of
 from autodeploy.ranking.variety import outlines
 from autodeploy.solver.effort import cores
-from autodeploy.solver.outer.frontier import outer_tuples
 from autodeploy.solver.outer.least_memory import RoomyPlans, card_bytes
 
 if TYPE_CHECKING:
@@ -117,7 +116,8 @@ class Adviser:
         self._top_k = top_k
         self._weight_of, self._should_cancel = weight_of, should_cancel
         self._box: ErrorBox = error_box(profile, self._best[0].context)
-        self._outer = outer_tuples(searched.candidates)
+        self._request = searched.request(top_k, 0.0, budget, should_cancel=should_cancel)
+        self._outer = self._request.outer
         self._outlines = outlines(searched.candidates)
         self._sigmas: dict[int, float] = {}
         self._unproven: dict[int, frozenset[str]] = {}
@@ -231,16 +231,7 @@ class Adviser:
         def limit_bytes(index: int) -> float:
             return roomy_limit_bytes(self._searched.context_of(index).limit_bytes, self._log_sigma(index), level)
 
-        searched = self._searched
-        return RoomyPlans(
-            searched.candidates,
-            searched.context_of,
-            searched.costs,
-            self._outer,
-            limit_bytes,
-            beside=cores() > 1,
-            should_cancel=self._should_cancel,
-        )
+        return RoomyPlans(self._request, limit_bytes, beside=cores() > 1)
 
     def _usual_limit(self, context: Context, level: float) -> float:
         """The limit of the fastest plan, for a look at all candidates."""

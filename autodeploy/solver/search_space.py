@@ -13,6 +13,7 @@ from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.evaluation.layers.alternatives import closed, fastest_costs
 from autodeploy.evaluation.layers.cut_costs import CutCosts, joined
 from autodeploy.evaluation.sweep.sweep import TOTALS, Sweep, sweep_tree
+from autodeploy.solver.outer.request import SearchRequest
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.grid import Grid, grid_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.solver.effort import Budget
+    from autodeploy.solver.outer.frontier import Watch
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.feature_choice import FeatureChoice
@@ -51,6 +54,20 @@ class Searched:
     contexts: tuple[Context, ...]
     costs: CutCosts
     counts: Counts
+
+    def request(
+        self,
+        top_k: int,
+        gap: float,
+        budget: Budget,
+        *,
+        watch: Watch | None = None,
+        should_cancel: Callable[[], bool] | None = None,
+    ) -> SearchRequest:
+        """A search over these candidates."""
+        return SearchRequest(
+            self.candidates, self.swept, self.context_of, top_k, gap, budget, self.costs, watch, should_cancel
+        )
 
     def context_of(self, index: int) -> Context:
         """The cluster, the batch and the features of a candidate."""

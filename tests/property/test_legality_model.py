@@ -19,6 +19,7 @@ from autodeploy.solver.cp_sat.model import new_solver
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.outer.candidate import solve_candidate
+from autodeploy.solver.outer.request import SearchRequest
 from autodeploy.solver.search_space import legal_candidates
 from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.grid import grid_of
@@ -260,14 +261,8 @@ def test_one_model_over_all_axes_and_time_has_the_optimum_of_the_two_levels(prep
     for place, number in enumerate(numbers):
         solution = solve_candidate(legal.take(slice(place, place + 1)), context, place, None).solution
         costs_s[number] = solution.step_s if solution.layout is not None else math.inf
-    levels = best_first(
-        legal,
-        sweep(legal, context),
-        lambda _: context,
-        top_k=1,
-        gap=0.0,
-        budget=Budget(quick=10**6, slots=math.inf, refined=0, effort=FAST),
-    )
+    budget = Budget(quick=10**6, slots=math.inf, refined=0, effort=FAST)
+    levels = best_first(SearchRequest(legal, sweep(legal, context), lambda _: context, 1, 0.0, budget))
     one = fastest_of_one_model(model_of(prepared), everything, costs_s)
     if one is None:
         assert not levels.best

@@ -20,6 +20,7 @@ from autodeploy.solver.effort import DEFAULT, Budget
 from autodeploy.solver.inner.memory_options import memory_choices
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.outer.frontier import outer_tuples
+from autodeploy.solver.outer.request import SearchRequest
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s
@@ -80,14 +81,8 @@ def test_the_best_plans_are_those_of_the_enumeration(drawn: dict[str, Any]) -> N
     for index in range(len(legal)):
         truth[int(outer[index])] = min(truth.get(int(outer[index]), math.inf), fastest(classes, legal, context, index))
     expected = sorted(seconds for seconds in truth.values() if math.isfinite(seconds))[:TOP_K]
-    found = best_first(
-        legal,
-        swept,
-        lambda _: context,
-        top_k=TOP_K,
-        gap=0.0,
-        budget=Budget(quick=10**6, slots=math.inf, refined=10**6, effort=DEFAULT),
-    )
+    budget = Budget(quick=10**6, slots=math.inf, refined=10**6, effort=DEFAULT)
+    found = best_first(SearchRequest(legal, swept, lambda _: context, TOP_K, 0.0, budget))
     best = [solved.solution.step_s for solved in found.best[:TOP_K]]
     assert len(best) == len(expected), (best, expected)
     np.testing.assert_allclose(best, expected, rtol=3e-6)

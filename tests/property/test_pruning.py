@@ -12,6 +12,7 @@ from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.request import SearchRequest
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_outer_brute_force import TOP_K, instances, resolved
@@ -48,7 +49,7 @@ def compare(drawn: dict[str, Any]) -> None:
 def searched(legal: Candidates, context: Context, *, prune: bool) -> Frontier:
     """All of a small space; nothing but pruning may leave a candidate out."""
     budget = Budget(quick=10**4, slots=math.inf, refined=10**4, effort=FAST)
-    return best_first(legal, sweep(legal, context), lambda _: context, top_k=TOP_K, gap=0.0, budget=budget, prune=prune)
+    return best_first(SearchRequest(legal, sweep(legal, context), lambda _: context, TOP_K, 0.0, budget), prune=prune)
 
 
 def steps(found: Frontier) -> list[float]:

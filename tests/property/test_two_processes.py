@@ -31,16 +31,8 @@ SPACES = {
 def searched(spec: Spec, *, beside: bool) -> Frontier:
     prepared = planner.prepare(spec)
     space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
-    return best_first(
-        space.candidates,
-        space.swept,
-        space.context_of,
-        top_k=3,
-        gap=0.0,
-        budget=replace(planner.budget_of(spec), quick=10, paths=100),
-        costs=space.costs,
-        beside=beside,
-    )
+    budget = replace(planner.budget_of(spec), quick=10, paths=100)
+    return best_first(space.request(3, 0.0, budget), beside=beside)
 
 
 @pytest.mark.parametrize("case", SPACES)

@@ -14,6 +14,7 @@ from autodeploy.evaluation.inputs.build_context import spec_context, with_altern
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.request import SearchRequest
 from autodeploy.solver.search_space import legal_candidates, search_space
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
@@ -124,17 +125,8 @@ def _best_s(
         nonlocal best_s
         best_s = min(best_s, frontier.incumbent_s or math.inf)
 
-    return best_first(
-        candidates,
-        swept,
-        contexts,
-        top_k=1,
-        gap=0.0,
-        budget=BUDGET,
-        costs=costs,
-        watch=watch,
-        should_cancel=lambda: best_s <= enough_s,
-    ).incumbent_s
+    request = SearchRequest(candidates, swept, contexts, 1, 0.0, BUDGET, costs, watch, lambda: best_s <= enough_s)
+    return best_first(request).incumbent_s
 
 
 MOST_CHUNKS = 8  # strategies/space.py

@@ -124,10 +124,7 @@ def test_what_is_solved_and_not_kept_still_counts_in_the_bound() -> None:
     )
     prepared = prepare(spec)
     space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
-    every, one = (
-        best_first(space.candidates, space.swept, space.context_of, top_k=1, gap=0.0, budget=of(effort=0.1), keep=keep)
-        for keep in (1000, 1)
-    )
+    every, one = (best_first(space.request(1, 0.0, of(effort=0.1)), keep=keep) for keep in (1000, 1))
     assert len(every.best) > len(one.best) == 1
     assert one.open_bound_s == min(every.open_bound_s, *(each.solution.bound_s for each in every.best[1:]))
 

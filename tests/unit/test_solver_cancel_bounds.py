@@ -80,17 +80,7 @@ def run(
         return by_stages(self, high_s)
 
     monkeypatch.setattr(OpenBounds, "by_stages", marked)
-    return best_first(
-        searched.candidates,
-        searched.swept,
-        searched.context_of,
-        top_k=2,
-        gap=0.0,
-        budget=budget,
-        costs=searched.costs,
-        watch=watch,
-        should_cancel=polls,
-    )
+    return best_first(searched.request(2, 0.0, budget, watch=watch, should_cancel=polls))
 
 
 def test_cancelling_returns_the_plan_and_a_valid_bound(

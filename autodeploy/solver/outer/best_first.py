@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.cut_costs import CutCosts, cut_costs
 from autodeploy.solver.outer.candidate_solver import CandidateSolver
 from autodeploy.solver.outer.companion import Companion
-from autodeploy.solver.outer.frontier import Frontier, Watch, outer_tuples
+from autodeploy.solver.outer.frontier import Frontier
 from autodeploy.solver.outer.open_bounds import OpenBounds
 from autodeploy.solver.outer.quick_plans import QuickPlans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
-    from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.effort import Budget, Effort
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.solver.outer.request import SearchRequest
 
 OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
 """Shares of the work on plans: looks by estimate before any bound is raised, looks by the bounds of stages, more by
@@ -34,26 +31,12 @@ MANY = 8_192
 
 
 def best_first(
-    candidates: Candidates,
-    swept: Sweep,
-    contexts: Callable[[int], Context],
-    *,
-    top_k: int,
-    gap: float,
-    budget: Budget,
-    costs: CutCosts | None = None,
-    watch: Watch | None = None,
-    should_cancel: Callable[[], bool] | None = None,
-    prune: bool = True,
-    beside: bool = False,
-    keep: int | None = None,
+    request: SearchRequest, *, prune: bool = True, beside: bool = False, keep: int | None = None
 ) -> Frontier:
     """Solve candidates quickly in the order of their repaired estimate, refine the best, and prove what is left.
 
     Parameters
     ----------
-    contexts : the context of a candidate index (all the same unless batch or cards vary).
-    costs : of the candidates, where they are known.
     prune : leave out what a bound or a plan of the same outer strategy rules out; without it the plans are the same.
     beside : whether a second process may share the work; the answer is the same.
     keep : plans left in the frontier, the fastest; twice K where nothing is said.
@@ -65,29 +48,19 @@ def best_first(
     bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
     the least bound against each plan.
     """
-    costs = cut_costs(candidates, contexts) if costs is None else costs
-    outer = outer_tuples(candidates)
-    here, other = (CandidateSolver(candidates, contexts, costs, outer, should_cancel) for _ in range(2))
-    with Companion(other, beside=beside, should_cancel=should_cancel) as companion:
-        open_ = OpenBounds(candidates, contexts, outer, swept.bound_s.copy(), here, companion, should_cancel)
-        frontier = _searched(open_, swept, top_k, gap, budget, watch, prune=prune)
-    del frontier.best[2 * top_k if keep is None else keep :]
+    here, other = CandidateSolver(request), CandidateSolver(request)
+    with Companion(other, beside=beside, should_cancel=request.should_cancel) as companion:
+        open_ = OpenBounds(request, here, companion)
+        frontier = _searched(open_, request, prune=prune)
+    del frontier.best[2 * request.top_k if keep is None else keep :]
     # What was solved and is not kept may still be faster otherwise.
     kept = [solved.index for solved in frontier.best]
     frontier.open_bound_s, frontier.relaxation = open_.least_s(kept), open_.rests_on(kept)
     return frontier
 
 
-def _searched(
-    open_: OpenBounds,
-    swept: Sweep,
-    top_k: int,
-    gap: float,
-    budget: Budget,
-    watch: Watch | None,
-    *,
-    prune: bool,
-) -> Frontier:
+def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Frontier:
+    top_k, budget, watch = request.top_k, request.budget, request.watch
     frontier = Frontier()
 
     def report(index: int) -> None:
@@ -111,15 +84,15 @@ def _searched(
 
     refined: set[int] = set()
     settled: list[int] = []
-    plans = QuickPlans(frontier, open_, swept, top_k, gap, budget, report, prune=prune)
+    plans = QuickPlans(frontier, open_, request, report, prune=prune)
     parts = [share * budget.quick for share in (OPENING, FIRST, BOUNDS, ESTIMATES, FIRST, PATHS)]
     opening, first, bounds, estimates, second, paths = np.cumsum(parts)
     plans.by_estimate(opening)
     plans.in_full(first)
-    aim = gap
+    aim = request.gap
     if frontier.best and not open_.cancelled():
         if open_.below(enough_s()) > MANY:
-            aim = max(gap, budget.narrow)
+            aim = max(request.gap, budget.narrow)
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
         plans.by_bound(bounds)

@@ -11,30 +11,22 @@ from autodeploy.solver.outer.candidate import CandidatePlans, Solved
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.layers.cut_costs import CutCosts
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.outer.candidate import Quick
     from autodeploy.solver.outer.companion import Begun, Companion
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.solver.outer.request import SearchRequest
 
 
 class CandidateSolver:
-    """Bounds and plans of candidates. `outer` numbers their outer strategies [n]."""
+    """Bounds and plans of candidates."""
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        contexts: Callable[[int], Context],
-        costs: CutCosts,
-        outer: Ints,
-        should_cancel: Callable[[], bool] | None,
-    ) -> None:
-        self._candidates, self._contexts, self._costs, self._outer = candidates, contexts, costs, outer
-        self.stopped: Callable[[], bool] = should_cancel or (lambda: False)
+    def __init__(self, request: SearchRequest) -> None:
+        self._candidates, self._contexts, self._costs = request.candidates, request.contexts, request.costs
+        self._outer = request.outer
+        self.stopped: Callable[[], bool] = request.cancelled
         self._last: tuple[int, CandidatePlans] | None = None
-        self._tuples = TupleBounds(candidates, contexts, costs, lambda: self.stopped())
+        self._tuples = TupleBounds(self._candidates, self._contexts, self._costs, lambda: self.stopped())
 
     def stage_bounds_s(self, rows: Ints, low_s: Floats, high_s: float) -> Floats:
         """`outer_bounds_s` of candidates at rows of one context, of which low_s is known [rows]."""

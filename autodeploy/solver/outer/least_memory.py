@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.layers.cut_costs import CutCosts, cut_costs
 from autodeploy.evaluation.stages.build_problem import build_problem
 from autodeploy.evaluation.stages.inner_problem import stage_bytes
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
@@ -25,19 +24,19 @@ from autodeploy.solver.inner.solve import solve
 from autodeploy.solver.outer.candidate import Solved
 from autodeploy.solver.outer.candidate_solver import CandidateSolver, PlansAhead
 from autodeploy.solver.outer.companion import Companion
-from autodeploy.solver.outer.frontier import Frontier, outer_tuples
+from autodeploy.solver.outer.frontier import Frontier
 from autodeploy.solver.outer.quick_plans import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.sweep.sweep import Sweep
-    from autodeploy.solver.effort import Budget, Effort
+    from autodeploy.solver.effort import Effort
     from autodeploy.solver.inner.solution import InnerSolution
-    from autodeploy.solver.outer.frontier import Watch
+    from autodeploy.solver.outer.request import SearchRequest
     from autodeploy.strategies.candidates import Candidates
 
 
@@ -47,24 +46,13 @@ ROUNDS: Final = 10
 """Times that a candidate is solved with less room."""
 
 
-def least_memory(
-    candidates: Candidates,
-    swept: Sweep,
-    contexts: Callable[[int], Context],
-    *,
-    top_k: int,
-    gap: float,
-    budget: Budget,
-    costs: CutCosts | None = None,
-    watch: Watch | None = None,
-    should_cancel: Callable[[], bool] | None = None,
-) -> Frontier:
+def least_memory(request: SearchRequest) -> Frontier:
     """The plans of least memory, each the fastest found in its room, and the least that any plan could take.
 
     The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
     """
-    costs = cut_costs(candidates, contexts) if costs is None else costs
-    frontier, outer = Frontier(), outer_tuples(candidates)
+    candidates, swept, contexts, costs = request.candidates, request.swept, request.contexts, request.costs
+    frontier, outer, top_k, budget = Frontier(), request.outer, request.top_k, request.budget
     bounds = _sweeps_bytes(candidates, swept, contexts)
     order = np.lexsort((swept.repaired_s, bounds))
     waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
@@ -73,9 +61,9 @@ def least_memory(
     while waiting or bounded < len(order):
         unseen = float(bounds[order[bounded]]) if bounded < len(order) else math.inf
         low = min(unseen, waiting[0][0]) if waiting else unseen
-        frontier.cancelled = should_cancel is not None and should_cancel()
+        frontier.cancelled = request.cancelled()
         taken = sorted(size for size, _ in found.values())
-        enough = len(found) >= top_k and low >= taken[top_k - 1] * (1.0 - gap)
+        enough = len(found) >= top_k and low >= taken[top_k - 1] * (1.0 - request.gap)
         spent = bool(found) and (frontier.solved >= budget.quick or bounded >= 8 * budget.paths)
         if frontier.cancelled or enough or spent:
             break
@@ -90,15 +78,15 @@ def least_memory(
                 heapq.heappush(waiting, (float(bounds[index]), float(swept.repaired_s[index]), index))
             continue
         frontier.solved += 1
-        solved = _least_plan(classes, one, context, index, low, should_cancel)
+        solved = _least_plan(classes, one, context, index, low, request.should_cancel)
         if solved is not None:
             size = card_bytes(solved)
             if size < found.get(int(outer[index]), (math.inf,))[0]:
                 found[int(outer[index])] = size, solved
                 frontier.best = [s for _, s in sorted(found.values(), key=lambda f: (f[0], f[1].index))]
         frontier.least_bytes = _proven(bounds)
-        if watch is not None:
-            watch(frontier, index)
+        if request.watch is not None:
+            request.watch(frontier, index)
     frontier.least_bytes = _proven(bounds)
     del frontier.best[2 * top_k :]
     return frontier
@@ -215,34 +203,25 @@ class RoomyPlans:
     limit_bytes : what a candidate may take of a card, by its index.
     """
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        contexts: Callable[[int], Context],
-        costs: CutCosts,
-        outer: Ints,
-        limit_bytes: Callable[[int], float],
-        *,
-        beside: bool,
-        should_cancel: Callable[[], bool] | None,
-    ) -> None:
+    def __init__(self, request: SearchRequest, limit_bytes: Callable[[int], float], *, beside: bool) -> None:
         def limited(index: int) -> Context:
-            return replace(contexts(index), limit_bytes=limit_bytes(index))
+            return replace(request.contexts(index), limit_bytes=limit_bytes(index))
 
-        self._contexts, self._limited, self._beside, self._should_cancel = contexts, limited, beside, should_cancel
-        self._here, self._there = (CandidateSolver(candidates, limited, costs, outer, should_cancel) for _ in range(2))
+        self._request, self._limited, self._beside = request, limited, beside
+        roomy = replace(request, contexts=limited, known_costs=request.costs)
+        self._here, self._there = CandidateSolver(roomy), CandidateSolver(roomy)
 
     def plans(self, indices: Sequence[int]) -> list[Solved]:
         """The plans of those candidates that have one; all that were made until the search was cancelled."""
         found = []
-        with Companion(self._there, beside=self._beside, should_cancel=self._should_cancel) as companion:
+        with Companion(self._there, beside=self._beside, should_cancel=self._request.should_cancel) as companion:
             ahead = PlansAhead(self._here, companion)
             for place, index in enumerate(indices):
-                if self._should_cancel is not None and self._should_cancel():
+                if self._request.cancelled():
                     break
                 plan = ahead.plan(index, indices[place + 1 : place + 1 + SOON])
                 if plan[1].layout is not None:
-                    found.append(replace(self._here.solved(index, plan), context=self._contexts(index)))
+                    found.append(replace(self._here.solved(index, plan), context=self._request.contexts(index)))
         return found
 
     def refined(self, solved: Solved, effort: Effort) -> Solved:

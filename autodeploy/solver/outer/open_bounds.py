@@ -16,12 +16,11 @@ from autodeploy.solver.outer.candidate_solver import CandidateSolver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.solver.bounds.tuple_bounds import Visit
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.companion import Begun, Companion
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.solver.outer.request import SearchRequest
     from cost_models.arrays import Floats, Ints
 
 RELAXATIONS = (
@@ -95,29 +94,17 @@ class _Tuples:
 
 
 class OpenBounds:
-    """Lower bounds on the step time of all candidates: bounds_s [n]. `outer` numbers their outer strategies [n].
+    """Lower bounds on the step time of all candidates: bounds_s [n].
 
     here, beside : who computes them; what each knows depends only on what it was asked.
     """
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        contexts: Callable[[int], Context],
-        outer: Ints,
-        bounds_s: Floats,
-        here: CandidateSolver,
-        beside: Companion[CandidateSolver],
-        should_cancel: Callable[[], bool] | None,
-    ) -> None:
-        self.candidates, self.contexts, self.outer, self.bounds_s = candidates, contexts, outer, bounds_s
-        self.here, self.beside, self.should_cancel = here, beside, should_cancel
-        self._rests_on = np.zeros(len(bounds_s), dtype=np.int8)
+    def __init__(self, request: SearchRequest, here: CandidateSolver, beside: Companion[CandidateSolver]) -> None:
+        self.candidates, self.contexts, self.outer = request.candidates, request.contexts, request.outer
+        self.bounds_s, self.cancelled = request.swept.bound_s.copy(), request.cancelled
+        self.here, self.beside = here, beside
+        self._rests_on = np.zeros(len(self.bounds_s), dtype=np.int8)
         self._earnest: set[int] = set()
-
-    def cancelled(self) -> bool:
-        """Whether the caller wants the search to end."""
-        return self.should_cancel is not None and self.should_cancel()
 
     def raise_to(self, index: int, bound_s: float) -> None:
         """A candidate's bound is at least this, as its solved problem says."""

@@ -14,11 +14,10 @@ from autodeploy.strategies.tree import MODE_AXES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autodeploy.evaluation.sweep.sweep import Sweep
-    from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.solver.outer.open_bounds import OpenBounds
+    from autodeploy.solver.outer.request import SearchRequest
     from cost_models.arrays import Ints
 
 AHEAD = 256
@@ -45,16 +44,14 @@ class QuickPlans:
         self,
         frontier: Frontier,
         open_: OpenBounds,
-        swept: Sweep,
-        top_k: int,
-        gap: float,
-        budget: Budget,
+        request: SearchRequest,
         report: Callable[[int], None],
         *,
         prune: bool,
     ) -> None:
+        swept, budget = request.swept, request.budget
         self.frontier, self.open, self.swept, self.report = frontier, open_, swept, report
-        self.top_k, self.gap, self.budget, self.prune = top_k, gap, budget, prune
+        self.top_k, self.gap, self.budget, self.prune = request.top_k, request.gap, budget, prune
         self.work = 0.0
         self._order = swept.fastest(AHEAD * budget.quick)
         later = np.ones(len(open_.candidates), dtype=np.bool_)
