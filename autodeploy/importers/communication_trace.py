@@ -31,7 +31,7 @@ class ExchangeGroup:
 
     `transit_s`: data moves. `wait_s`: the rank waits for others. `sent_bytes`, `sent_s`: by link (HCCS, RDMA, SDMA,
     SIO, PCIE), where SDMA counts once more what HCCS, SIO and PCIE do. `message_bytes`: what one exchange moves over
-    all links, two significant digits.
+    all links, two significant digits; `moved_bytes`: all of them.
     """
 
     operation: str
@@ -39,6 +39,7 @@ class ExchangeGroup:
     message_bytes: float
     count: int = 0
     elapsed_s: float = 0.0
+    moved_bytes: float = 0.0
     transit_s: float = 0.0
     wait_s: float = 0.0
     sent_bytes: dict[str, float] = field(default_factory=dict)
@@ -104,6 +105,7 @@ def _add(groups: dict[tuple[str, str, float], ExchangeGroup], name: str, exchang
     group = groups.setdefault((operation, group_name, message), ExchangeGroup(operation, group_name, message))
     group.count += 1
     group.elapsed_s += elapsed
+    group.moved_bytes += total
     group.transit_s += transit
     group.wait_s += wait
     for link, (size, seconds) in sent.items():

@@ -104,7 +104,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "trace_group": ("group", "通信域"),
     "trace_message": ("MB", "MB"),
     "trace_waiting": ("waiting", "等待占比"),
-    "trace_links": ("GB/s by link", "各链路 GB/s"),
+    "trace_gb_per_s": ("GB/s while moving", "传输中 GB/s"),
+    "trace_links": ("GB/s of a packet by kind of link", "各类链路单包 GB/s"),
     # cluster import
     "cluster_agrees": ("the files and profile {profile} agree", "文件与硬件参数 {profile} 一致"),
     "no_cluster_size": (

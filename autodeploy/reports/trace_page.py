@@ -66,6 +66,7 @@ _EXCHANGES = (
     "trace_count",
     "trace_ms_a_step",
     "trace_waiting",
+    "trace_gb_per_s",
     "trace_links",
 )
 
@@ -86,7 +87,9 @@ def _exchange(each: ExchangeGroup, steps: int) -> list[str]:
     waiting = f"{100.0 * each.wait_s / each.elapsed_s:.0f} %" if each.elapsed_s else ""
     milliseconds = f"{MILLI * each.elapsed_s / steps:.4g}"
     megabytes = f"{each.message_bytes / 1e6:.3g}"
-    return [each.operation, each.group[-8:], megabytes, f"{each.count / steps:.4g}", milliseconds, waiting, links]
+    rate = f"{each.moved_bytes / each.transit_s / GIGA:.1f}" if each.transit_s else ""
+    times = f"{each.count / steps:.4g}", milliseconds
+    return [each.operation, each.group[-8:], megabytes, *times, waiting, rate, links]
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

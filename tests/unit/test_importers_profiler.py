@@ -213,7 +213,7 @@ def test_the_page_says_where_the_run_differs(folder: Path) -> None:
     page = trace_page(found)
     for told in (
         "4096x8192; 8192x2048 | 2 | 1.2 | 229.1 TFLOPS",  # 2 m n k in 0.6 ms
-        "allReduce | 05868844 | 64 | 2 | 8 | 50 % | HCCS 32.0, SDMA 32.0",
+        "allReduce | 05868844 | 64 | 2 | 8 | 50 % | 32.0 | HCCS 32.0, SDMA 32.0",
         f"allocated | {plan.allocator_peak_gib:.1f} | 30.0",
     ):
         assert told in page
