@@ -22,7 +22,6 @@ from autodeploy.evaluation.stages.inner_problem import (
     worst_moment,
 )
 from autodeploy.evaluation.stages.stage_memory import StageBuffers, stage_buffers
-from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
 from autodeploy.evaluation.stages.step_parts import TAIL_PARTS, take_hidden
 from autodeploy.evaluation.steps.hidden_shares import hidden_shares
 from autodeploy.evaluation.steps.overlapping_choices import without_overlaps
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints
 
@@ -315,6 +315,3 @@ def template_layers(
             for place in places:
                 layers[(*place, number)] = filled[part]
     return layers
-
-
-__all__ = ["Estimate", "Layout", "StepClass", "applied_array", "estimate_layout", "template_layers"]
