@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.known_models import model_name, read_vocabulary
+from autodeploy.importers.megatron_attention import read_attention_types
 from autodeploy.importers.megatron_layers import noop_numbers, noops_before
 from autodeploy.importers.megatron_recipe import read_recipe
 from autodeploy.specs.model import MAX_LAYERS
@@ -40,8 +41,6 @@ NOT_MODELLED = {
     "--hybrid-override-pattern": "layers of another kind than attention",
     "--mamba-num-heads": "state-space layers",
     "--mamba-state-dim": "state-space layers",
-    "--full-attention-interval": "linear attention",
-    "--enable-dsa-indexer": "sparse attention with an indexer",
     "--num-zero-experts": "experts that compute nothing",
     "--enable-mhc": "several residual streams (hyper-connections)",
     "--enable-mhc-connections": "several residual streams (hyper-connections)",
@@ -51,7 +50,6 @@ NOT_MODELLED = {
     "--heterogeneous-layers-config-encoded-json": "layers of different shapes",
     "--compress-ratios": "compressed attention",
     "--kv-compress": "compressed attention",
-    "--use-sparse-flash-attn": "sparse attention with an indexer",
     "--is-hybrid-model": "layers of another kind than attention",
     "--mtp-hybrid-override-pattern": "layers of another kind than attention",
     "--moe-latent-size": "experts in a latent space",
@@ -79,6 +77,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
         model[field] = _required(reader, flag, f"/model/{field}")
     model["hidden_act"] = _activation(reader)
     model |= _attention(reader, model)
+    model |= read_attention_types(reader, layers)
     model |= _ends(reader)
     ffn = reader.number("--ffn-hidden-size", "/model/intermediate_size")
     if ffn is None:

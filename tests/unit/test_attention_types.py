@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from autodeploy.errors import UnsupportedError
+from autodeploy.importers.import_document import import_document
 from autodeploy.specs.attention_kinds import LinearAttention, SparseAttention
 from autodeploy.specs.model import ModelSpec
 from autodeploy.workload.attention_types import LayerKind, chunk_columns, kind_of
@@ -189,3 +191,47 @@ def test_types_and_their_sizes_have_to_agree(change: dict[str, object], field: s
     with pytest.raises(ValidationError) as error:
         ModelSpec.model_validate(fields)
     assert {line["loc"][0] for line in error.value.errors()} == {field}
+
+
+SHAPED = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers {layers} --hidden-size 512 --num-attention-heads 8 "
+    "--vocab-size 1024 --micro-batch-size 1 --seq-length 512 --global-batch-size 8 --swiglu --ffn-hidden-size 1024 "
+    "--untie-embeddings-and-output-weights --position-embedding-type rope {flags}\n"
+)
+NET = "--linear-num-key-heads 4 --linear-num-value-heads 8 --linear-key-head-dim 16 --linear-value-head-dim 32"
+MLA = (
+    "--multi-latent-attention --q-lora-rank 64 --kv-lora-rank 64 --qk-head-dim 32 "
+    "--qk-pos-emb-head-dim 16 --v-head-dim 32"
+)
+
+
+def imported(flags: str, layers: int = 8) -> ModelSpec:
+    document = import_document(SHAPED.format(layers=layers, flags=flags), "a.sh").document
+    return ModelSpec.model_validate(document["model"])
+
+
+def test_flags_of_a_gated_delta_net_are_read_with_padding_left_out() -> None:
+    model = imported(f"--full-attention-interval 4 {NET} --mamba-d-conv 3 --noop-layers 0", layers=9)
+    types = ["full_attention" if number % 4 == 3 else "linear_attention" for number in range(1, 9)]
+    assert list(model.layer_types or ()) == types
+    assert model.linear_attention == GDN.model_copy(update={"conv_kernel_dim": 3})
+    assert model.attention_output_gate
+
+
+def test_flags_of_an_indexer_are_read_with_the_parsers_defaults() -> None:
+    model = imported(f"{MLA} --enable-dsa-indexer --index-topk 256 --use-sparse-flash-attn")
+    assert model.sparse_attention == DSA.model_copy(update={"index_topk": 256})
+    assert imported(MLA).sparse_attention is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (f"{MLA} --enable-dsa-indexer --index-topk-freq 4", "shared between layers"),
+        (f"{MLA} --use-sparse-flash-attn", "without an indexer"),
+        ("--full-attention-interval 4", "without its heads"),
+    ],
+)
+def test_flags_of_other_attention_are_refused_by_name(flags: str, named: str) -> None:
+    with pytest.raises(UnsupportedError, match=named):
+        imported(flags)

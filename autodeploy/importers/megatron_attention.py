@@ -1,0 +1,80 @@
+"""Attention that is neither of grouped queries nor of latents, as MindSpeed-LLM's flags say it.
+
+Source: MindSpeed-LLM @c77308a1, features_manager/transformer: dsa_indexer_feature.py, qwen3_next_feature.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.importers.megatron_layers import noop_numbers
+
+if TYPE_CHECKING:
+    from autodeploy.importers.flag_reader import FlagReader
+
+INDEXER = {
+    "--index-topk": ("index_topk", 2048),
+    "--index-n-heads": ("index_n_heads", 64),
+    "--index-head-dim": ("index_head_dim", 128),
+}
+LINEAR = {
+    "--linear-num-key-heads": "num_key_heads",
+    "--linear-num-value-heads": "num_value_heads",
+    "--linear-key-head-dim": "key_head_dim",
+    "--linear-value-head-dim": "value_head_dim",
+}
+INTERVAL = "--full-attention-interval"
+
+
+def read_attention_types(reader: FlagReader, layers: int) -> dict[str, Any]:
+    """Fields of an indexer, and of gated delta nets between layers of gated full attention.
+
+    Raises
+    ------
+    UnsupportedError
+        of layers that share the keys that others chose, and of linear layers without sizes.
+    """
+    return _indexer(reader) | _gated_delta_net(reader, layers)
+
+
+def _indexer(reader: FlagReader) -> dict[str, Any]:
+    alone = reader.switch("--use-sparse-flash-attn", "/model/sparse_attention")
+    if not reader.switch("--enable-dsa-indexer", "/model/sparse_attention"):
+        if alone:
+            _refuse(reader, "--use-sparse-flash-attn", "sparse attention without an indexer")
+        return {}
+    frequency = reader.number("--index-topk-freq", "/model/sparse_attention")
+    if reader.has("--index-topk-pattern"):
+        _refuse(reader, "--index-topk-pattern", "chosen keys shared between layers")
+    if frequency not in (None, 1):
+        _refuse(reader, "--index-topk-freq", "chosen keys shared between layers")
+    sizes: dict[str, int] = {}
+    for flag, (field, usual) in INDEXER.items():
+        given = reader.number(flag, f"/model/sparse_attention/{field}")
+        sizes[field] = usual if given is None else given
+    return {"sparse_attention": sizes}
+
+
+def _gated_delta_net(reader: FlagReader, layers: int) -> dict[str, Any]:
+    interval = reader.number(INTERVAL, "/model/layer_types")
+    given = {field: reader.number(flag, f"/model/linear_attention/{field}") for flag, field in LINEAR.items()}
+    conv = reader.number("--mamba-d-conv", "/model/linear_attention/conv_kernel_dim")
+    if not interval:
+        return {}
+    if not all(given.values()):
+        _refuse(reader, INTERVAL, "linear attention without its heads")
+    noops = noop_numbers(reader)
+    numbers = [number for number in range(layers + len(noops)) if number not in noops]  # it counts padding, too
+    types = ["linear_attention" if (number + 1) % interval else "full_attention" for number in numbers]
+    sizes = {"kind": "gated_delta_net", **given, "conv_kernel_dim": conv or 4}
+    return {"layer_types": types, "linear_attention": sizes, "attention_output_gate": True}
+
+
+def _refuse(reader: FlagReader, flag: str, mechanism: str) -> NoReturn:
+    given = reader.script.flags[flag]
+    raise UnsupportedError(
+        f"line {given.line}, column {given.column}: {mechanism} ({flag}) can't be planned yet",
+        path="/model",
+        hint="plan a model of the same size without it",
+    )
