@@ -150,3 +150,46 @@ def run_time(
         restart_s=np.asarray(segments * failed * restarts),
         failures=np.asarray(segments * failed * np.exp(np.asarray(restart_s) / mean)),
     )
+
+
+def recovered_run_time(
+    training_s: Number,
+    checkpoint_s: Number,
+    interval_s: Number,
+    failure_interval_s: Number,
+    restart_s: Number,
+    *,
+    recovered_share: Number,
+    recovery_s: Number,
+    recovery_loss_s: Number,
+    write_s: Number = 0.0,
+) -> RunTime:
+    """What a run takes where a share of the failures is recovered from without going back to a checkpoint.
+
+    Parameters
+    ----------
+    recovered_share : of the failures, p, from 0 to below 1.
+    recovery_s : from such a failure to the first step after it, r. recovery_loss_s : work that it repeats.
+    others : as `run_time`, whose result this is with a share of 0.
+
+    Notes
+    -----
+    The two kinds of failures are independent, at rates p / M and (1 - p) / M. The others make Daly's run of
+    M / (1 - p); recovered failures hit every second of it at p / M, recoveries themselves included, each of which takes
+    (M / p) (exp(p r / M) - 1) and repeats what its step had done.
+    """
+    mean = np.asarray(failure_interval_s, dtype=np.float64)
+    share = np.asarray(recovered_share, dtype=np.float64)
+    rest = run_time(training_s, checkpoint_s, interval_s, mean / (1.0 - share), restart_s, write_s=write_s)
+    rate = share / mean
+    spent = np.asarray(recovery_s, dtype=np.float64) * rate
+    # (exp(x) - 1) / x is 1 where nothing is recovered.
+    longer = np.where(spent > 0.0, np.expm1(spent) / np.where(spent > 0.0, spent, 1.0), 1.0)
+    met = rest.total_s * rate
+    return RunTime(
+        training_s=rest.training_s,
+        checkpoint_s=rest.checkpoint_s,
+        lost_work_s=np.asarray(rest.lost_work_s + met * recovery_loss_s),
+        restart_s=np.asarray(rest.restart_s + met * recovery_s * longer),
+        failures=np.asarray(rest.failures + met * np.exp(spent)),
+    )

@@ -142,6 +142,17 @@ def state_bytes(
     return StateBytes((optimizer.weights + optimizer.eight_bit) / full, optimizer.gradient / gradient, states)
 
 
+def replica_shards(shards: Number, *, copies: float = 2.0) -> Floats:
+    """Ranks over which optimizer states are split where `copies` ranks keep each; for BF16 6 + 24 / D, not 6 + 12 / D.
+
+    References
+    ----------
+    MindSpeed-LLM docs/en/pytorch/features/mcore/high_availability.md (replica optimizer) and
+    core/high_availability/tft_replica_optimizer.py, show_replica_inc_memsize: 12 bytes more a parameter of a shard.
+    """
+    return np.asarray(np.maximum(np.asarray(shards, dtype=np.float64) / copies, 1.0))
+
+
 # Adam written as operators on FP32 arrays: eleven that read one array and write one (8 B), five that read two (12 B),
 # three assignments (8 B) and the gradient's cast (6 B).
 UNFUSED_ADAM_BYTES = 11 * 8.0 + 5 * 12.0 + 3 * 8.0 + 6.0

@@ -30,6 +30,8 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
             restart=duration(run.restart_s),
         )
     )
+    if run.recovery != "none":
+        facts.append(say(lang, f"run_recovery_{run.recovery}"))
     if costs := cost_words(run, lang):
         facts.append(costs)
     if run.priors:

@@ -177,6 +177,19 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "单卡平均 {value} h 一次故障（{source}）",
     ),
     "prior_restart_s": ("restart in {value} s ({source})", "重启 {value} s（{source}）"),
+    "prior_recovered_share": (
+        "{value} of the failures leave a copy of the states ({source})",
+        "{value} 的故障后仍有一份优化器状态副本（{source}）",
+    ),
+    "prior_reboot_s": ("failed processes back in {value} s ({source})", "故障进程 {value} s 内恢复（{source}）"),
+    "run_recovery_ttp": (
+        "recovery: states are saved when a card fails; a step is lost",
+        "恢复：故障时保存状态，仅损失一步",
+    ),
+    "run_recovery_ttp+reboot": (
+        "recovery: failed processes are started again beside the others; a step is lost",
+        "恢复：仅重启故障进程，仅损失一步",
+    ),
     "prior_storage_gb_per_s_per_npu": (
         "storage {value} GB/s a card ({source})",
         "每卡存储带宽 {value} GB/s（{source}）",

@@ -62,6 +62,20 @@ class RunSpec(Document):
         Annotated[float, Field(ge=0, le=1e7)] | None,
         Field(description="from a failure to loading the checkpoint: noticing, replacing, starting"),
     ] = None
+    recovered_share: Annotated[
+        Annotated[float, Field(ge=0, lt=1)] | None,
+        Field(
+            description="of the failures, those after which high availability finds a copy of every state",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    reboot_s: Annotated[
+        Annotated[float, Field(ge=0, le=1e7)] | None,
+        Field(
+            description="from a failure to the next step where only failed processes are started again",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
     storage_gb_per_s: Annotated[
         Annotated[float, Field(gt=0, le=1e7)] | None, Field(description="of all cards together, each way")
     ] = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import Strategy
@@ -57,6 +59,14 @@ class TrainingRun(Document):
     checkpoint_s: float
     checkpoint_interval_s: float
     restart_s: float
+    recovery: Annotated[
+        Literal["none", "ttp", "ttp+reboot"],
+        Field(
+            description="how failures are met, by the plan's features: back to a checkpoint, with the states that are "
+            "saved at the failure, or with failed processes alone started again",
+            exclude_if=lambda value: value == "none",
+        ),
+    ] = "none"
     cost: float | None = None
     energy_mwh: float | None = None
     energy_cost: float | None = None

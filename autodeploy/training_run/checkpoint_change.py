@@ -13,6 +13,7 @@ from autodeploy.training_run.checkpoints import format_of, read_bytes, saved_byt
 from autodeploy.training_run.priors import conditions
 from cost_models.goodput import WEIGHT_BYTES
 from cost_models.hbm import OptimizerFormat
+from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
@@ -96,7 +97,15 @@ def _layout(plan: Plan) -> tuple[Any, ...]:
     """What ranks hold, whatever the number of replicas."""
     strategy = plan.strategy
     layers = tuple(stage.layers for stage in plan.stages)
-    return strategy.tp, strategy.pp, strategy.vpp, strategy.ep, strategy.etp, strategy.schedule == "dualpipev", layers
+    return (
+        strategy.tp,
+        strategy.pp,
+        strategy.vpp,
+        strategy.ep,
+        strategy.etp,
+        schedule(strategy.schedule).folded,
+        layers,
+    )
 
 
 def _optimizer(plan: Plan) -> tuple[OptimizerFormat, bool]:

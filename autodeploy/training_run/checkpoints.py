@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.errors import SpecError
 from autodeploy.specs.run import RunSpec
 from autodeploy.stack.checkpoints import CheckpointFormat, checkpoint_format
 from cost_models.goodput import WEIGHT_BYTES, checkpoint_bytes, checkpoint_read_bytes
@@ -37,8 +38,14 @@ def refuse_unsaved(spec: Spec, vendor: str | None) -> None:
     SpecError
         with the field and what the release saves.
     """
-    if spec.run is not None:
-        format_of(spec, vendor)
+    saved = format_of(spec, vendor) if spec.run is not None else None
+    asked = spec.search.features.get("high_availability") == "on"
+    if asked and saved is not None and saved.name == "torch_dist":
+        raise SpecError(
+            "high availability saves torch checkpoints alone",  # MindSpeed-LLM high_availability.py
+            path="/run/checkpoint_format" if spec.run and spec.run.checkpoint_format else "/run/checkpoint",
+            hint="save torch checkpoints, synchronously",
+        )
 
 
 def saved_bytes(spec: Spec, plan: Plan) -> float:

@@ -11,8 +11,8 @@ from autodeploy.specs.training_run import RunPhase, TrainingRun
 from autodeploy.training_run.checkpoints import read_bytes, saved_bytes
 from autodeploy.training_run.layouts import cheapest_layouts
 from autodeploy.training_run.phases import PhaseStretches, phases_of
-from autodeploy.training_run.priors import HOUR_S, Conditions, conditions
-from cost_models.goodput import optimum_checkpoint_interval_s, run_time
+from autodeploy.training_run.priors import HOUR_S, Conditions, Recovery, conditions, recovery_of
+from cost_models.goodput import optimum_checkpoint_interval_s, recovered_run_time
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def planned_run(
         wanted = dict.fromkeys((phase.seq_length, phase.stretches[-1].global_batch) for phase in phases)
         layouts += [found for key in wanted if key != own for found in layouts_for(*key)[:1]]
     found = conditions(run, plan.num_npus_used)
-    save = _Saving.of(spec, plan, run, found, host_link_bytes_per_s)
+    save, recovery = _Saving.of(spec, plan, run, found, host_link_bytes_per_s)
     predicted = [
         [_phase(spec, phase, layout, step_of, own=i == 0) for i, layout in enumerate(layouts)] for phase in phases
     ]
@@ -97,10 +97,13 @@ def planned_run(
         checkpoint_interval_s=save.interval_s,
         restart_s=found.restart_s + save.read_s,
         currency=run.currency,
-        priors=found.priors,
+        recovery=recovery.name,
+        priors=(*found.priors, *recovery.priors),
     )
     return (
-        result if way is None else _with_totals(result, run, save, found, plan.num_npus_used + spec.cluster.spare_npus)
+        result
+        if way is None
+        else _with_totals(result, run, save, found, recovery, plan.num_npus_used + spec.cluster.spare_npus)
     )
 
 
@@ -116,19 +119,25 @@ class _Saving:
     asynchronous: bool
 
     @classmethod
-    def of(cls, spec: Spec, plan: Plan, run: RunSpec, found: Conditions, link_bytes_per_s: float) -> _Saving:
+    def of(
+        cls, spec: Spec, plan: Plan, run: RunSpec, found: Conditions, link_bytes_per_s: float
+    ) -> tuple[_Saving, Recovery]:
         size = saved_bytes(spec, plan)
         moved_s = size / found.storage_bytes_per_s
         asynchronous = run.checkpoint == "asynchronous"
         held = max(s.memory_gib.weights + s.memory_gib.optimizer for s in plan.stages) * GIB
         pause_s = held / link_bytes_per_s if asynchronous else moved_s
+        read_s = read_bytes(spec, plan) / found.storage_bytes_per_s
+        restart_s = found.restart_s + read_s
+        recovery = recovery_of(run, plan.strategy.features, dump_s=moved_s, restart_s=restart_s)
+        # Only the other failures lead back to a checkpoint.
+        lost_s = found.failure_interval_s / (1.0 - recovery.share)
         interval_s = run.checkpoint_interval_s
         if interval_s is None:
-            interval_s = float(optimum_checkpoint_interval_s(pause_s, found.failure_interval_s))
+            interval_s = float(optimum_checkpoint_interval_s(pause_s, lost_s))
             if asynchronous:  # the next copy waits until this one is written
                 interval_s = max(interval_s, moved_s)
-        read_s = read_bytes(spec, plan) / found.storage_bytes_per_s
-        return cls(size, pause_s, moved_s, read_s, interval_s, asynchronous)
+        return cls(size, pause_s, moved_s, read_s, interval_s, asynchronous), recovery
 
 
 def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, own: bool) -> RunPhase:
@@ -172,16 +181,20 @@ def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, ow
 
 
 def _with_totals(
-    result: TrainingRun, run: RunSpec, save: _Saving, found: Conditions, num_npus_held: int
+    result: TrainingRun, run: RunSpec, save: _Saving, found: Conditions, recovery: Recovery, num_npus_held: int
 ) -> TrainingRun:
     training_s = sum(phase.days or 0.0 for phase in result.phases) * DAY_S
     changes_s = sum(phase.layout_change_s for phase in result.phases)
-    spent = run_time(
+    steps = sum(phase.steps or 0.0 for phase in result.phases)
+    spent = recovered_run_time(
         training_s,
         save.pause_s,
         save.interval_s,
         found.failure_interval_s,
         result.restart_s,
+        recovered_share=recovery.share,
+        recovery_s=recovery.recovery_s,
+        recovery_loss_s=0.5 * training_s / steps,  # a failure falls into the middle of a step
         write_s=save.write_s if save.asynchronous else 0.0,
     )
     total_s = float(spent.total_s) + changes_s

@@ -13,6 +13,7 @@ from cost_models.goodput import (
     checkpoint_read_bytes,
     job_failure_interval_s,
     optimum_checkpoint_interval_s,
+    recovered_run_time,
     run_time,
 )
 from cost_models.hbm import OptimizerFormat
@@ -98,3 +99,26 @@ def test_every_rank_reads_its_own_weights() -> None:
     assert float(checkpoint_read_bytes(saved, 2e9, 8 * 2e9)) == pytest.approx(12e9 + 16e9)
     # Parameters that replicas share are read once all the same.
     assert float(checkpoint_read_bytes(saved, 2e9, 0.5e9)) == pytest.approx(saved)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_recovery_adds_to_dalys_run_and_pays_at_equal_steps(seed: int) -> None:
+    """The time against a sum of its own: at rate p / M a recovery and half a step, at (1 - p) / M Daly's loss."""
+    draw = random.Random(seed)
+    work, pause, mean = 10 ** draw.uniform(5, 7), 10 ** draw.uniform(0, 2), 10 ** draw.uniform(4, 7)
+    restart, share = draw.uniform(300, 900), draw.uniform(0.3, 0.95)
+    without = run_time(work, pause, optimum_checkpoint_interval_s(pause, mean), mean, restart)
+    rest = mean / (1.0 - share)
+    interval = optimum_checkpoint_interval_s(pause, rest)
+    recovery = {"recovered_share": share, "recovery_s": 180.0, "recovery_loss_s": 10.0}
+    found = recovered_run_time(work, pause, interval, mean, restart, **recovery)
+    segment = float(interval) + pause
+    daly = work / float(interval) * rest * math.exp(restart / rest) * math.expm1(segment / rest)
+    once = mean / share * math.expm1(180.0 * share / mean) + 10.0
+    assert float(found.total_s) == pytest.approx(daly * (1.0 + share / mean * once), rel=1e-9)
+    assert float(found.total_s) < float(without.total_s)  # it costs nothing but memory and a slower step
+    rarer = recovered_run_time(work, pause, interval, 2.0 * mean, restart, **recovery)
+    assert float(rarer.total_s) < float(found.total_s)
+    # A step that is slower by more than all that failures cost never pays.
+    slower = recovered_run_time(1.001 * float(without.total_s), pause, interval, mean, restart, **recovery)
+    assert float(slower.total_s) > float(without.total_s)

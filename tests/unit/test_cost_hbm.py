@@ -12,6 +12,7 @@ from cost_models.hbm import (
     communicator_bytes,
     first_step_peak_bytes,
     optimizer_moved_bytes,
+    replica_shards,
     state_bytes,
 )
 
@@ -143,3 +144,11 @@ def test_states_in_fewer_bits_say_so_in_words() -> None:
     sizes = [float(state_bytes(8, distributed_optimizer=True, optimizer=each).weights) for each in (plain, own)]
     assert sizes == [4.0, 2.0]
     assert (plain.weights, own.weights) == (2.0, 1.0)  # what ranks gather
+
+
+def test_a_second_copy_of_the_states() -> None:
+    """MindSpeed-LLM high_availability.md: 6 + 24 / d bytes a parameter with BF16, 6 + 12 / d without the copy."""
+    for shards in (2, 8, 64):
+        twice = state_bytes(replica_shards(shards), distributed_optimizer=True).total
+        assert float(twice) == pytest.approx(6.0 + 24.0 / shards)
+    assert float(replica_shards(1)) == 1.0

@@ -88,3 +88,18 @@ def test_gradients_of_16_bit_are_not_asked_for_in_32():
     given = exported("mindspeed-llm", features=("quantized_optimizer",))
     assert "--quant-grads" in given
     assert "--accumulate-allreduce-grads-in-fp32" not in given
+
+
+def test_high_availability_is_launched_and_read_back():
+    text = exported("mindspeed-llm", features=("high_availability", "worker_reboot"))
+    assert {"--enable-high-availability", "--enable-worker-reboot"} <= {line.strip() for line in text.splitlines()}
+    read = import_launch_script(text, dict.fromkeys(asked_for(text), "1"))
+    assert {"high_availability", "worker_reboot"} <= set(read.document["strategy"]["features"])
+
+
+@pytest.mark.parametrize("asked", [ASYNC, DISTRIBUTED], ids=["beside", "format"])
+def test_high_availability_refuses_distributed_checkpoints(asked):
+    """MindSpeed-LLM, high_availability.py: use_dist_ckpt is refused beside it."""
+    search = {"search": {"features": {"high_availability": "on"}}}
+    with pytest.raises(SpecError, match="torch checkpoints alone"):
+        planner.check_space(Spec.model_validate(factories.spec_document() | search | asked))

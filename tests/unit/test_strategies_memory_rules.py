@@ -37,7 +37,7 @@ def allowed(target: str, model: str = "deepseek-v3", *, off: tuple[str, ...] = (
         global_batch=256,
         node_ranks=8,
         tp_limit=8,
-        features=set(FEATURES) - set(off),
+        features=set(FEATURES) - {"high_availability"} - set(off),
         release=None if target == "any" else release_of(target, "nvidia" if target == "megatron" else "huawei"),
     )
     return launchable(candidate(**axes), facts, target)

@@ -23,6 +23,8 @@ RULES = {rule.name: rule for rule in load_rules()}
 TARGETS = ("mindspeed-llm", "megatron", "mindformers")
 WORLD, BATCH, SEQ = 192, 96, 3072
 
+RECOVERY = {"high_availability", "worker_reboot", "elastic_training"}  # narrower than any other feature
+
 
 def facts(
     model: str = "deepseek-v3",
@@ -41,7 +43,7 @@ def facts(
         global_batch=BATCH,
         node_ranks=8,
         tp_limit=8,
-        features=set(FEATURES) if features is None else features,
+        features=set(FEATURES) - RECOVERY if features is None else features,
         asked=asked,
         release=release,
     )
@@ -134,10 +136,17 @@ def test_every_rule_names_only_known_names(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
     accepts = rejects = applies = False
-    few = release_of("mindformers", "huawei"), release_of("megatron", "huawei", "megatron-mindspeed-2.0.0")
+    shares = release_of("mindspeed-llm", "huawei")
+    few = release_of("mindformers", "huawei"), release_of("megatron", "huawei", "megatron-mindspeed-2.0.0"), shares
     for model, release in product(("deepseek-v3", "llama2-70b", "qwen3-0.6b"), (None, *few)):
         strict, features = release is not None, set(FEATURES) if release is not None else set()
-        numbers = {"exact_numerics": strict, "deterministic": strict, "fp16": strict, "shards_states": not strict}
+        features -= {"fsdp"} if release is shares else set()
+        numbers = {
+            "exact_numerics": strict,
+            "deterministic": strict,
+            "fp16": strict,
+            "shards_states": release in {None, shares},
+        }
         asked = frozenset(features)
         attention = {"windowed": strict, "sparse_attention": strict, "linear_heads": 12 if strict else 0}
         found = facts(model, features=features, asked=asked, release=release, **attention, **numbers)
@@ -282,7 +291,7 @@ def test_ulysses_needs_no_zigzag_blocks() -> None:
 def test_adaptive_pipe_runs_with_tensor_parallelism_and_whole_experts() -> None:
     # DeepSeek-V3 scripts of MindSpeed-LLM: TP2 on A3, TP4 on A2 with --moe-fb-overlap; no rule asks for tp 1.
     candidate = one(schedule="adaptive_pipe", vpp=2, micro_batches=8, dp=24)
-    on = set(FEATURES) - {"fsdp"}
+    on = set(FEATURES) - {"fsdp"} - RECOVERY
     assert broken(candidate, "mindspeed-llm", global_batch=192, features=on) == set()
 
 
@@ -366,3 +375,23 @@ def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
     rule = next(rule for rule in load_rules() if rule.name == "stages_have_layers")
     layers = facts("llama2-70b", world=16, features=set())  # 80 of them
     assert [bool(rule.mask({**layers, "pp": 1, "vpp": chunks})) for chunks in (80, 82, 83)] == [True, True, False]
+
+
+def test_high_availability_needs_a_second_replica_of_every_layer() -> None:
+    """tft_replica_optimizer.py: the data-parallel sizes of dense layers and of experts divide by the copies, two."""
+    on = {"high_availability"}
+    named = {"replicas_share_states", "expert_replicas_share_states", "replicas_stay_on_the_device"}
+    two = broken(one(dp=24), "mindspeed-llm", global_batch=192, features=on)
+    assert not two & named - {"expert_replicas_share_states"}
+    assert "replicas_share_states" in broken(one(dp=1), "mindspeed-llm", features=on)
+    assert "replicas_stay_on_the_device" in broken(one(swap_optimizer=True), "mindspeed-llm", features=on)
+    assert not named & broken(one(dp=1, swap_optimizer=True), "mindspeed-llm", features=set())
+
+
+def test_elastic_training_has_neither_experts_nor_cuts_of_the_sequence() -> None:
+    on = {"high_availability", "elastic_training"}
+    assert "elastic_training_has_plain_replicas" in broken(one(ep=8), "mindspeed-llm", features=on)
+    assert "elastic_training_has_plain_replicas" not in broken(one(ep=1), "mindspeed-llm", features=on)
+    assert "elastic_training_needs_sharded_optimizer" in broken(
+        one(ep=1, reuse_fp32_param=True), "mindspeed-llm", features=on
+    )

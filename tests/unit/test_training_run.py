@@ -58,7 +58,7 @@ def test_tokens_alone_are_one_phase_at_the_plans_own_step() -> None:
     found = known(run_of(tokens=14.8e12))
     assert found.training_days == pytest.approx(plan.days)
     assert [phase.batches for phase in found.phases] == [(15_360, 15_360)]
-    assert {prior.name for prior in found.priors} == set(priors())
+    assert {prior.name for prior in found.priors} == set(priors()) - {"recovered_share", "reboot_s"}
 
 
 def test_the_parts_of_a_run_add_up() -> None:
@@ -242,3 +242,30 @@ def test_priors_name_unit_kind_and_source() -> None:
 )
 def test_numbers_in_words(text: str, expected: str) -> None:
     assert text == expected
+
+
+def recovered(*features: str, **run: Any) -> TrainingRun:
+    asked = spec(run, tokens=14.8e12)
+    plan = factories.plan(1, spec=asked, strategy=factories.strategy(1, features=features), run=None)
+    return known(planned_run(asked, plan, factories.step_elsewhere, host_link_bytes_per_s=40e9))
+
+
+def test_high_availability_loses_a_step_where_others_lose_work_since_the_checkpoint() -> None:
+    none, dumped = recovered(), recovered("high_availability")
+    rebooted = recovered("high_availability", "worker_reboot")
+    assert [each.recovery for each in (none, dumped, rebooted)] == ["none", "ttp", "ttp+reboot"]
+    assert (dumped.lost_work_days or 0.0) < (none.lost_work_days or 0.0)
+    assert (rebooted.restart_days or 0.0) < (dumped.restart_days or 0.0)
+    assert (rebooted.days or 0.0) < (dumped.days or 0.0) < (none.days or 0.0)
+    assert dumped.checkpoint_interval_s > none.checkpoint_interval_s  # fewer failures lead back to one
+    for each in (dumped, rebooted):
+        assert sum(getattr(each, part) for part in PARTS) == pytest.approx(each.days, rel=1e-12)
+        assert any(fact.startswith("recovery:") for fact in run_facts(each, "en"))
+        assert any(fact.startswith("恢复：") for fact in run_facts(each, "zh"))
+    assert {prior.name for prior in rebooted.priors} == set(priors())
+
+
+def test_a_recovery_that_never_finds_a_copy_is_none() -> None:
+    none, never = recovered(), recovered("high_availability", recovered_share=0.0)
+    assert never.days == pytest.approx(none.days, rel=1e-12)
+    assert never.failures == pytest.approx(none.failures, rel=1e-12)

@@ -12,7 +12,7 @@ from autodeploy.strategies.candidates import Candidates, of_schedules
 from cost_models import data_parallel
 from cost_models.collectives import GatherRate, Group, gather_rate
 from cost_models.expert_migration import migration_s
-from cost_models.hbm import StateBytes, state_bytes
+from cost_models.hbm import StateBytes, replica_shards, state_bytes
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -125,6 +125,8 @@ def state_rates(candidates: Candidates, context: Context, groups: ParameterGroup
 def _rates(candidates: Candidates, context: Context, shards: Floats) -> StateRates:
     swap, virtual, form = candidates.swap_optimizer, candidates.virtual_optimizer, context.optimizer
     machine = context.machine
+    if "high_availability" in context.mechanisms and not context.fsdp:
+        shards = replica_shards(shards)
     split = shards if context.splits_states else np.ones_like(shards)
     each: StateBytes = state_bytes(
         shards,
