@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.workload.attention_types import unmeasured_types
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table
 from autodeploy.workload.operators import MATRIX_KINDS, OperatorFeatures, Sharding
 from cost_models.generation import Cache, Product
@@ -79,9 +80,8 @@ def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: floa
     dp : data-parallel ranks whose batches reach the same experts. ep : ranks over which experts lie, tp x dp or 1.
     weight_bytes : of an element of a linear layer's weight: 2, in 8-bit formats 1.
     """
-    if model.linear_attention is not None or model.sparse_attention is not None:
-        what = "linear attention layers" if model.linear_attention is not None else "sparse attention with an indexer"
-        raise UnsupportedError(f"generation with {what} can't be planned yet", path="/model")
+    for name in sorted(unmeasured_types(model)):
+        raise UnsupportedError(f"generation with {name.replace('_', ' ')} can't be planned yet", path="/model")
     shard, layers = sharding(tp, ep), layer_kinds(model)
     products: list[Product] = []
     caches: list[Cache] = []

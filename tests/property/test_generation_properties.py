@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.generation import generator_of
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset, preset_names
+from autodeploy.workload.attention_types import unmeasured_types
 from autodeploy.workload.generation import FUSED, sharding
 from autodeploy.workload.layers import head_table, layer_kinds, layer_table
 from autodeploy.workload.operators import MATRIX_KINDS
@@ -33,7 +35,16 @@ def table_flops(model: ModelSpec, tokens: float, seq_length: float, tp: int) -> 
     return linear, attention
 
 
-@pytest.mark.parametrize("name", preset_names())
+REFUSED = [name for name in preset_names() if unmeasured_types(load_preset(name))]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_generation_of_attention_that_it_has_no_cache_for_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"generation with (chunked|linear|sparse) attention"):
+        generator_of(load_preset(name), H100, H100.device(), GenerationLayout(tp=1))
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if name not in REFUSED])
 @settings(max_examples=4, deadline=None)
 @given(batch=st.integers(1, 512), context=st.integers(1, 65_536), log_tp=st.integers(0, 3))
 def test_a_token_over_a_context_has_the_forward_pass_s_operations(
