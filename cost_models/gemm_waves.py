@@ -41,10 +41,11 @@ def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: flo
     of 256 x 128. Split-K: NVIDIA CUTLASS, "Efficient GEMM in CUDA", parallelized reductions.
     """
     m, n, k = (np.asarray(size, dtype=np.float64) for size in (m, n, k))
+    slices = np.reshape(SLICES, (-1, *[1] * np.broadcast(m, n, k, k_half, groups).ndim))
+    depth = k / slices + k_half
     best: Number = np.inf
     for rows, columns, rate in TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / columns)
-        for slices in SLICES:
-            waves = np.ceil(groups * tiles * slices / units)
-            best = np.minimum(best, waves * units * rows * columns / rate * (k / slices + k_half))
+        waves = np.ceil(groups * tiles * slices / units)
+        best = np.minimum(best, (waves * units * rows * columns / rate * depth).min(axis=0))
     return np.asarray(groups * m * n * k / best)

@@ -37,7 +37,7 @@ def holds(condition: str, candidate: Candidates, context: Context) -> bool:
 
 def _values(candidate: Candidates, context: Context, named: frozenset[str]) -> dict[str, Any]:
     """Everything a condition may name; what takes time only where it does."""
-    values = context.condition_values(candidate)
+    values = context.condition_values(candidate, named)
     if "levels_experts" in named:
         values["levels_experts"] = context.levels_experts(candidate)[:1]
     if "saves_buffers" in named:

@@ -11,7 +11,7 @@ import numpy as np
 from autodeploy.evaluation.inputs.expert_balance import ExpertRanks, Loads, placed_balance
 from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.inputs.sample_balance import Packs, attention_factor
-from autodeploy.stack.expression import evaluate
+from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.strategies.rules import values_of
@@ -20,6 +20,8 @@ from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.frameworks import Framework
@@ -169,13 +171,15 @@ class Context:
             feature = FEATURES[name]
             when = feature.condition(self.stack) if feature.mechanism in LEVELLING else ""
             if when:
-                found = found & np.asarray(evaluate(when, self.condition_values(candidates)), dtype=bool)
+                found = found & np.asarray(evaluate(when, self.condition_values(candidates, names(when))), dtype=bool)
         return np.asarray(found)
 
-    def condition_values(self, candidates: Candidates) -> dict[str, Any]:
-        """What the conditions of features' records may name: axes, facts of the spec, and what follows from both."""
+    def condition_values(self, candidates: Candidates, read: Iterable[str]) -> dict[str, Any]:
+        """What the conditions of features' records may name: axes, facts of the spec, and what follows from both; of
+        the columns of schedules those that are read.
+        """
         return {
-            **values_of(candidates, self.facts),
+            **values_of(candidates, self.facts, read),
             "paired": candidates.paired,
             "packed": self.packs is not None,
             "distributed_optimizer": self.distributed_optimizer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Ints
+
+
+CUTS = 256
+"""Cuts whose costs are kept alone: candidates that are planned share a few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +38,20 @@ class CutCosts:
         """Of the candidates at some rows, which share a context."""
         table = self.table[rows]
         return self.tables[int(table[0])].take(self.cut[rows])
+
+    def at(self, index: int) -> UnitCosts:
+        """Of one candidate."""
+        return self._alone(int(self.table[index]), int(self.cut[index]))
+
+    @cached_property
+    def _alone(self) -> Callable[[int, int], UnitCosts]:
+        tables = self.tables
+
+        @lru_cache(maxsize=CUTS)
+        def alone(table: int, cut: int) -> UnitCosts:
+            return tables[table].take(np.array([cut]))
+
+        return alone
 
     def take(self, rows: Ints) -> CutCosts:
         """Of the candidates at some rows alone."""

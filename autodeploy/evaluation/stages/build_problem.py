@@ -89,10 +89,12 @@ def with_choices(
     context: Context,
     index: int,
     choices: frozenset[str],
+    *,
+    menu: bool = False,
 ) -> InnerProblem:
-    """The problem of a candidate with other memory choices, all of them kept, and the workspace that they ask for."""
+    """The problem of a candidate with other memory choices and the workspace that they ask for; see `build_problem`."""
     buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
-    options = _options(classes, choices, index, menu=None)
+    options = _options(classes, choices, index, menu=_menu_of(context) if menu else None)
     return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.fixed_bytes)
 
 

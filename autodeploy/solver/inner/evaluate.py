@@ -28,6 +28,19 @@ class Incumbent:
     step_s: float
 
 
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """Plans before their simulation: layout [n, pp, vpp, classes], applied [n, pp, options], times of their chunks,
+    tail_s [n] after the pipeline has drained, and least_s [n], a lower bound on the step time by the closed form.
+    """
+
+    layout: Ints
+    applied: Ints
+    times: ChunkTimes
+    tail_s: Floats
+    least_s: Floats
+
+
 class Evaluator:
     """Simulates layouts of one problem."""
 
@@ -51,7 +64,25 @@ class Evaluator:
 
     def least_s(self, layout: Ints, applied: Ints) -> Floats:
         """Lower bound on the step time of plans [n], by the closed form."""
-        return self._closed_form_s(self.times(layout, applied)) + tail_s(self.problem, layout)
+        return self.timed(layout, applied).least_s
+
+    def timed(self, layout: Ints, applied: Ints) -> Timed:
+        """Plans with what is known of them without simulation."""
+        times, tail = self.times(layout, applied), tail_s(self.problem, layout)
+        return Timed(layout, applied, times, tail, self._closed_form_s(times) + tail)
+
+    def fastest(self, plans: Timed, rows: Ints, below_s: float = float("inf")) -> tuple[int, Incumbent] | None:
+        """The fastest of the plans at some rows that is faster than below_s, with its row; ties go to the first."""
+        rows = rows[plans.least_s[rows] < below_s]
+        if not len(rows):
+            return None
+        makespan = self._simulated_s(plans.times, rows)
+        step = plans.tail_s[rows] + makespan
+        first = int(np.argmin(step))
+        if not step[first] < below_s:
+            return None
+        row = int(rows[first])
+        return row, Incumbent(plans.layout[row], plans.applied[row], float(makespan[first]), float(step[first]))
 
     def _closed_form_s(self, times: ChunkTimes) -> Floats:
         return closed_form_s(
@@ -65,20 +96,21 @@ class Evaluator:
 
     def step_s(self, layout: Ints, applied: Ints, below_s: float = float("inf")) -> Floats:
         """Simulated step times [n]; inf without simulation where the closed form already reaches below_s."""
-        times = self.times(layout, applied)
-        tail = tail_s(self.problem, layout)
-        low = self._closed_form_s(times)
+        plans = self.timed(layout, applied)
         step = np.full(len(layout), np.inf)
-        rows = np.flatnonzero(low + tail < below_s)
+        rows = np.flatnonzero(plans.least_s < below_s)
         if len(rows):
-            step[rows] = tail[rows] + makespan_s(
-                self.order,
-                times.forward_s[rows],
-                times.backward_s[rows],
-                times.hidden_pair_s[rows],
-                times.sends.take(rows),
-            )
+            step[rows] = plans.tail_s[rows] + self._simulated_s(plans.times, rows)
         return step
+
+    def _simulated_s(self, times: ChunkTimes, rows: Ints) -> Floats:
+        return makespan_s(
+            self.order,
+            times.forward_s[rows],
+            times.backward_s[rows],
+            times.hidden_pair_s[rows],
+            times.sends.take(rows),
+        )
 
     def incumbent(self, layout: Ints, applied: Ints) -> Incumbent:
         """One plan with its simulated times."""

@@ -37,9 +37,8 @@ def best_template(problem: InnerProblem) -> InnerSolution:
     else:
         layout, applied = _by_stage(problem, masks, low, to_layout(problem, sizes))
         evaluator = Evaluator(problem)
-        seconds = evaluator.step_s(layout, applied) if len(layout) else np.zeros(0)
-        row = int(np.argmin(seconds)) if len(seconds) else -1
-        best = evaluator.incumbent(layout[row], applied[row]) if row >= 0 else None
+        found = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
+        best = None if found is None else found[1]
     return InnerSolution.of("pruned" if best is None else "feasible", best)
 
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cost_models.kept import kept
 from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
+
+    Places = tuple[tuple[int, int], ...]
 
 
 def parts_of(problem: InnerProblem) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -57,22 +60,30 @@ def templates(problem: InnerProblem) -> Ints:
 
     Light is a part, or every part of a stage.
     """
-    parts = len(parts_of(problem))
+    places, vpp = parts_of(problem), problem.vpp
     most, least = most_layers_per_chunk(problem), problem.min_layers_per_chunk
-    mean = problem.total_layers / parts
+    shapes = _shapes(places, vpp, problem.total_layers, least, most)
+    row = rounded(_room_for_pieces(problem, len(places)), problem.total_layers, least, most)
+    return shapes if row is None else distinct_rows(np.concatenate([shapes, row[None]]))
+
+
+@kept(256)
+def _shapes(places: tuple[Places, ...], vpp: int, total: int, least: int, most: int) -> Ints:
+    """The templates that the layers' times do not change."""
+    parts = len(places)
+    mean = total / parts
     weights = [np.ones(parts)]
     for front, back in ((1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 1)):
         weight = np.full(parts, max(mean, 1e-9))
         weight[0] -= front
         weight[-1] -= back
         weights.append(np.maximum(weight, 0.0))
-    if problem.vpp > 1:
-        stage = np.array([places[0][0] for places in parts_of(problem)])
+    if vpp > 1:
+        stage = np.array([spots[0][0] for spots in places])
         ends = (stage == stage[0]) * 1.0, (stage == stage.max()) * 0.9
         weights += [np.maximum(mean - light, 0.0) for light in (*ends, ends[0] + ends[1])]
     weights += [np.linspace(1.0, slope, parts) for slope in (0.5, 2.0)]
-    weights.append(_room_for_pieces(problem, parts))
-    rows = [rounded(w, problem.total_layers, least, most) for w in weights]
+    rows = [rounded(w, total, least, most) for w in weights]
     found = [row for row in rows if row is not None]
     return distinct_rows(np.array(found, dtype=np.int64).reshape(-1, parts))
 

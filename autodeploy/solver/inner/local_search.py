@@ -58,11 +58,10 @@ def _best_of(
         applied, ok = choices.complete(layout)
         if not ok.any():
             continue
-        layout, applied = layout[ok], applied[ok]
-        step = evaluator.step_s(layout, applied, below_s)
-        place = int(np.argmin(step))
-        if step[place] < below_s:
-            best = evaluator.incumbent(layout[place], applied[place])
+        plans = evaluator.timed(layout[ok], applied[ok])
+        found = evaluator.fastest(plans, np.arange(len(plans.least_s)), below_s)
+        if found is not None:
+            best = found[1]
             below_s = best.step_s
     return best
 

@@ -12,6 +12,7 @@ import numpy as np
 from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints, MemoryOption, fill_chunks
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.workload.memory_choices import CHOICES
+from cost_models.kept import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,9 +94,16 @@ def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndar
 
 def uniform_choices(problem: InnerProblem) -> Ints:
     """Sets of option names that may be on together, as masks over options [sets, options], fewest first."""
-    names = sorted({option.name for option in problem.options})
-    rival = conflicts(problem.options)
-    members = {name: [i for i, option in enumerate(problem.options) if option.name == name] for name in names}
+    return _uniform_choices(tuple((option.name, option.layer_class, option.excludes) for option in problem.options))
+
+
+@kept(128)
+def _uniform_choices(labels: tuple[tuple[str, int, tuple[str, ...]], ...]) -> Ints:
+    """`uniform_choices` of options by name, class and names of rivals; what they free and cost does not matter."""
+    options = tuple(MemoryOption(name, "recompute", number, 0.0, excludes=others) for name, number, others in labels)
+    names = sorted({option.name for option in options})
+    rival = conflicts(options)
+    members = {name: [i for i, option in enumerate(options) if option.name == name] for name in names}
     clash = {
         frozenset((a, b))
         for a, b in itertools.combinations(names, 2)
@@ -104,7 +112,7 @@ def uniform_choices(problem: InnerProblem) -> Ints:
     sets: list[tuple[str, ...]] = [()]
     for name in names:
         sets += [(*s, name) for s in sets if all(frozenset((name, other)) not in clash for other in s)]
-    masks = np.zeros((len(sets), len(problem.options)), dtype=np.int64)
+    masks = np.zeros((len(sets), len(options)), dtype=np.int64)
     for row, chosen in enumerate(sets):
         for name in chosen:
             masks[row, members[name]] = 1

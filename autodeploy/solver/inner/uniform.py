@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
+    from autodeploy.solver.inner.evaluate import Incumbent
     from autodeploy.solver.inner.search import Search
 
 MOST_TEMPLATE_ROWS = 2048
@@ -86,20 +87,18 @@ def quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> Non
     ok = np.flatnonzero(fits(problem, layout, applied))
     if not len(ok):
         return
-    layout, applied = layout[ok], applied[ok]
-    least = state.evaluator.least_s(layout, applied)
-    best, chosen = np.inf if state.best is None else state.best.step_s, -1
-    order = np.argsort(least, kind="stable")
+    plans = state.evaluator.timed(layout[ok], applied[ok])
+    best_s = np.inf if state.best is None else state.best.step_s
+    found: tuple[int, Incumbent] | None = None
+    order = np.argsort(plans.least_s, kind="stable")
     for start_row in range(0, len(order), BATCH):
         some = order[start_row : start_row + BATCH]
-        if least[some[0]] >= best or state.cancelled():
+        if plans.least_s[some[0]] >= best_s or state.cancelled():
             break
-        step = state.evaluator.step_s(layout[some], applied[some], best)
-        row = int(np.argmin(step))
-        if step[row] < best:
-            best, chosen = float(step[row]), int(some[row])
-    if chosen >= 0:
-        plan = state.evaluator.incumbent(layout[chosen], applied[chosen])
+        found = state.evaluator.fastest(plans, some, best_s) or found
+        best_s = found[1].step_s if found else best_s
+    if found is not None:
+        chosen, plan = found
         choices = StageChoices(problem, masks[rows[ok[chosen] // len(start)]])
         state.take(improve(state.evaluator, choices, plan, state.effort.moves, state.cancelled))
 

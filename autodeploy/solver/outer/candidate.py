@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.build_problem import build_problem
+from autodeploy.evaluation.stages.build_problem import build_problem, with_choices
 from autodeploy.evaluation.stages.inner_problem import chunk_times
 from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.solver.bounds.problem_bound import relax_bound
@@ -69,6 +69,7 @@ class CandidatePlans:
     ) -> None:
         self.candidate, self.context, self.units, self._should_cancel = candidate, context, units, should_cancel
         self._choices = memory_choices(candidate, context)
+        self._built: InnerProblem | None = None
 
     @cached_property
     def classes(self) -> StepClasses:
@@ -145,7 +146,10 @@ class CandidatePlans:
         return problem, replace(solution, bound_s=bound_s)
 
     def _problem(self, choices: frozenset[str]) -> InnerProblem:
-        return build_problem(self.classes, self.candidate, self.context, 0, choices=choices)
+        if self._built is None:
+            self._built = build_problem(self.classes, self.candidate, self.context, 0, choices=choices)
+            return self._built
+        return with_choices(self._built, self.classes, self.candidate, self.context, 0, choices, menu=True)
 
     def _problems(self) -> Iterator[InnerProblem]:
         """Without recomputing whole layers and, where that is allowed, with it."""

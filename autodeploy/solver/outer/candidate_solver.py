@@ -70,7 +70,7 @@ class CandidateSolver:
         if self._last is None or self._last[0] != index:
             row = slice(index, index + 1)
             candidate, context = self._candidates.take(row), self._contexts(index)
-            self._last = index, CandidatePlans(candidate, context, lambda: self.stopped(), self._costs.of(row))
+            self._last = index, CandidatePlans(candidate, context, lambda: self.stopped(), self._costs.at(index))
         return self._last[1]
 
 
