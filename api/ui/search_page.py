@@ -15,6 +15,7 @@ from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.best_plan import axes_in_words, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
+from autodeploy.reports.rows import generation_cell
 from autodeploy.reports.texts import reference_name
 from autodeploy.reports.wording import swap_names
 from autodeploy.specs.spec import Spec
@@ -52,6 +53,7 @@ class Row:
     plan: Plan
     name: str
     layout: str
+    generation: str
     schedule: str
     recompute: str
     swap: str
@@ -95,6 +97,7 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
             plan=plan,
             name=reference_name(plan.label, lang) if is_reference(plan) else str(plan.rank),
             layout=layout(plan.strategy),
+            generation="" if plan.strategy.rl is None else generation_cell(plan.strategy),
             schedule=schedule(plan.strategy.schedule).title,
             recompute=recompute_words(plan.strategy.recompute),
             swap=", ".join(name.replace("_", " ") for name in swap_names(plan.strategy)) or "–",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.reports.rl_lines import generation_in_words
 from autodeploy.reports.texts import Language, reference_name, say
 from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
 
@@ -19,6 +20,7 @@ class PlanRow:
 
     rank: str
     layout: str
+    generation: str
     schedule: str
     step_time_s: str
     tokens_per_s_per_npu: str
@@ -44,7 +46,8 @@ class Column:
 
 
 _COLUMNS = (
-    *(("plan_id", "plan_column", False), ("layout", "layout", False), ("schedule", "schedule", False)),
+    *(("plan_id", "plan_column", False), ("layout", "layout", False)),
+    *(("generation", "generation_column", False), ("schedule", "schedule", False)),
     *(("step_time_s", "step_column", True), ("tokens_per_s_per_npu", "card_column", True)),
     *(("peak_memory_gib", "gib_column", True), ("p_fits", "p_fits_column", True), ("versus_best", "versus_best", True)),
     ("regret", "regret_column", True),
@@ -56,7 +59,7 @@ def columns(rows: list[PlanRow], lang: Language, *, with_id: bool) -> list[Colum
     """The columns of a table of these rows, in order; those of which no row knows anything are left out."""
     found = [Column("rank", "#", is_number=True)]
     for name, key, is_number in _COLUMNS:
-        known = name not in {"p_fits", "regret"} or any(row.cell(name) != UNKNOWN for row in rows)
+        known = name not in {"p_fits", "regret", "generation"} or any(row.cell(name) != UNKNOWN for row in rows)
         if known and (with_id or name != "plan_id"):
             found.append(Column(name, say(lang, key), is_number))
     return [*found, Column("remark", "")]
@@ -88,6 +91,7 @@ def _row(
     return PlanRow(
         rank=UNKNOWN if is_reference else str(plan.rank),
         layout=degrees(plan.strategy, with_dp=False),
+        generation=generation_cell(plan.strategy),
         schedule=schedule_cell(plan.strategy, lang),
         step_time_s=seconds(plan.step_time_s),
         tokens_per_s_per_npu=f"{plan.tokens_per_s_per_npu:,.0f}",
@@ -102,7 +106,17 @@ def _row(
 
 def looks_like(one: Strategy, other: Strategy) -> bool:
     """Whether a table row would show both the same."""
-    return degrees(one, with_dp=True) == degrees(other, with_dp=True) and one.schedule == other.schedule
+    same = degrees(one, with_dp=True) == degrees(other, with_dp=True) and one.schedule == other.schedule
+    return same and generation_cell(one) == generation_cell(other)
+
+
+def generation_cell(strategy: Strategy) -> str:
+    """Where a plan of post-training generates, on how many cards of their own, and how it is cut."""
+    if strategy.rl is None:
+        return UNKNOWN
+    layout, found = strategy.rl, strategy.rl.generation
+    cards = [] if layout.generation_npus is None else [f"{layout.generation_npus:,}"]
+    return " ".join([layout.placement, *cards, f"TP{found.tp}", *[f"EP{found.ep}"] * (found.ep > 1)])
 
 
 def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
@@ -121,4 +135,6 @@ def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
     changed = [name for name in (*strategy.features, *other.features) if name not in both]
     if changed:
         return ("+" if changed[0] in strategy.features else "-") + changed[0]
+    if strategy.rl is not None and other.rl is not None and strategy.rl.generation != other.rl.generation:
+        return generation_in_words(strategy.rl)
     return say(lang, "other_layers")

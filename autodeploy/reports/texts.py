@@ -208,6 +208,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "other_layers": ("layers or memory placed otherwise", "层或内存安排不同"),
     "versus_best": ("vs #1", "相对 #1"),
     "p_fits_column": ("P(fits)", "放得下"),
+    "generation_column": ("generation", "生成"),
     "regret_column": ("regret", "遗憾"),
     "host_line": (
         "host: {operators} operators a layer in {issue} ms, {synchronisations} synchronisations of {event} ms, "

@@ -41,6 +41,11 @@ async def test_a_search_is_planned_shown_and_exported(sqlite_url):
         assert estimate.status_code == 200, estimate.text[:600]
         assert estimate.json()["step_time_s"] == pytest.approx(first.step_time_s, rel=1e-9)
         for lang, words in (("en", "Generation and training"), ("zh", "生成与训练")):
+            listed = await client.get(f"/searches/{found.search.id}", params={"lang": lang})
+            assert (
+                f"TP{first.strategy.rl.generation.tp}"
+                in listed.text.split('help">' + ("generation: " if lang == "en" else "生成："))[1].split("<")[0]
+            )
             for page in (f"/searches/{found.search.id}", f"/plans/{first.plan_id}"):
                 shown = await client.get(page, params={"lang": lang})
                 assert shown.status_code == 200, shown.text[:500]

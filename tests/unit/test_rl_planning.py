@@ -12,6 +12,7 @@ from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.exporters import export
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline, why_not
+from autodeploy.reports.rows import columns, plan_rows
 from autodeploy.reports.translation import translated
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
 from autodeploy.specs.rl_axes import RL_AXES, value_of
@@ -237,6 +238,20 @@ def test_the_pipeline_of_an_update_is_simulated() -> None:
 def test_the_space_is_checked_and_counted_before_a_search() -> None:
     check_space(spec_of(fix=QUICK))
     assert search_size(spec_of(fix=QUICK)).candidates > 0
+
+
+def test_the_table_says_where_each_plan_generates() -> None:
+    result = planned()
+    for lang, title in (("en", "generation"), ("zh", "生成")):
+        rows = plan_rows(result, lang)
+        assert title in [column.title for column in columns(rows, lang, with_id=False)]
+        for row, each in zip(rows, result.plans, strict=False):
+            layout = each.strategy.rl
+            assert layout is not None
+            words = row.generation.split()
+            assert words[0] == layout.placement
+            assert f"TP{layout.generation.tp}" in words
+            assert (str(layout.generation_npus) in words) == (layout.placement != "colocated")
 
 
 def test_everything_said_has_its_chinese() -> None:
