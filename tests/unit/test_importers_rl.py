@@ -197,7 +197,7 @@ def test_hostile_configurations_are_refused(old, new, words):
         ("Qwen3-VL-8B-Instruct", None),
         ("Qwen3-8B-VL", None),
         ("DeepSeek-V3.2-Exp", None),
-        ("Qwen3.5-35B-A3B", None),
+        ("Qwen3.5-35B-A3B", "qwen3.5-35b-a3b"),
         ("Qwen3-4B", None),
         ("", None),
     ],
