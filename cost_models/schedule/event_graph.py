@@ -51,7 +51,7 @@ def event_graph(kind: str, pp: int, vpp: int, micro_batches: int) -> EventGraph:
     return _graph_of(schedule(kind), pp, vpp, micro_batches)
 
 
-@kept(64)
+@kept(256)
 def _graph_of(how: Schedule, pp: int, vpp: int, micro_batches: int) -> EventGraph:
     return compile_order(operation_order(how.name, pp, vpp, micro_batches))
 

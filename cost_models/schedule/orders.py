@@ -172,7 +172,7 @@ def operation_order(kind: str, pp: int, vpp: int, micro_batches: int) -> Operati
     return _order_of(schedule(kind), pp, vpp, micro_batches)
 
 
-@kept(128)
+@kept(256)
 def _order_of(how: Schedule, pp: int, vpp: int, micro_batches: int) -> OperationOrder:
     if how.order is not None:
         return _assemble(how, vpp, micro_batches, how.order(pp, vpp, micro_batches))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.inner.search import Search
 
 MOST_TEMPLATE_ROWS = 2048
-BATCH = 64
+FIRST, BATCH = 8, 64
 """Simulated at once, the most promising first: the first few rule out most of the rest."""
 
 
@@ -91,8 +91,7 @@ def quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> Non
     best_s = np.inf if state.best is None else state.best.step_s
     found: tuple[int, Incumbent] | None = None
     order = np.argsort(plans.least_s, kind="stable")
-    for start_row in range(0, len(order), BATCH):
-        some = order[start_row : start_row + BATCH]
+    for some in np.split(order, range(FIRST, len(order), BATCH)):
         if plans.least_s[some[0]] >= best_s or state.cancelled():
             break
         found = state.evaluator.fastest(plans, some, best_s) or found

@@ -68,7 +68,6 @@ class CandidatePlans:
         units: UnitCosts | None = None,
     ) -> None:
         self.candidate, self.context, self.units, self._should_cancel = candidate, context, units, should_cancel
-        self._choices = memory_choices(candidate, context)
         self._built: InnerProblem | None = None
 
     @cached_property
@@ -76,6 +75,10 @@ class CandidatePlans:
         """Costs of its layers."""
         units = unit_costs(self.context, self.candidate) if self.units is None else self.units
         return step_classes(units, self.candidate, self.context)
+
+    @cached_property
+    def _choices(self) -> frozenset[str]:
+        return memory_choices(self.candidate, self.context)
 
     def solved(self, index: int, plan: Quick) -> Solved:
         """The candidate with one of its plans."""
