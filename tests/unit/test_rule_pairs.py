@@ -23,6 +23,7 @@ from tests.launch_check.rule_pairs import DEVICES, document, ranks_of, releases_
 RULES = {rule.name: rule for rule in load_rules()}
 FLAG_RULES = {rule.name for rule in flag_rules()}
 MEMORY = "memory: "
+WIDER_AS_FLAGS = {"replicas_stay_on_the_device"}  # swap of attention is a memory choice, closed by its own rule
 NEVER_PREDICTED = {"world_divides"}  # the ranks of no cluster: such a launch has no spec
 
 
@@ -66,7 +67,8 @@ def test_a_launch_that_obeys_is_legal_and_one_that_breaks_the_rule_is_not(pair: 
             judged(script(pair, "obey", "break"), ranks, release)
         return
     strategy, flags, _ = judged(script(pair, "obey", "break"), ranks, release)
-    assert rule in (strategy if rule in RULES else flags)
+    # A rule over strategies that has its name from a rule over flags does not read all of its flags.
+    assert rule in (strategy if rule in RULES and rule not in WIDER_AS_FLAGS else flags)
     assert strategy - {rule} <= set(pair.get("also", ()))
     # The gate names the rule, or the flag that the parser does not know.
     assert rule in strategy | flags
