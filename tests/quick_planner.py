@@ -23,11 +23,13 @@ from tests import factories
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.planner import LaunchRules
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.strategies.candidates import Candidates
 
 SLOW = "slow"  # runs until it is cancelled, at most SLOW_S
 SLOWER_THAN_EXPECTED = "slower than expected"  # the same, and nobody expects it
@@ -153,6 +155,13 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     step_time_s = plan.step_time_s * factor ** (1.0 if plan.rank > 1 else 2.0)
     rate = plan.tokens_per_s_per_npu * plan.step_time_s / step_time_s
     return plan.model_copy(update={"step_time_s": step_time_s, "tokens_per_s_per_npu": rate})
+
+
+def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
+    """The planner's own: what a rehearsal compares is of real layers."""
+    from autodeploy.planner import lowered as lowered_by_planner
+
+    return lowered_by_planner(spec, plan)
 
 
 def step_time_of(spec: Spec, plan: Plan) -> float:

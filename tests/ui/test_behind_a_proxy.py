@@ -125,7 +125,9 @@ def test_every_address_on_every_page_leads_somewhere(chromium_browser, behind):
         for address in {IDS.sub("ID", address): address for address in sorted(found)}.values():
             answer = page.request.get(behind.origin + address)
             is_of_a_form = answer.status == 405
-            assert answer.ok or is_of_a_form, f"{answer.status} {address}"
+            # A plan of made figures may have no rehearsal that fits: the answer says so.
+            has_no_rehearsal = "rehearse=" in address and answer.status == 422
+            assert answer.ok or is_of_a_form or has_no_rehearsal, f"{answer.status} {address}"
 
 
 def test_a_search_is_started_watched_and_cancelled(chromium_browser, behind):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +47,11 @@ def run(folder, commit, branch="26.0.0", **environment):
     return subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "GIT_CEILING_DIRECTORIES": str(folder.parent), **environment},
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "GIT_CEILING_DIRECTORIES": str(folder.parent),
+            **environment,
+        },
         capture_output=True,
         text=True,
         check=False,
