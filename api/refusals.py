@@ -18,9 +18,15 @@ KEY = "x-refusals"
 # Group -> sections of the catalogues.
 SECTIONS = {
     "body": ("yaml", "bodies"),
-    "spec": ("specs", "errors", "profiles", "features", "loads", "rules", "arithmetic", "schedules", "experts"),
-    "strategy": ("tensors", "optimizer", "recomputation", "run", "flags", "rules_allowed", "exports"),
-    "file": ("files", "imports", "measurements", "columns", "numbers"),
+    "spec": (
+        *("specs", "errors", "profiles", "features", "loads", "rules", "arithmetic", "schedules", "experts"),
+        *("generation", "post_training"),
+    ),
+    "strategy": (
+        *("tensors", "optimizer", "recomputation", "run", "flags", "rules_allowed"),
+        *("exports", "post_training_exports", "rehearsals"),
+    ),
+    "file": ("files", "imports", "post_training_imports", "measurements", "columns", "numbers"),
     "service": ("service",),
 }
 WITH_BODY = tuple(SECTIONS)
