@@ -24,6 +24,15 @@ class KeptLayers:
     per_stage: tuple[tuple[int, ...], ...]
 
 
+def says_every_chunk(plan: Plan) -> bool:
+    """Whether its stages have the layers of every chunk that its schedule runs."""
+    stages = plan.stages
+    if len(stages) != plan.strategy.pp:
+        return False
+    places = model_parts(plan.strategy.schedule, len(stages), len(stages[0].layers))
+    return all(chunk < len(stages[device].layers) for part in places for device, chunk in part)
+
+
 def kept_layers(plan: Plan, pp: int, dropped: int) -> KeptLayers:
     """The layers of a rehearsal with `pp` stages: half of them the plan's first stages, the others its last ones.
 

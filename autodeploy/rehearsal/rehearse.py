@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.rehearsal.kept_layers import says_every_chunk
 from autodeploy.rehearsal.shape import Shape, degrees_of, most_dropped, needs_ranks, rehearsal_of
 from autodeploy.rehearsal.unit_times import unit_times
 from autodeploy.specs.planset import Optimality, Plan, PlanSet
@@ -79,6 +80,10 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
     if plan.strategy.rl is not None:
         raise UnsupportedError(
             "a plan of post-training has no rehearsal", path="/rehearse", hint="rehearse one of pre-training"
+        )
+    if not says_every_chunk(plan):
+        raise UnsupportedError(
+            f"the plan does not say the layers of every chunk of its {plan.strategy.pp} stages", path="/rehearse"
         )
     profile = profile_of(spec.cluster)
     npus = NODES[nodes] * profile.npus_per_node

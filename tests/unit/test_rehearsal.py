@@ -181,3 +181,10 @@ def test_a_tensor_parallel_group_larger_than_the_nodes_is_refused():
     wide = plan.model_copy(update={"strategy": plan.strategy.model_copy(update={"cp": 2})})
     with pytest.raises(UnsupportedError, match="are 32 ranks, which do not divide the 8"):
         rehearse(plan_set, wide, "1node", planner)
+
+
+def test_a_plan_without_the_layers_of_its_chunks_is_refused():
+    plan_set, plan = searched("MLA A3")
+    bare = tuple(stage.model_copy(update={"layers": stage.layers[:1]}) for stage in plan.stages)
+    with pytest.raises(UnsupportedError, match="layers of every chunk of its 8 stages"):
+        rehearse(plan_set, plan.model_copy(update={"stages": bare}), "2nodes", planner)
