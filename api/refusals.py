@@ -34,7 +34,7 @@ WITH_BODY = tuple(SECTIONS)
 INSIDE = "inside"
 WITH_DOCUMENT_INSIDE = frozenset({"compare_plans", "create_check"})
 WITHOUT_BODY = ("service",)
-# What an exporter refuses is said of strategies.
+# What an exporter refuses is said of strategies; a rehearsal's own spec can be refused too.
 EXPORTS = frozenset({"export_plan"})
 # What the schema says too, in the words of `autodeploy.specs.validation` and of pydantic.
 SAID_BY_SCHEMA = frozenset(
@@ -74,5 +74,5 @@ def add_refusals(document: dict[str, Any]) -> None:
         for operation in methods.values():
             if "422" in operation["responses"]:
                 inside = (INSIDE,) if operation["operationId"] in WITH_DOCUMENT_INSIDE else ()
-                exports = ("strategy",) if operation["operationId"] in EXPORTS else ()
+                exports = ("spec", "strategy") if operation["operationId"] in EXPORTS else ()
                 operation[KEY] = [*(WITH_BODY if "requestBody" in operation else WITHOUT_BODY), *exports, *inside]

@@ -11,6 +11,7 @@ from api.openapi import spec_request_body
 from api.problems import responses
 from api.threads import run_slowly
 from autodeploy.exporters import Artefact
+from autodeploy.exporters.artefact import MEDIA_TYPES
 from autodeploy.services.intake import read_network_spec
 from autodeploy.specs.planset import Plan
 
@@ -35,7 +36,10 @@ def get_plan(searches: SearchesDep, plan_id: PlanId) -> Response:
     summary="A plan as a launch-ready file",
     response_class=Response,
     responses={
-        200: {"description": "The file, in the media type of its format", "content": {"text/plain": {}}},
+        200: {
+            "description": "The file, in the media type of its format",
+            "content": {media_type: {} for media_type in MEDIA_TYPES},
+        },
         **responses(404, 422, 503),
     },
 )

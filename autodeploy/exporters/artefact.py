@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
 
 REVIEW = "generated, review before launch"
+MEDIA_TYPES = (
+    *("application/json", "application/yaml", "text/csv", "text/html"),
+    *("text/markdown", "text/plain", "text/x-shellscript"),
+)
+"""What artefacts are in: what the service documents."""
 
 
 @dataclass(frozen=True, slots=True)

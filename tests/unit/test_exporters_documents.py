@@ -7,13 +7,16 @@ import io
 import json
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+from autodeploy import exporters
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.exporters import FORMATS, export
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable, shell_array
+from autodeploy.exporters.artefact import MEDIA_TYPES
 from autodeploy.exporters.html_report import render_html
 from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
 from autodeploy.exporters.settings_table import settings_table
@@ -191,3 +194,9 @@ def test_padding_fills_every_chunk_of_the_way_down_and_back():
     placed = Placement(((3, 3), (2, 3)), mtp_stage=0)  # stage 0 holds chunks 0 and 3 of the V
     assert dualpipev_order(placed) == [3, 3, 3, 2]
     assert noop_padding(dualpipev_order(placed)) == (12, [11])
+
+
+def test_every_media_type_of_an_exporter_is_one_that_the_service_documents():
+    sources = (Path(exporters.__file__).parent).glob("*.py")
+    said = {kind for source in sources for kind in re.findall(r'"((?:text|application)/[\w.+-]+)"', source.read_text())}
+    assert said == set(MEDIA_TYPES)
