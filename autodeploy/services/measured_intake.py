@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -109,7 +110,8 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
     ]
     step_s = measured_step_s(run, spec, plan)
     if step_s is not None and not 1.0 / IMPLAUSIBLE < step_s / plan.step_time_s < IMPLAUSIBLE:
-        message = f"{step_s:.4g} s measured, {plan.step_time_s:.4g} s predicted"
+        # A throughput of next to nothing makes a step of more seconds than a float can say.
+        message = f"{min(step_s, sys.float_info.max):.4g} s measured, {plan.step_time_s:.4g} s predicted"
         errors.append(FieldError("/step_time_s", message, "check the unit, and whose run it is"))
     if errors:
         raise SpecError(errors=tuple(errors))

@@ -263,7 +263,7 @@ class RlStrategy(Document):
     def _offload_where_memory_is_shared(cls, value: tuple[Offload, ...], info: ValidationInfo) -> tuple[Offload, ...]:
         twice = [name for name in value if value.count(name) > 1]
         if twice:
-            raise ValueError(f"{twice[0]} is there twice")
+            raise ValueError(f"offload names {twice[0]} twice")
         placement = info.data.get("placement")
         if value and placement is not None and placement != "colocated":
             raise ValueError(f"{placement}, trainers don't make room for generation | leave it out, or colocated")

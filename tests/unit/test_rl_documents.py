@@ -166,7 +166,7 @@ def test_training_that_contradicts_itself_is_refused(change, path, message, hint
         ({"staleness": -1}, "/staleness", "-1 is too small", "at least 0"),
         ({"generation_npus": 64}, "/generation_npus", "colocated, all cards generate", "separate or async"),
         ({"placement": "async"}, "/offload", "async, trainers don't make room", "leave it out"),
-        ({"offload": ["optimizer", "optimizer"]}, "/offload", "optimizer is there twice", ""),
+        ({"offload": ["optimizer", "optimizer"]}, "/offload", "offload names optimizer twice", ""),
         ({"offload": ["activations"]}, "/offload/0", "'activations' is not known here", "optimizer"),
         ({"generation": {"tp": 4, "dp": 16, "ep": 32}}, "/generation", "ep 32 is neither 1 nor tp x dp = 64", "ep 64"),
         ({"generation": {"memory_fraction": 1.1}}, "/generation/memory_fraction", "1.1 is too big", "at most 1"),
