@@ -18,7 +18,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 READY := $(VENV)/.ready
-TYPED := autodeploy api cost_models hardware_profiles
+TYPED := autodeploy api cost_models hardware_profiles docs
 
 # Where it is set, every process would compile every module it imports anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autodeploy.calibration.accuracy import write_accuracy
-from autodeploy.calibration.accuracy_measures import measure
 from autodeploy.calibration.accuracy_points import FILE
-from autodeploy.calibration.accuracy_sets import ASCEND
 from autodeploy.calibration.realised import gains
 from autodeploy.calibration.shipped import shipped_records
+from docs.accuracy_page.measures import measure
+from docs.accuracy_page.plot import write_accuracy
+from docs.accuracy_page.sets import ASCEND
 from docs.backtest_groups import backtests
 from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import ladder_section

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.accuracy_page import table
 from autodeploy.calibration.realised import came_true, gains
-from autodeploy.calibration.scoreboard import fits
 from autodeploy.calibration.shipped import shipped_records
+from docs.accuracy_page.aims import fits
+from docs.accuracy_page.page import table
 from docs.backtest_groups import MEAN_AIM, WORST_AIM, backtests, layout_words, lines, summary, weights_of
 
 if TYPE_CHECKING:

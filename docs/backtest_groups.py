@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import kendall_tau
 from autodeploy.calibration.coverage import coverage, covering
 from autodeploy.calibration.evidence import evidence_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.realised import realised_of
-from autodeploy.calibration.refits import overlays_of, without
 from autodeploy.calibration.run_rows import run_row
-from autodeploy.calibration.scoreboard import Line
 from autodeploy.calibration.strategy_groups import calibration_of, strategy_groups, told_apart
 from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.ranking.error_box import error_box
@@ -29,6 +26,9 @@ from autodeploy.ranking.responses import Responses
 from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, with_unproven_gains
 from autodeploy.ranking.uncertainty import run_of
 from autodeploy.ranking.unproven import share_draws, unproven_in
+from docs.accuracy_page.aims import Line
+from docs.accuracy_page.errors import kendall_tau
+from docs.accuracy_page.refits import overlays_of, without
 from hardware_profiles.loader import recalibrated
 
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ def _in_flight() -> Chart:
     stages = np.arange(pp)
     kinds = (("1f1b", 1), ("interleaved", 2), ("adaptive_pipe", 2), ("dualpipev", 2))
     lines: dict[str, Sequence[float]] = {
-        kind: (in_flight_closed(kind, stages, np.array(pp), np.array(vpp), np.array(64)) / vpp).tolist()  # type: ignore[arg-type]
+        kind: (in_flight_closed(kind, stages, np.array(pp), np.array(vpp), np.array(64)) / vpp).tolist()
         for kind, vpp in kinds
     }
     title = "Micro batches in flight: 8 stages, 64 micro batches"
@@ -118,7 +118,7 @@ def _bubble() -> Chart:
         forward = np.full((1, 8, vpp), 1.0 / vpp)
         shares = []
         for count in micro_batches:
-            form = closed_form_s(kind, forward, 2.0 * forward, count)  # type: ignore[arg-type]
+            form = closed_form_s(kind, forward, 2.0 * forward, count)
             shares.append(100.0 * float(form.bubble_s[0] / form.makespan_s[0]))
         lines[f"{kind}, vpp {vpp}"] = shares
     return Chart("Idle share of 8 equal stages", "micro batches", "% of the makespan", micro_batches, lines)
@@ -130,7 +130,7 @@ def _paired_share() -> Chart:
     lines: dict[str, Sequence[float]] = {}
     for kind, vpp in (("adaptive_pipe", 2), ("adaptive_pipe", 4), ("dualpipev", 2)):
         ranks, chunks = np.full(pp, pp), np.full(pp, vpp)
-        paired = [fused_pairs(kind, stages, ranks, chunks, np.full(pp, count)).mean() for count in micro_batches]  # type: ignore[arg-type]
+        paired = [fused_pairs(kind, stages, ranks, chunks, np.full(pp, count)).mean() for count in micro_batches]
         shares = [100.0 * float(pairs) / (count * vpp) for pairs, count in zip(paired, micro_batches, strict=True)]
         lines[f"{kind}, vpp {vpp}"] = shares
     return Chart("Forwards in a pair: 16 stages", "micro batches", "% of all forwards", micro_batches, lines)

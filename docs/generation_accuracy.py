@@ -8,15 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import Errors, errors_of
-from autodeploy.calibration.accuracy_page import percent, signed, table
-from autodeploy.calibration.generation_accuracy import (
-    FITTED_SETS,
-    LeftOut,
-    files_left_out,
-    lengths_left_out,
-    residuals_as_shipped,
-)
 from autodeploy.calibration.generation_shipped import (
     fitted_systems,
     records_of,
@@ -27,6 +18,15 @@ from autodeploy.calibration.generation_validate import validate_generation
 from autodeploy.evaluation.generation import generator_of
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.presets import load_preset
+from docs.accuracy_page.errors import Errors, errors_of
+from docs.accuracy_page.generation import (
+    FITTED_SETS,
+    LeftOut,
+    files_left_out,
+    lengths_left_out,
+    residuals_as_shipped,
+)
+from docs.accuracy_page.page import percent, signed, table
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile
 

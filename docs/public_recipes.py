@@ -48,14 +48,14 @@ def read_recipe(row: dict[str, Any], text: str) -> dict[str, Any]:
     if spec.model.num_hidden_layers != model.num_hidden_layers:
         strategy = {key: value for key, value in strategy.items() if key not in OF_LAYERS}
     kept = {key: row[key] for key in ("model", "profile", "device", "framework", "source")}
-    read = {
+    read: dict[str, Any] = {
         "num_npus": spec.cluster.num_npus,
         "global_batch_size": spec.training.global_batch_size.value,
         "seq_length": spec.training.seq_length,
     }
     if spec.training.router == "forced":
         read["routing_imbalance"] = 1.0
-    rest = {key: row[key] for key in ("measured", "note") if key in row}
+    rest: dict[str, Any] = {key: row[key] for key in ("measured", "note") if key in row}
     return {**kept, **read, "strategy": strategy, **rest}
 
 

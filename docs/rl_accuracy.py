@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_page import percent, signed, table
 from autodeploy.post_training.overhead_fit import (
     EAGER,
     HOST,
@@ -21,13 +20,14 @@ from autodeploy.post_training.overhead_fit import (
 )
 from autodeploy.post_training.overheads import defaults_of
 from autodeploy.post_training.validate import validate_rl
+from docs.accuracy_page.page import percent, signed, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.calibration.rl_rows import RlRow
     from autodeploy.specs.rl_record import RlRecord
-    from autodeploy.workload.operators import Floats
+    from cost_models.arrays import Floats
 
 PAGE = Path(__file__).resolve().parent / "rl_accuracy.md"
 

@@ -18,14 +18,14 @@ from autodeploy.ablation.cases import CASES, read_cases
 from autodeploy.ablation.metrics import METRICS
 from autodeploy.ablation.published import ablate_published
 from autodeploy.ablation.runs import Runs
-from autodeploy.calibration.accuracy_sets import ASCEND
 from autodeploy.calibration.coverage import covering
 from autodeploy.calibration.realised import gains
-from autodeploy.calibration.refits import overlays_of, without
-from autodeploy.calibration.scoreboard import Line, fits, record_lines
 from autodeploy.calibration.shipped import coverage_table, fitted_profiles, shipped_records
 from autodeploy.checks import launch_of
 from autodeploy.importers.import_document import import_file
+from docs.accuracy_page.aims import Line, fits, record_lines
+from docs.accuracy_page.refits import overlays_of, without
+from docs.accuracy_page.sets import ASCEND
 from docs.backtest_groups import backtests
 from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import LADDER, PUBLISHED

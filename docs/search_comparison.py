@@ -180,15 +180,16 @@ def pictures(case: Case) -> dict[str, str]:
             y_max=max(case.gaps),
         )
         found["search_gap"] = svg(chart)
-    if case.best is not None and case.best.solution.layout is not None and case.best.solution.applied is not None:
-        problem, solution = case.best.problem, case.best.solution
+    problem = None if case.best is None else case.best.problem
+    layout, applied = (None, None) if case.best is None else (case.best.solution.layout, case.best.solution.applied)
+    if problem is not None and layout is not None and applied is not None:
         free = replace(problem, uniform_options=False)
         sizes = to_layout(problem, templates(problem))
         # The template whose stages differ least is the even one.
         even = sizes[int(np.argmin(sizes.sum(axis=(2, 3)).std(axis=1)))]
         other = greedy(Evaluator(free), even[None])
-        rows = {"plan": (solution.layout, solution.applied)}
-        if other is not None:
+        rows = {"plan": (layout, applied)}
+        if other is not None and other.layout is not None and other.applied is not None:
             rows["even layout, greedy choices"] = (other.layout, other.applied)
         found["search_schedules"] = schedules(f"{case.name}: the plan against an even layout", problem, rows)
     return found

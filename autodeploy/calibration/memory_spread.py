@@ -9,8 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR, coverage
 from autodeploy.calibration.spreads import LEAST_IN_SUBCLASS, Z80, log_sigma_of
 from autodeploy.specs.planset import MemoryInterval
@@ -93,9 +91,3 @@ def memory_spread(maker: str, run: Mapping[str, Any], *, regime: str = STEADY, o
         variance += PER_UNSEEN**2
         extrapolated.append(feature)
     return MemorySpread(math.sqrt(variance), f"{entry['n']} peaks of {name}", tuple(extrapolated))
-
-
-def share_inside(measured: Sequence[float], intervals: Sequence[MemoryInterval]) -> float:
-    """Share of measured peaks that lie in their intervals."""
-    pairs = zip(measured, intervals, strict=True)
-    return float(np.mean([each.low_gib <= gib <= each.high_gib for gib, each in pairs]))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autodeploy.calibration import stage_memory
-from autodeploy.calibration.stage_memory import predict_stage_memory, published, stage_table
+from tests.support import stage_memory
+from tests.support.stage_memory import predict_stage_memory, published, stage_table
 
 MIDDLE = (2, 10)  # stages of four MoE layers between which the published figures fall by the same amount
 LAST = 15

@@ -7,14 +7,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autodeploy.calibration.accuracy_errors import layout_groups, runs_of
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.realised import Gain, gains
-from autodeploy.calibration.scoreboard import shipped_start
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.strategy_groups import StrategyGroup, strategy_groups
+from docs.accuracy_page.aims import shipped_start
+from docs.accuracy_page.errors import layout_groups, runs_of
 from docs.backtest import page
 from docs.backtest_groups import (
     Backtest,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.ablation.balance_curve import balance_curve
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
+from tests.support.balance_curve import balance_curve
 
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec

@@ -13,7 +13,15 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from autodeploy.calibration.accuracy_errors import (
+from autodeploy.calibration.calibrate import Calibration, calibrate
+from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.validate import validate
+from autodeploy.cli.validate_html import report_html
+from autodeploy.figures import figure_json
+from autodeploy.figures.accuracy import predicted_against_measured
+from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
+from docs.accuracy_page.aims import Line
+from docs.accuracy_page.errors import (
     Runs,
     carried_over,
     errors_of,
@@ -23,18 +31,10 @@ from autodeploy.calibration.accuracy_errors import (
     runs_of,
     step_s,
 )
-from autodeploy.calibration.accuracy_measures import memory_errors
-from autodeploy.calibration.accuracy_page import aims_table, table
-from autodeploy.calibration.accuracy_splits import Basis, left_out_intervals, log_sigma, rows_by_id, share_inside
-from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses
-from autodeploy.calibration.calibrate import Calibration, calibrate
-from autodeploy.calibration.scoreboard import Line
-from autodeploy.calibration.shipped import shipped_records
-from autodeploy.calibration.validate import validate
-from autodeploy.cli.validate_html import report_html
-from autodeploy.figures import figure_json
-from autodeploy.figures.accuracy import predicted_against_measured
-from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
+from docs.accuracy_page.measures import memory_errors
+from docs.accuracy_page.page import aims_table, table
+from docs.accuracy_page.splits import Basis, left_out_intervals, log_sigma, rows_by_id, share_inside
+from docs.accuracy_page.worst import diagnoses, doubted, listed, misses
 
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record

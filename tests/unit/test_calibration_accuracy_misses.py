@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import Runs
-from autodeploy.calibration.accuracy_misses import left_aside
-from autodeploy.calibration.accuracy_worst import diagnoses
 from autodeploy.calibration.measured import counts_for_time
 from autodeploy.calibration.shipped import shipped_records
+from docs.accuracy_page.errors import Runs
+from docs.accuracy_page.misses import left_aside
+from docs.accuracy_page.worst import diagnoses
 
 RECORDS = tuple(
     r for r in shipped_records() if r.cluster.profile in {"ascend-800t-a2", "cloudmatrix-384"} and counts_for_time(r)

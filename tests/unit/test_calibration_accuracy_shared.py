@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import Runs, ordered_pairs
-from autodeploy.calibration.accuracy_shared import (
+from autodeploy.calibration.shipped import shipped_records
+from docs.accuracy_page.errors import Runs, ordered_pairs
+from docs.accuracy_page.shared import (
     SERIES,
     SHARED_TITLES,
     pairs_by_sharing,
     shared_node_rows,
     shares,
 )
-from autodeploy.calibration.shipped import shipped_records
 
 
 def series() -> Runs:

@@ -13,10 +13,10 @@ from autodeploy.calibration.calibrate import calibrate
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.evidence import realised_share
 from autodeploy.calibration.realised import Gain, came_true, gains, realised_of
-from autodeploy.calibration.refits import residuals_without
-from autodeploy.calibration.scoreboard import shipped_start
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.strategy_groups import StrategyGroup, Without, calibration_of, strategy_groups, told_apart
+from docs.accuracy_page.aims import shipped_start
+from docs.accuracy_page.refits import residuals_without
 
 if TYPE_CHECKING:
     from autodeploy.calibration.calibrate import Calibration

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.calibration.accuracy_splits import Held
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.fit import left_out_residuals
-from autodeploy.calibration.refits import overlays_of, residuals_without, without
-from autodeploy.calibration.scoreboard import Line, binomial_chance, by_configuration, shipped_start
 from autodeploy.calibration.shipped import fitted_profiles, shipped_records
+from docs.accuracy_page.aims import Line, binomial_chance, by_configuration, shipped_start
+from docs.accuracy_page.refits import overlays_of, residuals_without, without
+from docs.accuracy_page.splits import Held
 from docs.scoreboard import launches
 from hardware_profiles import list_profiles, load_profile
 from hardware_profiles.loader import recalibrated

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.accuracy_errors import errors_of, layout_groups, ordered_pairs
-from autodeploy.calibration.accuracy_splits import rows_by_id
+from docs.accuracy_page.errors import errors_of, layout_groups, ordered_pairs
+from docs.accuracy_page.splits import rows_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.calibration.accuracy_errors import Runs
     from autodeploy.specs.record import Record
+    from docs.accuracy_page.errors import Runs
 
 SHARED_TITLES = (
     *("A100 runs, family left out", "runs", "mean (MAPE)", "90th percentile"),

@@ -17,8 +17,8 @@ from hardware_profiles.shipped_yaml import load_shipped_yaml
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.calibration.accuracy_errors import Runs
     from autodeploy.specs.record import Record
+    from docs.accuracy_page.errors import Runs
 
 MOE_LIMIT = 0.20  # errors of models with experts above this are never listed without a diagnosis
 SHARE_SHOWN = 0.10
@@ -45,7 +45,7 @@ class Miss:
 @cache
 def diagnoses() -> dict[str, Diagnosis]:
     """Written diagnoses by record id."""
-    text = files("autodeploy.calibration").joinpath("accuracy_diagnoses.yaml").read_text(encoding="utf-8")
+    text = files("docs.accuracy_page").joinpath("diagnoses.yaml").read_text(encoding="utf-8")
     return {name: Diagnosis(**entry) for name, entry in load_shipped_yaml(text).items()}
 
 

@@ -21,7 +21,7 @@ class Split:
 
 @lru_cache(maxsize=1)
 def _sets() -> dict[str, Any]:
-    text = files("autodeploy.calibration").joinpath("accuracy_sets.yaml").read_text(encoding="utf-8")
+    text = files("docs.accuracy_page").joinpath("sets.yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = load_shipped_yaml(text)
     return found
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import (
+from autodeploy.calibration.calibrate import Calibration, calibrate
+from autodeploy.calibration.measured import fits_time
+from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.shipped import fitted_profiles
+from docs.accuracy_page.aims import Line, apart_of, ascend_peaks, h100_groups, record_lines, residuals_of
+from docs.accuracy_page.errors import (
     Errors,
     Ordered,
     Runs,
@@ -16,13 +21,8 @@ from autodeploy.calibration.accuracy_errors import (
     residuals_at,
     runs_of,
 )
-from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100, NEVER_FITTED, SPLITS
-from autodeploy.calibration.accuracy_splits import Held, SplitErrors, left_out_intervals, size_split
-from autodeploy.calibration.calibrate import Calibration, calibrate
-from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.scoreboard import Line, apart_of, ascend_peaks, h100_groups, record_lines, residuals_of
-from autodeploy.calibration.shipped import fitted_profiles
+from docs.accuracy_page.sets import A100, ASCEND, H100, NEVER_FITTED, SPLITS
+from docs.accuracy_page.splits import Held, SplitErrors, left_out_intervals, size_split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

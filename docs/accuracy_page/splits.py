@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import Errors, errors_of, residuals_at
 from autodeploy.calibration.calibrate import calibrate
 from autodeploy.calibration.coverage import PER_CARRIED_DEVICE, is_carried, widened
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
@@ -19,14 +18,15 @@ from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.run_rows import run_row
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.spreads import Z80, class_spread
+from docs.accuracy_page.errors import Errors, errors_of, residuals_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.calibration.accuracy_sets import Split
     from autodeploy.calibration.calibrate import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
+    from docs.accuracy_page.sets import Split
 
 UNIDENTIFIED = 0.8  # of the prior's standard deviation
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_page import page
 from autodeploy.calibration.accuracy_points import points_text
-from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
+from docs.accuracy_page.page import page
+from docs.accuracy_page.sets import A100, ASCEND, H100
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from autodeploy.calibration.accuracy_errors import Runs
-    from autodeploy.calibration.accuracy_measures import Measures
-    from autodeploy.calibration.scoreboard import Line
+    from docs.accuracy_page.aims import Line
+    from docs.accuracy_page.errors import Runs
+    from docs.accuracy_page.measures import Measures
 
 TITLES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100"}
 

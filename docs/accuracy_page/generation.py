@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import Errors, errors_of
 from autodeploy.calibration.generation_fit import (
     fit_generation,
     predicted_seconds,
@@ -17,6 +16,7 @@ from autodeploy.calibration.generation_fit import (
     seconds_predicted,
 )
 from autodeploy.calibration.generation_predict import batches_of
+from docs.accuracy_page.errors import Errors, errors_of
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_worst import diagnoses, doubted
+from docs.accuracy_page.worst import diagnoses, doubted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autodeploy.calibration.accuracy_errors import Runs
+    from docs.accuracy_page.errors import Runs
 
 
 def left_aside(all_runs: Iterable[Runs]) -> str:

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import carried_over, errors_of, layout_groups, residuals_at, runs_of
-from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100
-from autodeploy.calibration.accuracy_splits import left_out_intervals
 from autodeploy.calibration.calibrate import calibrate, fitted_together
 from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.families import family_of
@@ -23,17 +20,20 @@ from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase
 from autodeploy.calibration.parameters import ELSEWHERE, PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.refits import residuals_without
+from docs.accuracy_page.errors import carried_over, errors_of, layout_groups, residuals_at, runs_of
+from docs.accuracy_page.refits import residuals_without
+from docs.accuracy_page.sets import A100, ASCEND, H100
+from docs.accuracy_page.splits import left_out_intervals
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autodeploy.calibration.accuracy_errors import Errors
-    from autodeploy.calibration.accuracy_splits import Held
     from autodeploy.calibration.calibrate import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
+    from docs.accuracy_page.errors import Errors
+    from docs.accuracy_page.splits import Held
     from hardware_profiles.profile import Profile
 
 MANY = 30  # configurations from which a share inside its interval is judged by itself

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_errors import errors_of
-from autodeploy.calibration.accuracy_misses import left_aside
-from autodeploy.calibration.accuracy_sets import A100, ASCEND, H100
-from autodeploy.calibration.accuracy_shared import SERIES, SHARED_TITLES, pairs_by_sharing, shared_node_rows
-from autodeploy.calibration.accuracy_splits import share_inside
-from autodeploy.calibration.accuracy_texts import (
+from autodeploy.calibration.families import family_of
+from autodeploy.calibration.measured import is_update_phase
+from docs.accuracy_page.aims import by_configuration
+from docs.accuracy_page.errors import errors_of
+from docs.accuracy_page.misses import left_aside
+from docs.accuracy_page.sets import A100, ASCEND, H100
+from docs.accuracy_page.shared import SERIES, SHARED_TITLES, pairs_by_sharing, shared_node_rows
+from docs.accuracy_page.splits import share_inside
+from docs.accuracy_page.texts import (
     EXPERTS_INTRO,
     HEADING,
     HOW,
@@ -22,20 +25,17 @@ from autodeploy.calibration.accuracy_texts import (
     SHARED_NOTES,
     WORST_INTRO,
 )
-from autodeploy.calibration.accuracy_worst import diagnoses, doubted, listed, misses, parts_of
-from autodeploy.calibration.families import family_of
-from autodeploy.calibration.measured import is_update_phase
-from autodeploy.calibration.scoreboard import by_configuration
+from docs.accuracy_page.worst import diagnoses, doubted, listed, misses, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.calibration.accuracy_errors import Errors, Runs
-    from autodeploy.calibration.accuracy_measures import Measures
-    from autodeploy.calibration.accuracy_splits import Held, SplitErrors
-    from autodeploy.calibration.accuracy_worst import Miss
-    from autodeploy.calibration.scoreboard import Line
     from autodeploy.specs.record import Record
+    from docs.accuracy_page.aims import Line
+    from docs.accuracy_page.errors import Errors, Runs
+    from docs.accuracy_page.measures import Measures
+    from docs.accuracy_page.splits import Held, SplitErrors
+    from docs.accuracy_page.worst import Miss
 
 WORST = 5
 FAR_GIB = 0.08  # error of a peak from which its run is listed

@@ -1,0 +1,1 @@
+"""The accuracy page: errors of the shipped records beside their aims."""
