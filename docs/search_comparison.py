@@ -189,7 +189,7 @@ def pictures(case: Case) -> dict[str, str]:
         even = sizes[int(np.argmin(sizes.sum(axis=(2, 3)).std(axis=1)))]
         other = greedy(Evaluator(free), even[None])
         rows = {"plan": (layout, applied)}
-        if other is not None and other.layout is not None and other.applied is not None:
+        if other is not None:
             rows["even layout, greedy choices"] = (other.layout, other.applied)
         found["search_schedules"] = schedules(f"{case.name}: the plan against an even layout", problem, rows)
     return found
