@@ -124,6 +124,8 @@ class MovedDocument(BaseModel):
     moved_by: Annotated[
         dict[str, float], Field(description="what each factor alone changes log(step time) by, the largest first")
     ]
+    old_p_fits: Annotated[float | None, Field(description="probability that it fits, before")] = None
+    p_fits: Annotated[float | None, Field(description="and after")] = None
 
 
 class RunOutcomeDocument(BaseModel):

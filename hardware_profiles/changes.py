@@ -17,7 +17,9 @@ from hardware_profiles.schema import Quantity
 
 USER_OVERRIDE = "user override"
 OVERLAY = "calibration overlay"
-COVARIANCE = "covariance"
+COVARIANCE, EVIDENCE = "covariance", "evidence"
+WHOLE = frozenset({COVARIANCE, EVIDENCE})
+"""Sections of an overlay that take the place of the profile's as a whole."""
 OVERLAY_REPORT_KEYS = frozenset({"profile", "report"})
 """Keys of an overlay that are not numbers: the profile it belongs to, and what it was fitted to and how well."""
 
@@ -54,9 +56,10 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
     """The profile with a calibration overlay (a mapping, or the path of its YAML file) merged over it.
 
     An overlay has the shape of the profile: `{profile: <name>, efficiency: {hbm: 0.83, ...}, hccs: {efficiency: ...},
-    release_factors: {...}, covariance: {...}, report: {...}}`; tiers stand under their names. A plain number keeps the
-    profile's unit and has kind "fitted"; a mapping may give value, unit, kind, source, note and prior_sigma. A release
-    band may be new. `covariance` takes the place of the profile's: how uncertain these numbers are together.
+    release_factors: {...}, covariance: {...}, evidence: {...}, report: {...}}`; tiers stand under their names. A plain
+    number keeps the profile's unit and has kind "fitted"; a mapping may give value, unit, kind, source, note and
+    prior_sigma. A release band may be new. `covariance` takes the place of the profile's: how uncertain these numbers
+    are together. `evidence` is what the cluster's runs have shown beyond these numbers.
     """
     document = overlay if isinstance(overlay, Mapping) else read_yaml_file(Path(overlay))
     wanted = document.get("profile")
@@ -68,7 +71,7 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
         )
     problems: list[FieldProblem] = []
     changes: dict[str, Quantity] = {}
-    numbers = {key: value for key, value in document.items() if key not in OVERLAY_REPORT_KEYS | {COVARIANCE}}
+    numbers = {key: value for key, value in document.items() if key not in OVERLAY_REPORT_KEYS | WHOLE}
     for parts, value in _leaves(numbers, ()):
         path = ".".join(parts)
         try:
@@ -83,7 +86,7 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
         problems,
         "overlay",
         lambda path: json_pointer(path.split(".")),
-        covariance=document.get(COVARIANCE),
+        whole={key: document[key] for key in WHOLE if document.get(key) is not None},
     )
 
 
@@ -119,12 +122,12 @@ def _changed(
     problems: list[FieldProblem],
     what: str,
     pointer_of: Callable[[str], str],
-    covariance: object = None,
+    whole: Mapping[str, object] | None = None,
 ) -> Profile:
     """A new profile with these quantities, validated as a whole; `pointer_of` a path is where the user wrote it."""
     if problems:
         raise _refused(what, problems)
-    if not changes and covariance is None:
+    if not changes and not whole:
         return profile
     content = profile.document.model_dump()
     tiers = {tier["name"]: tier for tier in content["tiers"]}
@@ -134,8 +137,7 @@ def _changed(
         for depth, key in enumerate(parents):
             node = tiers[key] if depth == 0 and key in tiers else node[key]
         node[leaf] = quantity.model_dump()
-    if covariance is not None:
-        content[COVARIANCE] = covariance
+    content |= whole or {}
     try:
         return Profile(parse_profile_document(content))
     except ProfileError as error:

@@ -192,6 +192,8 @@ class Profile:
     def content_hash(self) -> str:
         """sha256 of the canonical JSON of the document, overlays and overrides included."""
         content = self.document.model_dump(mode="json")
+        if content["evidence"] is None:  # of runs; a profile without any has the name that it always had
+            del content["evidence"]
         return hashlib.sha256(
             json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
         ).hexdigest()

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from hardware_profiles.covariance import Covariance
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
+from hardware_profiles.evidence import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ MeasuredAxis = Literal["m", "n", "k", "groups", "head_dim", "seq", "ranks", "byt
 Range = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 
 RESERVED_TIER_NAMES = frozenset(
-    {"devices", "tiers", "host", "fixed_costs", "efficiency", "release_factors", "memory", "covariance"}
+    {"devices", "tiers", "host", "fixed_costs", "efficiency", "release_factors", "memory", "covariance", "evidence"}
 )
 """Sections of the document: a dotted path that starts with one of these does not mean a tier."""
 
@@ -334,6 +335,7 @@ class ProfileDocument(Document):
     release_factors: Annotated[dict[Identifier, PositiveRatio], Field(max_length=32)] = {}
     memory: MemoryDocument
     covariance: Covariance | None = None
+    evidence: Evidence | None = None
     sources: Annotated[dict[Identifier, Source], Field(max_length=200)] = {}
 
     def ranks_spanned(self, span: str) -> int | None:

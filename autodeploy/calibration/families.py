@@ -21,6 +21,11 @@ def family_of(record: Record) -> str:
     name = record.model.name
     if load_profile(record.cluster.profile, calibrated=False).generation == OF_SOURCES:
         return f"{record.id.split('_')[0]}/{name}"
+    return family_of_name(name, is_moe=record.model.is_moe)
+
+
+def family_of_name(name: str, *, is_moe: bool) -> str:
+    """The family of a model by its name."""
     text = name.lower()
     for noise in ("pretrain_", "tune_"):
         text = text.removeprefix(noise)
@@ -69,6 +74,6 @@ def family_of(record: Record) -> str:
     }
     for prefix in known:
         if text.startswith(prefix):
-            moe = "moe" if record.model.is_moe and prefix.startswith("qwen") else ""
+            moe = "moe" if is_moe and prefix.startswith("qwen") else ""
             return alias.get(prefix, prefix) + moe
     return text

@@ -16,6 +16,7 @@ from autodeploy.specs.planset import MemoryInterval
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.calibration.memory_belief import Belief
     from cost_models.arrays import Floats
 
 
@@ -28,14 +29,22 @@ PER_UNSEEN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class MemorySpread:
-    """Relative spread of a predicted peak."""
+    """Relative spread of a predicted peak.
+
+    peaks : measured ones that it rests on. belief : what runs of the same cluster and family of models have said.
+    """
 
     log_sigma: float
     basis: str
     extrapolated: tuple[str, ...]
+    peaks: int = 0
+    belief: Belief | None = None
 
     def interval(self, gib: float) -> MemoryInterval:
-        """80 % interval around a predicted peak."""
+        """80 % interval around a predicted peak; where runs have said something, of what they leave probable."""
+        if self.belief is not None:
+            low, high = (gib * math.exp(self.belief.quantile(p)) for p in (0.1, 0.9))
+            return MemoryInterval(low_gib=low, high_gib=high, basis=self.basis, extrapolated=self.extrapolated)
         width = math.exp(Z80 * self.log_sigma)
         return MemoryInterval(
             low_gib=gib / width, high_gib=gib * width, basis=self.basis, extrapolated=self.extrapolated
@@ -90,4 +99,4 @@ def memory_spread(maker: str, run: Mapping[str, Any], *, regime: str = STEADY, o
     for feature in sorted(set(run["features"]) - known) if records else ():
         variance += PER_UNSEEN**2
         extrapolated.append(feature)
-    return MemorySpread(math.sqrt(variance), f"{entry['n']} peaks of {name}", tuple(extrapolated))
+    return MemorySpread(math.sqrt(variance), f"{entry['n']} peaks of {name}", tuple(extrapolated), int(entry["n"]))

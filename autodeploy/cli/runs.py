@@ -30,12 +30,19 @@ SHOWN_FACTORS = 4
 def add(
     plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="the plan that ran, p_...")],
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="FILE",
             help="training log, step times (CSV, JSON lines), step_trace_time.csv, GEMM table, hccl_test",
         ),
-    ],
+    ] = None,
+    oom: Annotated[bool, typer.Option("--oom", help="instead of FILE: a card ran out of memory")] = False,
+    stage: Annotated[int | None, typer.Option("--stage", min=0, help="of --oom: the pipeline stage, from 0")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="of --oom: the rank, from 0")] = None,
+    asked: Annotated[float | None, typer.Option("--asked", min=0, help="of --oom: GiB that were asked for")] = None,
+    allocated: Annotated[
+        float | None, typer.Option("--allocated", min=0, help="of --oom: GiB that the allocator had given out")
+    ] = None,
     note: Annotated[str, typer.Option("--note", help="kept with the run")] = "",
     op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
@@ -49,14 +56,22 @@ def add(
     """Link a measured run to its plan: its cluster's overlay is fitted again, stored plans are re-ranked."""
     from autodeploy.cli.output import json_text, write_report
 
+    said = {"stage": stage, "rank": rank, "asked_gib": asked, "allocated_gib": allocated}
+    met = {name: value for name, value in said.items() if value is not None}
+    if oom == (file is not None) or (met and not oom):
+        raise typer.BadParameter("FILE, or --oom with what is known of it", param_hint="FILE")
     if server is None:
-        outcome = _document(_add_here(plan_id, file, note, op, ranks, rehearse))
+        outcome = _document(_add_here(plan_id, file, met, note, op, ranks, rehearse))
     else:
         from autodeploy.cli.remote import connect
         from autodeploy.importers.documents import read_text
         from autodeploy.importers.measured_text import MAX_TEXT_BYTES
 
-        body: dict[str, Any] = {"file": read_text(file, max_bytes=MAX_TEXT_BYTES), "note": note}
+        body: dict[str, Any] = {"note": note}
+        if file is None:
+            body |= {"source": "out_of_memory", "out_of_memory": met}
+        else:
+            body |= {"file": read_text(file, max_bytes=MAX_TEXT_BYTES)}
         body |= {name: value for name, value in (("op", op), ("ranks", ranks)) if value is not None}
         with connect(server) as client:
             outcome = client.add_run(plan_id, body, rehearse=rehearse)
@@ -123,15 +138,24 @@ def remove(
 
 
 def _add_here(
-    plan_id: str, file: Path, note: str, op: str | None, ranks: int | None, rehearse: str | None
+    plan_id: str,
+    file: Path | None,
+    met: dict[str, Any],
+    note: str,
+    op: str | None,
+    ranks: int | None,
+    rehearse: str | None,
 ) -> RunOutcome:
     from autodeploy.cli.audit import note_here
     from autodeploy.importers.measured_file import read_measured_file
-    from autodeploy.services.measured_intake import only_run
+    from autodeploy.services.measured_intake import measured_of_document, only_run
     from autodeploy.services.session import open_services
     from autodeploy.settings import load_settings
 
-    measured = only_run(read_measured_file(file, op=op, ranks=ranks)).model_copy(update={"note": note})
+    if file is None:
+        measured = measured_of_document({"source": "out_of_memory", "out_of_memory": met, "note": note})
+    else:
+        measured = only_run(read_measured_file(file, op=op, ranks=ranks)).model_copy(update={"note": note})
     with open_services(load_settings()) as services:
         outcome = services.add_run(plan_id, measured, rehearse=rehearse)
         note_here(services.database, "run.create", outcome.run.id, plan_id=plan_id)
@@ -191,6 +215,8 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
         lines.append("  " + command_text(lang, "run_measured", **told))
         verdict = "run_inside" if run["inside"] else "run_outside"
         lines.append("  " + command_text(lang, verdict, low=low, high=high))
+    if run["measured"].get("out_of_memory") is not None:
+        lines.append("  " + command_text(lang, "run_out_of_memory", predicted=f"{run['predicted_memory_gib']:.1f}"))
     if cluster is not None:
         report = cluster["report"]
         count = cluster["num_runs"]
@@ -225,6 +251,10 @@ def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
     names = ("old_step_time_s", "old_low_s", "old_high_s", "step_time_s", "low_s", "high_s")
     values = {name: _seconds(moved[name]) for name in names}
     lines = [command_text(lang, "plan_moved", plan=moved["plan_id"], **values)]
+    before, after = moved.get("old_p_fits"), moved.get("p_fits")
+    if before is not None and after is not None and before != after:
+        told = {"before": f"{100 * before:.0f} %", "after": f"{100 * after:.0f} %"}
+        lines.append(command_text(lang, "fits_moved", **told))
     if moved["moved_by"]:
         most = list(moved["moved_by"].items())[:SHOWN_FACTORS]
         by = ", ".join(f"{name} {_share(math.expm1(change))}" for name, change in most)

@@ -13,6 +13,7 @@ from autodeploy.importers.benchmark_tables import (
 )
 from autodeploy.importers.documents import read_text
 from autodeploy.importers.measured_text import MAX_TEXT_BYTES, lines_of
+from autodeploy.importers.out_of_memory import has_out_of_memory, read_out_of_memory, run_out_of_memory
 from autodeploy.importers.step_times import read_step_times
 from autodeploy.importers.step_trace import is_step_trace, read_step_trace
 from autodeploy.importers.training_log import is_training_log, read_training_log
@@ -49,7 +50,12 @@ def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = 
         raise SpecError("the file is empty")
     lines_of(text)
     if is_training_log(text):
-        return (read_training_log(text),)
+        run = read_training_log(text)
+        if has_out_of_memory(text):
+            run = run.model_copy(update={"out_of_memory": read_out_of_memory(text)})
+        return (run,)
+    if has_out_of_memory(text):
+        return (run_out_of_memory(text),)
     if is_step_trace(text):
         return (read_step_trace(text),)
     titles = _titles(text)

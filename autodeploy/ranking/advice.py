@@ -7,7 +7,7 @@ that fits with 90 %. All of them meet in the same draws of the error box.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from autodeploy.solver.outer.least_memory import RoomyPlans, card_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autodeploy.calibration.memory_spread import MemorySpread
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import Floats, Ints
     from autodeploy.evaluation.steps.worlds import World
@@ -79,12 +80,11 @@ class Weighed:
 class Advice:
     """The plans that were considered, from the one to recommend on; the search's fastest is among them.
 
-    log_sigmas : of each plan's peak of memory. least_p_fits : with which probability those that have a regret fit.
+    least_p_fits : with which probability those that have a regret fit.
     """
 
     weighed: tuple[Weighed, ...]
     responses: Responses
-    log_sigmas: tuple[float, ...]
     least_p_fits: float
 
     @property
@@ -119,7 +119,8 @@ class Adviser:
         self._request = searched.request(top_k, 0.0, budget, should_cancel=should_cancel)
         self._outer = self._request.outer
         self._outlines = outlines(searched.candidates)
-        self._sigmas: dict[int, float] = {}
+        self._spreads: dict[int, MemorySpread] = {}
+        self._rooms: dict[tuple[int, float], float] = {}
         self._unproven: dict[int, frozenset[str]] = {}
         self._peaks = {id(each): card_bytes(each) for each in self._best}
 
@@ -195,8 +196,7 @@ class Adviser:
             Weighed(pool[row], float(fits[row]), unproven[row], of.get(row), float(expected_s[row]), row)
             for row in order
         )
-        sigmas = tuple(self._log_sigma(pool[row].index) for row in order)
-        return Advice(tuple(weighed), answers, sigmas, min(level, float(fits[safe].min())))
+        return Advice(tuple(weighed), answers, min(level, float(fits[safe].min())))
 
     def _picks(self, rows: Ints, worlds: Sequence[World], level: float) -> list[int]:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""
@@ -229,21 +229,28 @@ class Adviser:
 
     def _maker(self, level: float) -> RoomyPlans:
         def limit_bytes(index: int) -> float:
-            return roomy_limit_bytes(self._searched.context_of(index).limit_bytes, self._log_sigma(index), level)
+            # Of a spread that runs have moved each limit takes a search; it is one for all plans of an outer strategy.
+            key = int(self._outer[index]), level
+            if key not in self._rooms:
+                self._rooms[key] = roomy_limit_bytes(1.0, self._spread(index), level)
+            return self._searched.context_of(index).limit_bytes * self._rooms[key]
 
         return RoomyPlans(self._request, limit_bytes, beside=cores() > 1)
 
     def _usual_limit(self, context: Context, level: float) -> float:
-        """The limit of the fastest plan, for a look at all candidates."""
-        return roomy_limit_bytes(context.limit_bytes, self._log_sigma(self._best[0].index), level)
+        """The limit of the fastest plan, for a look at all candidates: without what runs said of this plan alone."""
+        spread = self._spread(self._best[0].index)
+        if spread.belief is not None:
+            spread = replace(spread, belief=replace(spread.belief, same=()))
+        return roomy_limit_bytes(context.limit_bytes, spread, level)
 
-    def _log_sigma(self, index: int) -> float:
+    def _spread(self, index: int) -> MemorySpread:
         """Of the peak of a candidate's plans."""
         number = int(self._outer[index])
-        if number not in self._sigmas:
+        if number not in self._spreads:
             candidate = self._searched.candidates.take(slice(index, index + 1))
-            self._sigmas[number] = memory_spread_of(candidate, self._searched.context_of(index)).log_sigma
-        return self._sigmas[number]
+            self._spreads[number] = memory_spread_of(candidate, self._searched.context_of(index))
+        return self._spreads[number]
 
     def _rests_on(self, solved: Solved) -> frozenset[str]:
         """What a plan's candidate rests on that no run has shown; the ranking is made again once plans are refined."""
@@ -252,7 +259,7 @@ class Adviser:
         return self._unproven[solved.index]
 
     def _p_fits(self, solved: Solved) -> float:
-        return p_fits(self._peaks[id(solved)], solved.context.limit_bytes, self._log_sigma(solved.index))
+        return p_fits(self._peaks[id(solved)], solved.context.limit_bytes, self._spread(solved.index))
 
     def _number(self, solved: Solved) -> int:
         """Of a plan's outer strategy."""

@@ -244,7 +244,7 @@ def plan_of_estimate(
         memory_limit_gib=context.limit_bytes / GIB,
         memory_interval=spread.interval(peak_bytes / GIB),
         fits=fits(estimate, context),
-        p_fits=p_fits(peak_bytes, context.limit_bytes, spread.log_sigma),
+        p_fits=p_fits(peak_bytes, context.limit_bytes, spread),
         evidence=evidence_for(candidate, context),
         oom_imbalance=estimate.oom_imbalance,
         experts=expert_imbalance(candidate, context),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +60,9 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
     variance = parameter_variance(covariance, slopes)
     origin = context.profile.document.calibration.spread_of
     spread: Spread = spread_of(context.family, run_of(candidate, context), variance, origin)
+    evidence = context.profile.document.evidence
+    if evidence is not None:
+        spread = replace(spread, log_sigma=evidence.time_scale * spread.log_sigma)
     low, high = spread.interval(step_time_s)
     return Uncertainty(
         low_s=low,

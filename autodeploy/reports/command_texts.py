@@ -191,6 +191,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "run_inside": ("inside the interval {low}-{high} s", "在区间 {low}-{high} s 之内"),
     "run_outside": ("outside the interval {low}-{high} s", "在区间 {low}-{high} s 之外"),
+    "run_out_of_memory": (
+        "ran out of memory: the allocator's peak was predicted as {predicted} GiB; plans of this cluster and family of "
+        "models are now less likely to fit",
+        "显存不足：分配器峰值的预测为 {predicted} GiB；该集群上同一模型系列的方案现在更可能放不下",
+    ),
     "overlay_of": ("overlay of {cluster}: {count} measurements", "{cluster} 的校准：{count} 次实测"),
     "overlay_of_one": ("overlay of {cluster}: {count} measurement", "{cluster} 的校准：{count} 次实测"),
     "bias": ("bias {before} before, {after} after", "偏差：校准前 {before}，校准后 {after}"),
@@ -200,6 +205,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "方案 {plan}：此前 {old_step_time_s} s（{old_low_s} 至 {old_high_s}），"
         "现为 {step_time_s} s（{low_s} 至 {high_s}）",
     ),
+    "fits_moved": ("P(fits) {before} before, now {after}", "放得下的概率：此前 {before}，现在 {after}"),
     "moved_by": ("moved by: {factors}", "变化来自：{factors}"),
     "stored_plan": ("stored plan", "已存方案"),
     "rank": ("rank", "名次"),

@@ -209,4 +209,4 @@ def _chance(spec: Spec, profile: Profile, strategy: Strategy, pack: int | None, 
     """Probability that an update's peak stays within the memory of a device."""
     context = context_of_update(spec, profile, strategy, pack, npus=part.npus)
     spread = memory_spread_of(candidate_for(context, strategy), context)
-    return p_fits(part.peak_bytes, part.limit_bytes, spread.log_sigma)
+    return p_fits(part.peak_bytes, part.limit_bytes, spread)

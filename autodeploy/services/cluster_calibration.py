@@ -17,6 +17,7 @@ from autodeploy.ranking.chosen import objective_value
 from autodeploy.ranking.measured_speed import MEASURED, OwnRun, work_of
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
 from autodeploy.services.measured_intake import batch_of, measured_step_s
+from autodeploy.services.memory_seen import evidence_of
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec, canonical_json
@@ -100,14 +101,16 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
     shipped = profile_of(_plain(newest).cluster)
     measured = [run.measured for run in runs]
     pinned = benchmark_overlay(shipped, measured, device=newest.cluster.device, precision=newest.training.precision)
+    # Runs that count in no factor: what memory they met, and how far times were from what was told of them.
+    shown = {"evidence": found} if (found := evidence_of(runs, shipped)) else {}
     timed = _timed(runs, planner)
     if not timed:
-        return _documents(name, pinned, [], None) if len(pinned) > 1 else ({}, {})
+        return _documents(name, pinned | shown, [], None) if len(pinned | shown) > 1 else ({}, {})
     base = load_profile(newest.cluster.profile, overlay=pinned)
-    found = fit_cluster(
+    fitted = fit_cluster(
         base, timed, pinned, f"MAP fit to {len(timed)} {'run' if len(timed) == 1 else 'runs'} on {name}"
     )
-    return _documents(name, found.overlay, timed, found, _measured(runs, {run.id for run in timed}))
+    return _documents(name, fitted.overlay | shown, timed, fitted, _measured(runs, {run.id for run in timed}))
 
 
 def benchmark_overlay(

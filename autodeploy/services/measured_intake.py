@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, ValidationError
 
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.importers.measured_file import read_measured_text
+from autodeploy.services.memory_seen import problem_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.validation import field_errors
@@ -113,5 +115,9 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
         # A throughput of next to nothing makes a step of more seconds than a float can say.
         message = f"{min(step_s, sys.float_info.max):.4g} s measured, {plan.step_time_s:.4g} s predicted"
         errors.append(FieldError("/step_time_s", message, "check the unit, and whose run it is"))
+    if run.out_of_memory is not None:
+        ranks = plan.num_npus_used * profile_of(spec.cluster).devices_per_npu
+        if (problem := problem_of(run.out_of_memory, plan, ranks)) is not None:
+            errors.append(problem)
     if errors:
         raise SpecError(errors=tuple(errors))

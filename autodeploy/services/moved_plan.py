@@ -37,4 +37,6 @@ def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterView, planner: Pla
         low_s=after.uncertainty.low_s,
         high_s=after.uncertainty.high_s,
         moved_by={name: round(parts[name], 6) for name in largest},
+        old_p_fits=plan.p_fits,
+        p_fits=after.p_fits,
     )

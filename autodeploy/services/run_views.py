@@ -110,6 +110,8 @@ class ReestimatedPlan:
 class MovedPlan:
     """A plan's step time and 80 % interval as found and under its cluster's overlay, seconds, and what moved it.
 
+    old_p_fits, p_fits : probability that it fits, before and after.
+
     moved_by : parameter of the fit -> d log(step time) / d log(factor) x log(factor), the largest first: what it alone
         changes, in logarithms.
     """
@@ -122,6 +124,8 @@ class MovedPlan:
     low_s: float
     high_s: float
     moved_by: dict[str, float]
+    old_p_fits: float | None = None
+    p_fits: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,8 @@ class Services:
         view = self.searches.plan(plan_id)
         found = None if rehearse is None else self.rehearsal(view, rehearse)
         outcome = self.runs.add(plan_id, measured, rehearsal=found)
-        if outcome.cluster is None or outcome.run.measured_step_time_s is None:
+        said = outcome.run.measured_step_time_s is not None or outcome.run.measured.out_of_memory is not None
+        if outcome.cluster is None or not said:
             return outcome
         moved = self._call(calls.moved, self.planner_module, view.plan_set, view.plan, outcome.cluster)
         return replace(outcome, moved=moved)

@@ -8,7 +8,9 @@ from pydantic import Field, model_validator
 
 from autodeploy.specs.base import Document
 
-RunSource = Literal["stated", "step_times", "training_log", "profiler", "gemm_benchmark", "collective_benchmark"]
+RunSource = Literal[
+    "stated", "step_times", "training_log", "profiler", "gemm_benchmark", "collective_benchmark", "out_of_memory"
+]
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
@@ -59,6 +61,25 @@ class CollectivePoint(Document):
     seconds: Seconds
 
 
+Gib = Annotated[float, Field(gt=0, le=1e5)]
+NoGib = Annotated[float, Field(ge=0, le=1e5)]
+
+
+class OutOfMemory(Document):
+    """A run that ended because a card had no memory left: what was asked for and what the framework's allocator held.
+
+    `rank` or `stage`: where; without either it was some rank. `reserved_gib`: what the allocator held of the card.
+    """
+
+    asked_gib: Gib | None = None
+    allocated_gib: NoGib | None = None
+    reserved_gib: NoGib | None = None
+    free_gib: NoGib | None = None
+    capacity_gib: Gib | None = None
+    rank: Annotated[int, Field(ge=0, lt=1_000_000)] | None = None
+    stage: Annotated[int, Field(ge=0, lt=131_072)] | None = None
+
+
 class MeasuredRun(Document):
     """What was measured. Throughput per card; memory is the framework allocator's maximum.
 
@@ -80,11 +101,12 @@ class MeasuredRun(Document):
     collectives: Annotated[tuple[CollectivePoint, ...], Field(max_length=10_000)] = ()
     original: dict[str, Any] = {}
     note: Annotated[str, Field(max_length=4000)] = ""
+    out_of_memory: OutOfMemory | None = None
 
     @model_validator(mode="after")
     def _something_was_measured(self) -> Self:
         figures = (self.step_time_s, self.tokens_per_s_per_npu, self.peak_memory_gib, self.gemm, self.collectives)
-        if not any(figures):
+        if not any(figures) and self.out_of_memory is None:
             raise ValueError("nothing was measured | give step_time_s, tokens_per_s_per_npu or peak_memory_gib")
         return self
 

@@ -1,0 +1,31 @@
+"""Under which digests an overlay keeps what runs said of memory: the family of the model, and how it ran."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.calibration.families import family_of_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.specs.model import ModelSpec
+
+AXES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "micro_batch_size", "schedule")
+DIGITS = 16
+
+
+def family_digest(model: ModelSpec) -> str:
+    """Of the family of a model; dense models and those with experts are two."""
+    return _digest(family_of_name(model.name, is_moe=model.is_moe), str(model.is_moe))
+
+
+def configuration_digest(model: ModelSpec, seq_length: int, axes: Mapping[str, Any]) -> str:
+    """Of a model's sizes, its sequence length and the axes of a strategy, whatever it recomputes."""
+    sizes = model.model_dump_json(exclude={"name"})
+    return _digest(sizes, str(seq_length), *(str(axes[name] or 1) for name in AXES))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGITS]

@@ -1,0 +1,138 @@
+"""What stored runs of a cluster have shown beyond the factors of its fit, as its overlay keeps it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.calibration.coverage import coverage
+from autodeploy.calibration.memory_keys import configuration_digest, family_digest
+from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.spreads import Z80, classes_of_run, shares_node
+from autodeploy.errors import FieldError
+from hardware_profiles.evidence import MOST_LOG, MOST_SCALE, MOST_SEEN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.services.cluster_calibration import StoredRun
+    from autodeploy.specs.measured_run import OutOfMemory
+    from autodeploy.specs.planset import Plan
+    from hardware_profiles import Profile
+
+LEAST_FREEDOM = 4
+"""Degrees of freedom of a class that next to nobody measured; as many as a class needs to have a spread of its own."""
+LEAST_HELD = 0.6
+"""Of what a card has to give; what lies beside the allocator (runtime, buffers of communicators) is below 0.4 of it."""
+
+
+def evidence_of(runs: Sequence[StoredRun], profile: Profile) -> dict[str, Any]:
+    """The section `evidence` of a cluster's overlay; empty where its runs say nothing of memory and stay in place.
+
+    Parameters
+    ----------
+    runs : newest first; the newest MOST_SEEN of them that speak of memory count.
+    """
+    seen = [entry for run in runs for entry in _seen(run, profile)][:MOST_SEEN]
+    scale = time_scale(runs, profile)
+    if not seen and scale == 1.0:
+        return {}
+    return {"memory": seen, "time_scale": scale}
+
+
+def _seen(run: StoredRun, profile: Profile) -> list[dict[str, Any]]:
+    spec, plan = run.spec, run.plan
+    axes = plan.strategy.model_dump() | {"dp": data_parallel(plan, profile)}
+    keys = {
+        "family": family_digest(spec.model),
+        "configuration": configuration_digest(spec.model, spec.training.seq_length, axes),
+    }
+    found = []
+    if run.measured.out_of_memory is not None:
+        least = least_gib(run.measured.out_of_memory, plan)
+        predicted = predicted_gib(run.measured.out_of_memory, plan, plan.num_npus_used * profile.devices_per_npu)
+        found.append({**keys, "log_ratio": _log(least / predicted), "at_least": True})
+    elif run.measured.peak_memory_gib is not None:
+        found.append({**keys, "log_ratio": _log(run.measured.peak_memory_gib / plan.allocator_peak_gib)})
+    return found
+
+
+def data_parallel(plan: Plan, profile: Profile) -> int:
+    """Replicas of a plan, of ranks where its strategy leaves them open."""
+    strategy = plan.strategy
+    ranks = plan.num_npus_used * profile.devices_per_npu
+    return strategy.dp or max(1, ranks // (strategy.tp * strategy.pp * strategy.cp))
+
+
+def least_gib(met: OutOfMemory, plan: Plan) -> float:
+    """What the card would have had to hold: more than it has, and what was asked beside all that was there."""
+    limit = min(plan.memory_limit_gib, met.capacity_gib or plan.memory_limit_gib)
+    asked = (met.asked_gib or 0.0) + (met.allocated_gib or 0.0)
+    return max(limit, asked + plan.peak_memory_gib - plan.allocator_peak_gib)
+
+
+def predicted_gib(met: OutOfMemory, plan: Plan, ranks: int) -> float:
+    """The predicted peak on the card where memory ran out: of its stage, or of the fullest where none is said."""
+    stage = stage_of(met, plan, ranks)
+    return plan.peak_memory_gib if stage is None else plan.stages[stage].total_gib
+
+
+def stage_of(met: OutOfMemory, plan: Plan, ranks: int) -> int | None:
+    """The stage where memory ran out: stages are the outermost axis of ranks (Megatron-LM, order tp-cp-ep-dp-pp)."""
+    if met.stage is not None or met.rank is None:
+        return met.stage
+    return met.rank // max(1, ranks // plan.strategy.pp)
+
+
+def time_scale(runs: Sequence[StoredRun], profile: Profile) -> float:
+    """Factor on the spread of predicted times, from how far runs missed the intervals that they were told.
+
+    Notes
+    -----
+    The variance is the mean of an inverse gamma distribution with as many degrees of freedom as the class of the runs
+    has configurations, that saw one more square per configuration; never below that of the class, so that runs inside
+    their intervals narrow nothing here.
+    """
+    squares: dict[str, float] = {}
+    freedom = math.inf
+    for run in runs:
+        if run.step_s is None or run.group in squares:
+            continue
+        told = run.plan.uncertainty
+        sigma = math.log(told.high_s / told.low_s) / (2.0 * Z80)
+        middle = 0.5 * math.log(told.high_s * told.low_s)
+        squares[run.group] = ((math.log(run.step_s) - middle) / sigma) ** 2 if sigma > 0.0 else 1.0
+        freedom = min(freedom, _configurations(run, profile))
+    if not squares:
+        return 1.0
+    scale = math.sqrt((freedom + math.fsum(squares.values())) / (freedom + len(squares)))
+    return rounded(min(MOST_SCALE, max(1.0, scale)))
+
+
+def _configurations(run: StoredRun, profile: Profile) -> int:
+    """That the spread of a run's class rests on; of a class without records LEAST_FREEDOM."""
+    ranks = run.plan.num_npus_used * profile.devices_per_npu
+    shared = shares_node(ranks, run.plan.strategy.tp, profile.ranks_per_node)
+    family = profile.document.calibration.spread_of or profile.family
+    names = classes_of_run({"moe": run.spec.model.is_moe, "shares_node": shared})
+    entries = (coverage()["classes"].get(f"{family}/{name}") for name in names)
+    return max(LEAST_FREEDOM, next((int(entry["n"]) for entry in entries if entry), LEAST_FREEDOM))
+
+
+def _log(ratio: float) -> float:
+    return rounded(max(-MOST_LOG, min(MOST_LOG, math.log(ratio))))
+
+
+def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
+    """Why a report can't be of this plan; None where it can."""
+    at = "/out_of_memory"
+    if met.rank is not None and met.rank >= ranks:
+        return FieldError(f"{at}/rank", f"rank {met.rank} of {ranks} ranks", "ranks count from 0")
+    stage, stages = stage_of(met, plan, ranks), len(plan.stages)
+    if stage is not None and stage >= stages:
+        return FieldError(f"{at}/stage", f"stage {stage} of {stages} stages", "stages count from 0")
+    held, limit = met.reserved_gib, plan.memory_limit_gib
+    if held is not None and held + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
+        message = f"the run held {held:.4g} GiB of {limit:.4g} GiB: something else filled the card"
+        return FieldError(f"{at}/reserved_gib", message, "end other processes on the card, and run it again")
+    return None
