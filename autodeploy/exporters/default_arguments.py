@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.specs.run import RunSpec
-from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats
+from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats, refuse_beside_copies
 
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments
@@ -42,6 +42,8 @@ def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:
     beside = run.checkpoint == "asynchronous"
     saved = checkpoint_format(arguments.release, asked, asynchronous=beside, sharded=sharded)
     assert saved is not None  # of every release that a script is written for
+    if arguments.has("--enable-high-availability") and (run.checkpoint_format is not None or beside):
+        refuse_beside_copies(saved, is_format_asked=run.checkpoint_format is not None)
     if saved.sharded:
         arguments.add(OUTPUT, "--ckpt-format", saved.name)  # Megatron-LM takes no other
         if beside:

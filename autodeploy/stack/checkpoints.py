@@ -98,6 +98,30 @@ def checkpoint_format(
     return next((each for each in beside if each.default), beside[0])
 
 
+def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: bool) -> None:
+    """Raises where a launch that keeps the optimizer's states twice is to save checkpoints that exclude it.
+
+    Parameters
+    ----------
+    is_format_asked : whether the format itself was asked for, or only checkpoints beside training.
+
+    Raises
+    ------
+    SpecError
+        with the field.
+
+    References
+    ----------
+    MindSpeed-LLM features_manager/high_availability/high_availability.py: refuses distributed checkpoints.
+    """
+    if saved is not None and saved.name == "torch_dist":
+        raise SpecError(
+            "high availability saves torch checkpoints alone",
+            path="/run/checkpoint_format" if is_format_asked else "/run/checkpoint",
+            hint="save torch checkpoints, synchronously",
+        )
+
+
 def conversion_commands(release: Release, *, tp: int, pp: int, ep: int, etp: int) -> tuple[str, ...]:
     """The commands that convert weights, without an optimizer, into another layout; none where none is known."""
     for row in _document()["conversions"]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.errors import SpecError
 from autodeploy.specs.run import RunSpec
-from autodeploy.stack.checkpoints import CheckpointFormat, checkpoint_format
+from autodeploy.stack.checkpoints import CheckpointFormat, checkpoint_format, refuse_beside_copies
 from cost_models.goodput import WEIGHT_BYTES, checkpoint_bytes, checkpoint_read_bytes
 from cost_models.hbm import GIB, OptimizerFormat
 
@@ -38,14 +37,12 @@ def refuse_unsaved(spec: Spec, vendor: str | None) -> None:
     SpecError
         with the field and what the release saves.
     """
-    saved = format_of(spec, vendor) if spec.run is not None else None
-    asked = spec.search.features.get("high_availability") == "on"
-    if asked and saved is not None and saved.name == "torch_dist":
-        raise SpecError(
-            "high availability saves torch checkpoints alone",  # MindSpeed-LLM high_availability.py
-            path="/run/checkpoint_format" if spec.run and spec.run.checkpoint_format else "/run/checkpoint",
-            hint="save torch checkpoints, synchronously",
-        )
+    if spec.run is None:
+        return
+    saved = format_of(spec, vendor)
+    given = () if spec.strategy is None else spec.strategy.features
+    if spec.search.features.get("high_availability") == "on" or "high_availability" in given:
+        refuse_beside_copies(saved, is_format_asked=spec.run.checkpoint_format is not None)
 
 
 def saved_bytes(spec: Spec, plan: Plan) -> float:

@@ -58,6 +58,23 @@ def test_what_a_release_does_not_save_is_refused_before_the_search(asked, path):
     assert refused.value.errors[0].path == path
 
 
+@pytest.mark.parametrize(
+    ("asked", "path"), [(ASYNC, "/run/checkpoint"), (DISTRIBUTED, "/run/checkpoint_format")], ids=["beside", "format"]
+)
+def test_high_availability_of_a_given_strategy_refuses_distributed_checkpoints(asked, path):
+    """MindSpeed-LLM's high_availability.py raises on them, whoever switched it on; torch checkpoints are saved."""
+    copied = {"features": ("high_availability",)}
+    document = factories.spec_document() | asked
+    given = document | {"strategy": factories.strategy(4, **copied).model_dump(mode="json")}
+    with pytest.raises(SpecError, match="torch checkpoints alone") as refused:
+        planner.check_space(Spec.model_validate(given))
+    assert refused.value.errors[0].path == path
+    with pytest.raises(SpecError, match="torch checkpoints alone") as unwritten:
+        exported("mindspeed-llm", asked, **copied)
+    assert unwritten.value.errors[0].path == path
+    assert "--ckpt-format torch\n" in exported("mindspeed-llm", **copied).replace(" \\\n", "\n")
+
+
 def test_an_asynchronous_torch_checkpoint_contradicts_itself():
     run = {"checkpoint": "asynchronous", "checkpoint_format": "torch"}
     with pytest.raises(ValueError, match="torch_dist"):
