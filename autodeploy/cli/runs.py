@@ -215,7 +215,7 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
         lines.append("  " + command_text(lang, "run_measured", **told))
         verdict = "run_inside" if run["inside"] else "run_outside"
         lines.append("  " + command_text(lang, verdict, low=low, high=high))
-    if run["measured"].get("out_of_memory") is not None:
+    if run.get("measured", {}).get("out_of_memory") is not None:
         lines.append("  " + command_text(lang, "run_out_of_memory", predicted=f"{run['predicted_memory_gib']:.1f}"))
     if cluster is not None:
         report = cluster["report"]
