@@ -14,6 +14,7 @@ from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.ranking.chosen import objective_value
+from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.measured_speed import MEASURED, OwnRun, work_of
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
 from autodeploy.services.measured_intake import batch_of, measured_step_s
@@ -135,12 +136,22 @@ def benchmark_overlay(
 def reestimated(
     search_id: str, spec: Spec, plans: Sequence[Plan], overlay: Mapping[str, Any], planner: Planner
 ) -> list[dict[str, Any]]:
-    """The plans of one search under the overlay, in the order of the search's objective: the columns of their rows."""
+    """The plans of one search under the overlay, in the order of the search's objective: the columns of their rows.
+
+    Where risk is averse, plans that fit with too little probability come after those that fit.
+    """
     cluster = spec.cluster.model_copy(update={"overlay": dict(overlay)})
     spec = spec.model_copy(update={"cluster": cluster})
     profile_hash = planner.profile_hash(cluster)
     found = [(plan.plan_id, planner.reestimate(spec, plan)) for plan in plans]
-    order = sorted(found, key=lambda item: (objective_value(item[1], spec.search.objective), item[0]))
+    averse = spec.search.risk == "averse"
+
+    def place(item: tuple[str, Plan]) -> tuple[bool, float, str]:
+        plan_id, plan = item
+        doubtful = averse and plan.p_fits is not None and plan.p_fits < LEAST_P_FITS
+        return doubtful, objective_value(plan, spec.search.objective), plan_id
+
+    order = sorted(found, key=place)
     return [
         {
             "search_id": search_id,

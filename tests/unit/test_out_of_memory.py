@@ -17,7 +17,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.measured_file import read_measured_text
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.services import open_services
-from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
+from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster, reestimated
 from autodeploy.services.measured_intake import check_run
 from autodeploy.services.memory_seen import stage_of
 from autodeploy.settings import load_settings
@@ -99,6 +99,18 @@ def test_the_recommended_plan_ran_out_of_memory(case: str) -> None:
     assert again.memory_interval is not None
     assert again.memory_interval.low_gib >= first.memory_limit_gib
     assert again.step_time_s == first.step_time_s
+
+
+def test_stored_plans_that_no_longer_fit_come_last() -> None:
+    run = run_of("experts", out_of_memory={})
+    overlay, _ = calibrate_cluster("hall", [run], planner)
+    rows = reestimated("s", run.spec, searched("experts").plans, overlay, planner)
+    ranks = {row["plan_id"]: row["rank"] for row in rows}
+    under = overlaid(run.spec, run)
+    sure = {plan.plan_id: (planner.reestimate(under, plan).p_fits or 0.0) >= 0.9 for plan in searched("experts").plans}
+    assert not sure[run.plan.plan_id]
+    assert any(sure.values())
+    assert max(ranks[each] for each in ranks if sure[each]) < ranks[run.plan.plan_id]
 
 
 def test_other_families_of_models_do_not_follow() -> None:
