@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.ranking.explain import degrees
-from autodeploy.ranking.fit_probability import LEAST_P_FITS
+from autodeploy.ranking.fit_probability import LEAST_P_FITS, memory_spread_of
 from autodeploy.specs.spec import Spec, parse_spec
 from docs.other_worlds import Planned
 from docs.schema_tables import table
@@ -82,7 +82,8 @@ def held(name: str, count: int) -> dict[str, Any]:
     """
     planned = Planned(specs()[name])
     advice = planned.advice
-    box, sigma = advice.responses.box, advice.log_sigmas[0]
+    box, first = advice.responses.box, advice.weighed[0].solved
+    sigma = memory_spread_of(first.candidate, first.context).log_sigma
     chances = np.array([each.p_fits for each in advice.weighed])
     neutral, least = advice.weighed.index(advice.fastest), advice.least_p_fits
 
