@@ -76,9 +76,7 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
     if profile.family in PARAMETERS:
         own = [replace(p, prior_sigma=FITTED_WIDTH * p.prior_sigma) for p in own]
     links = link_parameters(tier.name for tier in profile.tiers)
-    measured = {
-        f"link_{name}" for name in pinned if name not in {"profile", "efficiency", "release_factors", "evidence"}
-    }
+    measured = {f"link_{name}" for name in pinned if name not in {"profile", "efficiency", "release_factors"}}
     measured |= set(pinned.get("efficiency", {}))
     return tuple(p for p in (*own, *nuisances_of(profile), *links, SOFTWARE) if not measured & set(p.multiplies))
 

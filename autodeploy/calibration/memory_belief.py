@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR
+from autodeploy.calibration.spreads import widening
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +50,7 @@ class Belief:
         if exact:
             # e is known but for what lies beside the allocator.
             mean = math.fsum(seen.log_ratio for seen in exact) / len(exact)
-            sure = float(np.exp(_log_cdf(np.array([(log_ratio - mean) / _measured_sigma(len(exact))])))[0])
-            return 0.0 if log_ratio <= self._least() else sure
+            return 0.0 if log_ratio <= self._least() else NormalDist(mean, _measured_sigma(len(exact))).cdf(log_ratio)
         above = np.exp(_log_cdf((self.shared - log_ratio) / self.omega))
         if not self.same:
             return float(np.clip(1.0 - self.weights @ above, 0.0, 1.0))
@@ -82,15 +83,15 @@ def belief(seen: tuple[MemorySeen, ...], configuration: str, log_sigma: float, p
 
     Notes
     -----
-    Where what was seen is farther off than log_sigma says, all spreads grow: the variance is the mean of an inverse
-    gamma distribution with `peaks` degrees of freedom that saw one more square per configuration, of a censored
-    observation at c standard deviations its expectation 1 + c h(c), h the hazard of the normal distribution.
+    Where what was seen is farther off than log_sigma says, all spreads grow: `widening` with `peaks` degrees of freedom
+    and one square per configuration. Of a censored observation at c standard deviations the expected square counts,
+    1 + c h(c), h the hazard of the normal distribution.
     """
     groups: dict[str, list[MemorySeen]] = {}
     for each in seen:
         groups.setdefault(each.configuration, []).append(each)
     squares = [max(_square(each, log_sigma) for each in group) for group in groups.values()]
-    scale = math.sqrt(max(1.0, (peaks + math.fsum(squares)) / (peaks + len(squares))))
+    scale = widening(peaks, squares)
     tau, omega = scale * log_sigma * math.sqrt(SHARED), scale * log_sigma * math.sqrt(1.0 - SHARED)
     ratios = [0.0, *(each.log_ratio for each in seen)]
     shared = np.linspace(min(ratios) - _BEYOND * tau, max(ratios) + _BEYOND * tau, _POINTS)

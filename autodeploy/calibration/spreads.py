@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,15 @@ def log_sigma_of(residuals: Floats, weights: Floats | None = None) -> float:
     sizes = np.concatenate([[0.0], np.abs(residuals)[order]])
     ranks = np.concatenate([[0.0], np.cumsum(weights[order])])
     return float(np.interp(INSIDE * (ranks[-1] + 1.0), ranks, sizes)) / Z80
+
+
+def widening(freedom: float, squares: Sequence[float]) -> float:
+    """Factor on a spread whose later observations had these squares, in its variances; never below 1.
+
+    The variance is the mean of an inverse gamma distribution with `freedom` degrees of freedom that saw one more square
+    per observation.
+    """
+    return math.sqrt(max(1.0, (freedom + math.fsum(squares)) / (freedom + len(squares))))
 
 
 def weights_of(rows: Sequence[Mapping[str, Any]]) -> Floats:

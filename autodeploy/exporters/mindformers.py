@@ -78,9 +78,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
 
 def _parallel_config(launch: Launch) -> dict[str, Any]:
     strategy = launch.plan.strategy
-    dp = strategy.dp or max(1, launch.ranks // (strategy.tp * strategy.pp * strategy.cp))
     found: dict[str, Any] = {
-        "data_parallel": dp,
+        "data_parallel": strategy.replicas(launch.ranks),
         "model_parallel": strategy.tp,
         "pipeline_stage": strategy.pp,
         "context_parallel": strategy.cp,

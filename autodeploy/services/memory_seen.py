@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.memory_keys import configuration_digest, family_digest
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.spreads import Z80, classes_of_run, shares_node
+from autodeploy.calibration.spreads import Z80, classes_of_run, shares_node, widening
 from autodeploy.errors import FieldError
 from hardware_profiles.evidence import MOST_LOG, MOST_SCALE, MOST_SEEN
 
@@ -42,7 +42,8 @@ def evidence_of(runs: Sequence[StoredRun], profile: Profile) -> dict[str, Any]:
 
 def _seen(run: StoredRun, profile: Profile) -> list[dict[str, Any]]:
     spec, plan = run.spec, run.plan
-    axes = plan.strategy.model_dump() | {"dp": data_parallel(plan, profile)}
+    ranks = _ranks(plan, profile)
+    axes = plan.strategy.model_dump() | {"dp": plan.strategy.replicas(ranks)}
     keys = {
         "family": family_digest(spec.model),
         "configuration": configuration_digest(spec.model, spec.training.seq_length, axes),
@@ -50,18 +51,15 @@ def _seen(run: StoredRun, profile: Profile) -> list[dict[str, Any]]:
     found = []
     if run.measured.out_of_memory is not None:
         least = least_gib(run.measured.out_of_memory, plan)
-        predicted = predicted_gib(run.measured.out_of_memory, plan, plan.num_npus_used * profile.devices_per_npu)
+        predicted = predicted_gib(run.measured.out_of_memory, plan, ranks)
         found.append({**keys, "log_ratio": _log(least / predicted), "at_least": True})
     elif run.measured.peak_memory_gib is not None:
         found.append({**keys, "log_ratio": _log(run.measured.peak_memory_gib / plan.allocator_peak_gib)})
     return found
 
 
-def data_parallel(plan: Plan, profile: Profile) -> int:
-    """Replicas of a plan, of ranks where its strategy leaves them open."""
-    strategy = plan.strategy
-    ranks = plan.num_npus_used * profile.devices_per_npu
-    return strategy.dp or max(1, ranks // (strategy.tp * strategy.pp * strategy.cp))
+def _ranks(plan: Plan, profile: Profile) -> int:
+    return plan.num_npus_used * profile.devices_per_npu
 
 
 def least_gib(met: OutOfMemory, plan: Plan) -> float:
@@ -89,9 +87,8 @@ def time_scale(runs: Sequence[StoredRun], profile: Profile) -> float:
 
     Notes
     -----
-    The variance is the mean of an inverse gamma distribution with as many degrees of freedom as the class of the runs
-    has configurations, that saw one more square per configuration; never below that of the class, so that runs inside
-    their intervals narrow nothing here.
+    `widening` with as many degrees of freedom as the class of the runs has configurations, and one square per
+    configuration: runs inside their intervals narrow nothing here.
     """
     squares: dict[str, float] = {}
     freedom = math.inf
@@ -105,14 +102,12 @@ def time_scale(runs: Sequence[StoredRun], profile: Profile) -> float:
         freedom = min(freedom, _configurations(run, profile))
     if not squares:
         return 1.0
-    scale = math.sqrt((freedom + math.fsum(squares.values())) / (freedom + len(squares)))
-    return rounded(min(MOST_SCALE, max(1.0, scale)))
+    return rounded(min(MOST_SCALE, widening(freedom, list(squares.values()))))
 
 
 def _configurations(run: StoredRun, profile: Profile) -> int:
     """That the spread of a run's class rests on; of a class without records LEAST_FREEDOM."""
-    ranks = run.plan.num_npus_used * profile.devices_per_npu
-    shared = shares_node(ranks, run.plan.strategy.tp, profile.ranks_per_node)
+    shared = shares_node(_ranks(run.plan, profile), run.plan.strategy.tp, profile.ranks_per_node)
     family = profile.document.calibration.spread_of or profile.family
     names = classes_of_run({"moe": run.spec.model.is_moe, "shares_node": shared})
     entries = (coverage()["classes"].get(f"{family}/{name}") for name in names)

@@ -106,7 +106,7 @@ def update_facts(strategy: Strategy, pack_tokens: int | None, *, ranks: int) -> 
         "vpp": strategy.vpp,
         "cp": strategy.cp,
         "ep": strategy.ep,
-        "dp": strategy.dp or max(1, ranks // (strategy.tp * strategy.pp * strategy.cp)),
+        "dp": strategy.replicas(ranks),
         "micro_batch_size": strategy.micro_batch_size,
         "packed": pack_tokens is not None,
         "pack_tokens": pack_tokens or 0,

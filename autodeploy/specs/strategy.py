@@ -108,3 +108,7 @@ class Strategy(Document):
         if self.swap_per_stage is not None and len(self.swap_per_stage) != self.pp:
             raise ValueError(f"swap_per_stage has {len(self.swap_per_stage)} stages, pp is {self.pp}")
         return self
+
+    def replicas(self, ranks: int) -> int:
+        """Data-parallel degree: as given, else as many as so many ranks hold, at least one."""
+        return self.dp or max(1, ranks // (self.tp * self.pp * self.cp))
