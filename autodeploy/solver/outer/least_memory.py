@@ -212,17 +212,23 @@ class RoomyPlans:
         self._here, self._there = CandidateSolver(roomy), CandidateSolver(roomy)
 
     def plans(self, indices: Sequence[int]) -> list[Solved]:
-        """The plans of those candidates that have one; all that were made until the search was cancelled."""
-        found = []
+        """The plans of those candidates that have one, in order; all that were made until the search was cancelled."""
+        found: dict[int, Solved] = {}
         with Companion(self._there, beside=self._beside, should_cancel=self._request.should_cancel) as companion:
             ahead = PlansAhead(self._here, companion)
-            for place, index in enumerate(indices):
+            longest = sorted(indices, key=self._slots, reverse=True)  # last, it would keep one process waiting
+            for place, index in enumerate(longest):
                 if self._request.cancelled():
                     break
-                plan = ahead.plan(index, indices[place + 1 : place + 1 + SOON])
+                plan = ahead.plan(index, longest[place + 1 : place + 1 + SOON])
                 if plan[1].layout is not None:
-                    found.append(replace(self._here.solved(index, plan), context=self._request.contexts(index)))
-        return found
+                    found[index] = replace(self._here.solved(index, plan), context=self._request.contexts(index))
+        return [found[index] for index in indices if index in found]
+
+    def _slots(self, index: int) -> int:
+        """Slots of a candidate's schedule, in which the time of its plan grows."""
+        candidates = self._request.candidates
+        return int(candidates.pp[index] * candidates.vpp[index] * candidates.micro_batches[index])
 
     def refined(self, solved: Solved, effort: Effort) -> Solved:
         """A plan solved in earnest from what it is; itself where that finds nothing faster."""
