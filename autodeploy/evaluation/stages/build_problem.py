@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,8 +98,35 @@ def with_choices(
     return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.fixed_bytes)
 
 
+@dataclass(frozen=True)
+class Prices:
+    """Costs of layers, of their pairs [rows, class, class] and of pieces by name, for every row of a batch."""
+
+    layers: Sequence[tuple[LayerClass, ...]]
+    pairs: LayerPairs
+    pieces: Mapping[str, Sequence[LayerClass]]
+
+    @classmethod
+    def of(cls, classes: StepClasses, context: Context, rows: int) -> Prices:
+        """Of the classes of a batch of so many candidates."""
+        each = zip(classes.layers, classes.most_hidden, strict=True)
+        layers = [_layer_rows(step, context, rows, most) for step, most in each]
+
+        def table(name: str) -> Floats:
+            return np.stack(
+                [np.stack([_rows(getattr(pair, name), rows) for pair in row], axis=-1) for row in classes.pairs], axis=1
+            )
+
+        return cls(
+            list(zip(*layers, strict=True)),
+            LayerPairs(table("hidden_s"), table("hidden_exchange_s"), table("first_s")),
+            {piece.name: _layer_rows(piece, context, rows) for piece in classes.pieces},
+        )
+
+
 def repriced(
     problem: InnerProblem,
+    prices: Prices,
     classes: StepClasses,
     context: Context,
     index: int,
@@ -111,15 +138,17 @@ def repriced(
 
     Parameters
     ----------
-    choices : memory choices, all of them kept. send_s : seconds in which that row sends to the next stage.
+    prices : of the batch. choices : memory choices, all of them kept. send_s : seconds in which that row sends to the
+        next stage.
     """
     blocking = problem.kind.blocking_sends
+    pairs = prices.pairs
     return replace(
         problem,
-        classes=_layer_classes(classes, context, index),
-        pairs_of=_pairs(classes, index),
-        options=_options(classes, choices, index, menu=None),
-        pieces=_pieces(classes, context, index, problem.pp, problem.vpp, problem.schedule),
+        classes=prices.layers[index],
+        pairs_of=LayerPairs(pairs.hidden_s[index], pairs.exchange_s[index], pairs.first_s[index]),
+        options=_options(classes, choices, index, menu=None) if choices else (),
+        pieces=tuple(replace(piece, cost=prices.pieces[piece.cost.name][index]) for piece in problem.pieces),
         host_link_bytes_per_s=at(context.machine.host.link_bytes_per_s, index),
         p2p_s=0.0 if blocking else send_s,
         blocking_p2p_s=send_s if blocking else 0.0,
@@ -151,19 +180,33 @@ def _layer_classes(classes: StepClasses, context: Context, index: int) -> tuple[
 
 
 def _layer_class(step: StepClass, context: Context, index: int, hidden_s: float = 0.0) -> LayerClass:
-    slow = context.slowest_device_factor
-    cost = step.cost
-    return LayerClass(
-        name=step.name,
-        forward_s=at(cost.forward.total_s, index) + (slow - 1.0) * at(cost.forward.compute_s, index),
-        backward_s=at(cost.backward.total_s, index) + (slow - 1.0) * at(cost.backward.compute_s, index),
-        static_bytes=at(step.static.total, index),
-        activation_bytes=at(cost.activation_bytes, index),
-        tail_s=at(step.tail.total_s, index),
-        hidden_pair_s=hidden_s,
-        covering_s=at(cost.covering_s, index),
-        split_s=at(cost.split_s, index),
+    return LayerClass(step.name, *(at(values, index) for values in _layer_columns(step, context, hidden_s)))
+
+
+def _layer_rows(step: StepClass, context: Context, rows: int, hidden_s: object = 0.0) -> list[LayerClass]:
+    """A class of layers in every row of a batch."""
+    columns = [_rows(values, rows).tolist() for values in _layer_columns(step, context, hidden_s)]
+    return [LayerClass(step.name, *values) for values in zip(*columns, strict=True)]
+
+
+def _layer_columns(step: StepClass, context: Context, hidden_s: object) -> tuple[object, ...]:
+    """What a `LayerClass` holds after its name, in its order: each [n] or one value."""
+    slow, cost = context.slowest_device_factor, step.cost
+    return (
+        cost.forward.total_s + (slow - 1.0) * cost.forward.compute_s,
+        cost.backward.total_s + (slow - 1.0) * cost.backward.compute_s,
+        step.static.total,
+        cost.activation_bytes,
+        step.tail.total_s,
+        hidden_s,
+        cost.covering_s,
+        cost.split_s,
     )
+
+
+def _rows(values: object, rows: int) -> Floats:
+    """One value for each row [rows]."""
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), (rows,))
 
 
 def _pieces(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.inputs.router_priors import persistent_shares
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.build_problem import build_problem, repriced
+from autodeploy.evaluation.stages.build_problem import Prices, build_problem, repriced
 from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
 from autodeploy.evaluation.stages.sends import p2p_s
 from autodeploy.evaluation.stages.step_classes import step_classes
@@ -151,14 +152,20 @@ class _Batch:
 
     def in_place_of(self, problem: InnerProblem, row: int, choices: frozenset[str]) -> InnerProblem:
         """The same candidate's problem in the world of a row."""
-        return repriced(problem, self.classes, self.context, row, choices=choices, send_s=float(self.send_s[row]))
+        send_s = float(self.send_s[row])
+        return repriced(problem, self._prices, self.classes, self.context, row, choices=choices, send_s=send_s)
+
+    @cached_property
+    def _prices(self) -> Prices:
+        return Prices.of(self.classes, self.context, len(self.candidates))
 
 
 def _of_one(rows: Sequence[Row], layout: Layout) -> Floats:
     """Step time of one candidate's rows of batches under its layout [rows], its schedule walked through once."""
     start, place = rows[0]
-    plain = start.problem(place, layout.chosen)
-    problems = [batch.in_place_of(plain, row, layout.chosen) for batch, row in rows]
+    chosen = layout.chosen
+    plain = start.problem(place, chosen)
+    problems = [batch.in_place_of(plain, row, chosen) for batch, row in rows]
     first, layers = problems[0], layout.layers[None]
     applied = applied_array(first, layout)
     problems = [
