@@ -22,9 +22,6 @@ from cost_models.schedule.orders import NONE, OperationOrder, forwards_ahead, op
 if TYPE_CHECKING:
     from cost_models.arrays import Counts, Ints
 
-MOST_COUNTS = 4_000_000
-"""Counts of chunks while slots run that are known at the same time."""
-
 
 def in_flight(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
     """Micro batches that each chunk holds at its stage's peak [pp, vpp], from the graph.
@@ -38,8 +35,7 @@ def in_flight(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
 @lru_cache(maxsize=256)
 def _in_flight(how: Schedule, pp: int, vpp: int, micro_batches: int) -> Ints:
     order = operation_order(how.name, pp, vpp, micro_batches)
-    blocks = (_held(order, devices) for devices in _devices(order))
-    return np.concatenate([held[np.arange(len(held)), held.sum(axis=2).argmax(axis=1)] for held in blocks])
+    return np.stack([held[held.sum(axis=1).argmax()] for held in (_held_on(order, device) for device in range(pp))])
 
 
 def in_flight_moments(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
@@ -54,23 +50,14 @@ def in_flight_moments(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
 @lru_cache(maxsize=1024)
 def _moments(how: Schedule, pp: int, vpp: int, micro_batches: int) -> Ints:
     order = operation_order(how.name, pp, vpp, micro_batches)
-    rows = [_outermost(_distinct(row)) for devices in _devices(order) for row in _held(order, devices)]
+    rows = [_outermost(_undominated(_held_on(order, device))) for device in range(pp)]
     most = max(len(row) for row in rows)
     return np.stack([np.concatenate([row, np.repeat(row[-1:], most - len(row), axis=0)]) for row in rows])
 
 
-def _distinct(points: Ints) -> Ints:
-    """Each point [n, vpp] once, in order; `np.unique` on whole numbers is far faster than on rows."""
-    base = int(points.max(initial=0)) + 1
-    if base ** points.shape[1] >= 1 << 62:
-        return np.unique(points, axis=0)
-    codes = points @ base ** np.arange(points.shape[1] - 1, -1, -1, dtype=np.int64)
-    return np.asarray(points[np.unique(codes, return_index=True)[1]])
-
-
 def _outermost(points: Ints) -> Ints:
-    """Points that no other point dominates and that are no midpoint of two others in their own direction."""
-    points = points[_undominated(np.ascontiguousarray(points))]
+    """Points [n, vpp] that are no midpoint of two others in their own direction, in ascending order."""
+    points = points[np.lexsort(points.T[::-1])]
     vpp = points.shape[1]
     if vpp == 1 or len(points) < 3:
         return points
@@ -87,19 +74,34 @@ def _outermost(points: Ints) -> Ints:
 
 
 @compiled
-def _undominated(points: Ints) -> npt.NDArray[np.bool_]:
-    """Which of some different points [n, vpp] no other one is at least as large as in every count [n]."""
+def _undominated(points: Ints) -> Ints:
+    """The points [n, vpp] than which no other one is as large in every count, each once."""
     count, vpp = points.shape
-    found = np.ones(count, dtype=np.bool_)
+    kept = np.empty_like(points)
+    number = 0
     for one in range(count):
-        for other in range(count):
+        point = points[one]
+        beaten = False
+        for other in range(number):
             chunk = 0
-            while chunk < vpp and points[other, chunk] >= points[one, chunk]:
+            while chunk < vpp and kept[other, chunk] >= point[chunk]:
                 chunk += 1
-            if chunk == vpp and other != one:
-                found[one] = False
+            if chunk == vpp:
+                beaten = True
                 break
-    return found
+        if beaten:
+            continue
+        left = 0
+        for other in range(number):
+            chunk = 0
+            while chunk < vpp and point[chunk] >= kept[other, chunk]:
+                chunk += 1
+            if chunk < vpp:
+                kept[left] = kept[other]
+                left += 1
+        kept[left] = point
+        number = left + 1
+    return kept[:number].copy()
 
 
 @lru_cache(maxsize=64)
@@ -115,22 +117,29 @@ def _among(numbers: Ints, known: Ints) -> npt.NDArray[np.bool_]:
     return np.asarray(known[place] == numbers)
 
 
-def _devices(order: OperationOrder) -> list[slice]:
-    """Devices in blocks, so that the counts of a block stay in memory."""
-    size = max(1, MOST_COUNTS // (order.forward_chunk.shape[1] * order.vpp))
-    return [slice(first, first + size) for first in range(0, order.pp, size)]
+def _held_on(order: OperationOrder, device: int) -> Ints:
+    """Counts while each slot of a device runs [slots, vpp]."""
+    return _held(order.forward_chunk[device], order.backward_chunk[device], order.vpp)
 
 
-def _held(order: OperationOrder, devices: slice) -> Ints:
-    """Counts while each slot of some devices runs [devices, slots, vpp]."""
-    chunks = np.arange(order.vpp)
-    forward, backward = order.forward_chunk[devices], order.backward_chunk[devices]
-    pairs = (order.forward_micro_batch[devices] != NONE) & (order.backward_micro_batch[devices] != NONE)
-    begun = np.cumsum(forward[..., None] == chunks, axis=1)
-    ended = np.cumsum(backward[..., None] == chunks, axis=1)
-    before = np.concatenate([np.zeros_like(ended[:, :1]), ended[:, :-1]], axis=1)
-    # What a pair starts from is what the slot before it has left: no row of its own.
-    return np.asarray(begun - np.where(pairs[..., None], ended, before))
+@compiled
+def _held(forward: Ints, backward: Ints, vpp: int) -> Ints:
+    """Counts from the chunks whose forward and backward run in each slot [slots, vpp]."""
+    found = np.empty((len(forward), vpp), dtype=np.int64)
+    now = np.zeros(vpp, dtype=np.int64)
+    for slot in range(len(forward)):
+        begun, ended = forward[slot], backward[slot]
+        if begun != NONE:
+            now[begun] += 1
+        # What a pair starts from is what the slot before it has left: no row of its own.
+        if begun != NONE and ended != NONE:
+            now[ended] -= 1
+            found[slot] = now
+        else:
+            found[slot] = now
+            if ended != NONE:
+                now[ended] -= 1
+    return found
 
 
 def in_flight_closed(

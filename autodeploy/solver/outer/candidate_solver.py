@@ -79,18 +79,25 @@ WAITING = 2
 
 
 class PlansAhead:
-    """Makes each plan when it is asked for, or before: who makes it does not change it. how : the kind of plan."""
+    """Makes each plan when it is asked for, or before: who makes it does not change it.
+
+    Parameters
+    ----------
+    how : the kind of plan. loaded : whether this process has made such plans.
+    """
 
     def __init__(
         self,
         here: CandidateSolver,
         beside: Companion[CandidateSolver],
         how: Callable[[CandidateSolver, int], Quick] = CandidateSolver.quick_plan,
+        *,
+        loaded: bool = False,
     ) -> None:
         self._here, self._beside, self._how = here, beside, how
         self._begun: dict[int, Begun[Quick]] = {}
         self._made: dict[int, Quick] = {}
-        self._first = True
+        self._first = not loaded
 
     def plan(self, index: int, soon: Sequence[int]) -> Quick:
         """The plan of a candidate; soon: candidates that will probably be asked for next, in order."""

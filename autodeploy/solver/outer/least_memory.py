@@ -215,7 +215,7 @@ class RoomyPlans:
         """The plans of those candidates that have one, in order; all that were made until the search was cancelled."""
         found: dict[int, Solved] = {}
         with Companion(self._there, beside=self._beside, should_cancel=self._request.should_cancel) as companion:
-            ahead = PlansAhead(self._here, companion)
+            ahead = PlansAhead(self._here, companion, loaded=True)  # the search made such plans
             longest = sorted(indices, key=self._slots, reverse=True)  # last, it would keep one process waiting
             for place, index in enumerate(longest):
                 if self._request.cancelled():
