@@ -30,9 +30,14 @@ class MemorySeen(BaseModel):
 
 
 class Evidence(BaseModel):
-    """`time_scale`: factor on the spread of predicted times; 1 where runs lie in their intervals as they should."""
+    """`time_scale`: factor on the spread of predicted times; 1 where runs lie in their intervals as they should.
+
+    `timed`: digests of the families of models of which a step was timed here: what the errors of all plans of such a
+    model on this cluster have in common is known.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     memory: Annotated[tuple[MemorySeen, ...], Field(max_length=MOST_SEEN)] = ()
     time_scale: Annotated[float, Field(ge=1, le=MOST_SCALE)] = 1.0
+    timed: Annotated[tuple[Digest, ...], Field(max_length=MOST_SEEN)] = ()

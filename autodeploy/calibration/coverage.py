@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.spreads import Z80, ClassSpread, classes_of_run
+from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, ClassSpread, classes_of_run, conditioned
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -86,7 +86,12 @@ def carried_from(family: str) -> str | None:
 
 
 def spread_of(
-    family: str, run: Mapping[str, Any], parameter_variance: float = 0.0, origin: str | None = None
+    family: str,
+    run: Mapping[str, Any],
+    parameter_variance: float = 0.0,
+    origin: str | None = None,
+    *,
+    timed: bool = False,
 ) -> Spread:
     """Spread of the prediction of a run.
 
@@ -97,11 +102,14 @@ def spread_of(
     parameter_variance : of the run's log step time, from the uncertainty of the fitted numbers; of runs like the
         records the residuals hold it already, and only what lies beyond theirs counts.
     origin : the family whose errors count where this one has no records; None: the one that its profile names.
+    timed : whether a run of such a model was timed on the very cluster, and its numbers fitted to it.
 
     Notes
     -----
     The residual spread of the narrowest class with enough records, plus what the parameters and distance from the
-    covered range add in quadrature.
+    covered range add in quadrature. Where a run of the cluster was timed, the error that its plans have in common is in
+    the fitted numbers; what is left is by how much pairs of strategies on one cluster scatter (`conditioned`), what the
+    cluster's fit leaves uncertain, and the noise of a measured step.
     """
     table = coverage()
     narrow, kind = classes_of_run(run)
@@ -119,6 +127,9 @@ def spread_of(
     if own or is_carried(family, run, fitted):
         variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")
+    if timed:
+        left = conditioned(variance, float(table["pair_log_sigma"]) ** 2) + parameter_variance + REPEAT_NOISE**2
+        variance, extrapolated = min(variance, left), []
     variance, beyond = widened(
         variance, run, records, float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING))
     )
@@ -128,6 +139,8 @@ def spread_of(
         if measured
         else f"no record of {family}; spread of uncalibrated devices"
     )
+    if timed:
+        basis = f"runs of this cluster; {basis}"
     return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
 
 

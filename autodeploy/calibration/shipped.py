@@ -16,7 +16,7 @@ from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.realised import gains, realised_of
 from autodeploy.calibration.release_defaults import release_of
 from autodeploy.calibration.run_rows import run_row
-from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, class_spreads, log_sigma_of
+from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE, class_spreads, log_sigma_of
 from autodeploy.specs.record import Record, read_records
 from hardware_profiles.loader import load_profile, shipped_profiles
 
@@ -32,7 +32,6 @@ from autodeploy.calibration.predict import predict_record
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
 UNMEASURED_MEMORY = 0.15  # log standard deviation of a peak where fewer than three were measured
-REPEAT_NOISE = 0.035  # of one configuration measured twice
 RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")
 HEADING = (
     "Made by `make calibrate`: efficiencies fitted to the shipped records. Edit the profile or the records, not this."

@@ -19,6 +19,7 @@ Z80 = 1.2816  # half-width of a normal 80 % interval in standard deviations
 LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones
 LEAST_IN_SUBCLASS = 8  # below, the spread of the whole class stands
 INSIDE = 0.8
+REPEAT_NOISE = 0.035  # of one configuration measured twice
 LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record
 
 
@@ -77,6 +78,23 @@ def weights_of(rows: Sequence[Mapping[str, Any]]) -> Floats:
     sizes = Counter(family for family, _ in set(zip(families, names, strict=True)))
     shares = [1.0 / counts[name] / sizes[family] ** 0.5 for family, name in zip(families, names, strict=True)]
     return np.array(shares, dtype=np.float64)
+
+
+def conditioned(variance: float, pair_variance: float) -> float:
+    """Variance of an error once another one on the same cluster is known.
+
+    Parameters
+    ----------
+    variance : of either error. pair_variance : of their difference, repeat noise left out.
+
+    Notes
+    -----
+    Two normal errors of variance v whose difference has the variance d are correlated by r = 1 - d / 2v; the second
+    one given the first has (1 - r^2) v = d (1 - d / 4v). Errors with nothing in common (d >= 2v) keep theirs.
+    """
+    if pair_variance >= 2.0 * variance:
+        return variance
+    return pair_variance * (1.0 - pair_variance / (4.0 * variance))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.calibration.memory_belief import belief
-from autodeploy.calibration.memory_keys import configuration_digest, family_digest
 from autodeploy.calibration.memory_spread import memory_spread
+from autodeploy.calibration.run_keys import configuration_digest, family_digest
 from autodeploy.ranking.uncertainty import run_of
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import RUN_AXES, Spread, coverage, spread_of
+from autodeploy.calibration.run_keys import family_digest
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.evaluation.steps.sensitivity import sensitivities
 from autodeploy.ranking.features_in_use import holds
@@ -59,8 +60,9 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
     covariance = covariance_of(context.profile)
     variance = parameter_variance(covariance, slopes)
     origin = context.profile.document.calibration.spread_of
-    spread: Spread = spread_of(context.family, run_of(candidate, context), variance, origin)
     evidence = context.profile.document.evidence
+    timed = evidence is not None and family_digest(context.model) in evidence.timed
+    spread: Spread = spread_of(context.family, run_of(candidate, context), variance, origin, timed=timed)
     if evidence is not None:
         spread = replace(spread, log_sigma=evidence.time_scale * spread.log_sigma)
     low, high = spread.interval(step_time_s)

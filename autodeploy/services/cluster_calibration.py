@@ -102,9 +102,10 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
     shipped = profile_of(_plain(newest).cluster)
     measured = [run.measured for run in runs]
     pinned = benchmark_overlay(shipped, measured, device=newest.cluster.device, precision=newest.training.precision)
-    # Runs that count in no factor: what memory they met, and how far times were from what was told of them.
-    shown = {"evidence": found} if (found := evidence_of(runs, shipped)) else {}
     timed = _timed(runs, planner)
+    # Beside the factors: what memory runs met, how far times were from what was told of them, and of which models.
+    found = evidence_of(runs, shipped, {run.id for run in timed})
+    shown = {"evidence": found} if found else {}
     if not timed:
         return _documents(name, pinned | shown, [], None) if len(pinned | shown) > 1 else ({}, {})
     base = load_profile(newest.cluster.profile, overlay=pinned)

@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.coverage import coverage
-from autodeploy.calibration.memory_keys import configuration_digest, family_digest
 from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.run_keys import configuration_digest, family_digest
 from autodeploy.calibration.spreads import Z80, classes_of_run, shares_node, widening
 from autodeploy.errors import FieldError
 from hardware_profiles.evidence import MOST_LOG, MOST_SCALE, MOST_SEEN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from autodeploy.services.cluster_calibration import StoredRun
     from autodeploy.specs.measured_run import OutOfMemory
@@ -26,18 +26,20 @@ LEAST_HELD = 0.6
 """Of what a card has to give; what lies beside the allocator (runtime, buffers of communicators) is below 0.4 of it."""
 
 
-def evidence_of(runs: Sequence[StoredRun], profile: Profile) -> dict[str, Any]:
-    """The section `evidence` of a cluster's overlay; empty where its runs say nothing of memory and stay in place.
+def evidence_of(runs: Sequence[StoredRun], profile: Profile, fitted: Collection[str]) -> dict[str, Any]:
+    """The section `evidence` of a cluster's overlay; empty where its runs say nothing of memory or time.
 
     Parameters
     ----------
-    runs : newest first; the newest MOST_SEEN of them that speak of memory count.
+    runs : newest first; the newest MOST_SEEN of them that speak of memory count. fitted : ids of those whose times the
+        cluster's numbers were fitted to.
     """
     seen = [entry for run in runs for entry in _seen(run, profile)][:MOST_SEEN]
     scale = time_scale(runs, profile)
-    if not seen and scale == 1.0:
+    timed = dict.fromkeys(family_digest(run.spec.model) for run in runs if run.id in fitted)
+    if not seen and scale == 1.0 and not timed:
         return {}
-    return {"memory": seen, "time_scale": scale}
+    return {"memory": seen, "time_scale": scale, "timed": list(timed)[:MOST_SEEN]}
 
 
 def _seen(run: StoredRun, profile: Profile) -> list[dict[str, Any]]:

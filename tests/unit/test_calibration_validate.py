@@ -12,7 +12,7 @@ from autodeploy.calibration.coverage import coverage, memory_interval, spread_of
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import shipped_records
-from autodeploy.calibration.spreads import Z80
+from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, conditioned
 from autodeploy.calibration.validate import Row, Statistics, ValidationReport, classes_of, validate
 from autodeploy.specs.record import Measured, Record
 from docs import readme
@@ -160,6 +160,29 @@ def test_carried_devices_are_wider_than_those_they_come_from() -> None:
     assert carried.log_sigma > own.log_sigma
     assert "device family" in carried.extrapolated
     assert spread_of("some-other-chip", RUN).log_sigma >= coverage()["classes"]["uncalibrated"]["log_sigma"]
+
+
+def test_runs_of_the_cluster_leave_what_its_strategies_do_not_share() -> None:
+    carried, timed = spread_of("ascend-910c", RUN), spread_of("ascend-910c", RUN, timed=True)
+    pair = float(coverage()["pair_log_sigma"]) ** 2
+    assert "device family" not in timed.extrapolated
+    assert timed.log_sigma < carried.log_sigma
+    left = conditioned(carried.log_sigma**2, pair)
+    assert timed.log_sigma == pytest.approx(math.sqrt(left + REPEAT_NOISE**2))
+    assert timed.basis == f"runs of this cluster; {carried.basis}"
+    uncertain = spread_of("ascend-910c", RUN, 0.04, timed=True)
+    assert timed.log_sigma < uncertain.log_sigma <= spread_of("ascend-910c", RUN, 0.04).log_sigma
+
+
+def test_one_error_given_another_is_that_of_correlated_normal_errors() -> None:
+    rng = np.random.default_rng(7)
+    common, own = rng.normal(0.0, 0.1, 400_000), rng.normal(0.0, 0.05, (2, 400_000))
+    first, second = common + own
+    slope = np.cov(first, second)[0, 1] / first.var()
+    left = float((second - slope * first).var())
+    assert conditioned(float(second.var()), float((second - first).var())) == pytest.approx(left, rel=0.01)
+    assert conditioned(0.01, 0.02) == conditioned(0.01, 0.05) == 0.01
+    assert conditioned(0.01, 0.0) == 0.0
 
 
 def test_runs_whose_groups_share_nodes_have_a_spread_of_their_own() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from autodeploy import planner
 from autodeploy.calibration.memory_belief import belief
-from autodeploy.calibration.memory_keys import family_digest
+from autodeploy.calibration.run_keys import family_digest
 from autodeploy.cli import main
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_file import read_measured_text
@@ -118,6 +118,36 @@ def test_other_families_of_models_do_not_follow() -> None:
     assert [told(plan) for plan in elsewhere.plans] == [told(plan) for plan in searched("long").plans]
     families = {family_digest(load_preset(CASES[case][0])) for case in CASES}
     assert len(families) == len(CASES)
+
+
+def test_other_clusters_do_not_follow(tmp_path: Path) -> None:
+    def named(name: str) -> Spec:
+        document = spec_of("dense").model_dump(mode="json", exclude_unset=True)
+        return parse_spec({**document, "cluster": {**document["cluster"], "name": name}})
+
+    settings = load_settings(database_url=f"sqlite:///{tmp_path / 'halls.db'}")
+    with open_services(settings) as services:
+        here, there = (services.searches.plan_and_store(named(name)) for name in ("hall", "yard"))
+        outcome = services.add_run(here.plans[0].plan_id, MeasuredRun.model_validate({"out_of_memory": {}}))
+        assert outcome.cluster is not None
+        assert outcome.cluster.cluster == "hall"
+        again, moved = (services.searches.plan_and_store(named(name)) for name in ("yard", "hall"))
+    assert [told(plan) for plan in again.plans] == [told(plan) for plan in there.plans]
+    assert moved.plans[0].strategy != here.plans[0].strategy
+
+
+def test_a_timed_run_narrows_the_intervals_of_its_family() -> None:
+    plan, spec = searched("mla").plans[0], spec_of("mla")
+    on = overlaid(spec, run_of("mla", step_time_s=plan.step_time_s))
+    assert isinstance(on.cluster.overlay, dict)
+    assert on.cluster.overlay["evidence"]["timed"] == [family_digest(spec.model)]
+    now = planner.reestimate(on, plan).uncertainty
+    assert "device family" in plan.uncertainty.extrapolated
+    assert "device family" not in now.extrapolated
+    assert now.high_s / now.low_s < plan.uncertainty.high_s / plan.uncertainty.low_s
+    elsewhere = overlaid(spec_of("dense"), run_of("long", step_time_s=searched("long").plans[0].step_time_s))
+    assert now.basis.startswith("runs of this cluster; ")
+    assert not planner.reestimate(elsewhere, searched("dense").plans[0]).uncertainty.basis.startswith("runs of")
 
 
 def test_an_overlay_names_no_model() -> None:

@@ -1,4 +1,4 @@
-"""Under which digests an overlay keeps what runs said of memory: the family of the model, and how it ran."""
+"""Under which digests an overlay keeps what runs said: the family of the model, and how it ran."""
 
 from __future__ import annotations
 
