@@ -129,7 +129,8 @@ def spread_of(
         extrapolated.append("device family")
     if timed:
         left = conditioned(variance, float(table["pair_log_sigma"]) ** 2) + parameter_variance + REPEAT_NOISE**2
-        variance, extrapolated = min(variance, left), []
+        if left < variance:
+            variance, extrapolated = left, []
     variance, beyond = widened(
         variance, run, records, float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING))
     )

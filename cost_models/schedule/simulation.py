@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BLOCK = 192
 """Candidates simulated at once, so that what their slots need stays in memory."""
 MOST_ENDS = 250_000
-"""Ends of slots that are known at the same time: of longer schedules fewer candidates are simulated at once."""
+"""Ends of slots that stay in the cache: of longer schedules fewer candidates are simulated at once."""
 
 
 @dataclass(frozen=True, eq=False)
