@@ -91,7 +91,8 @@ class SearchProcess:
         AbortedProcess
             when it ended itself, as it does where native code gets no memory: another time it would do the same.
         """
-        assert self._pool is not None, "started before a search is claimed"
+        self.start()  # it may have died since the search was claimed for it
+        assert self._pool is not None
         process = (getattr(self._pool, "_processes", None) or {}).get(self._pid)
         job = pool_process.Job(claim, self._settings.database_url, self._planner, self._settings.heartbeat_s)
         try:
