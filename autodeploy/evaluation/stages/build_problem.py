@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def build_problem(
         vpp=vpp,
         micro_batches=micro_batches,
         classes=_layer_classes(classes, context, index),
-        pairs_of=_pairs(classes, index),
+        pairs_of=LayerPairs(*_pair_tables(classes, lambda values: at(values, index))),
         layers=tuple(c.count for c in classes.layers),
         options=_options(classes, choices, index, menu=_menu_of(context) if menu else None),
         pieces=_pieces(classes, context, index, pp, vpp, schedule),
@@ -109,19 +109,18 @@ class Prices:
     @classmethod
     def of(cls, classes: StepClasses, context: Context, rows: int) -> Prices:
         """Of the classes of a batch of so many candidates."""
-        each = zip(classes.layers, classes.most_hidden, strict=True)
-        layers = [_layer_rows(step, context, rows, most) for step, most in each]
 
-        def table(name: str) -> Floats:
-            return np.stack(
-                [np.stack([_rows(getattr(pair, name), rows) for pair in row], axis=-1) for row in classes.pairs], axis=1
-            )
+        def read(values: object) -> Floats:
+            return np.broadcast_to(np.asarray(values, dtype=np.float64), (rows,))
 
-        return cls(
-            list(zip(*layers, strict=True)),
-            LayerPairs(table("hidden_s"), table("hidden_exchange_s"), table("first_s")),
-            {piece.name: _layer_rows(piece, context, rows) for piece in classes.pieces},
-        )
+        def layer_rows(step: StepClass, hidden_s: object = 0.0) -> list[LayerClass]:
+            columns = [values.tolist() for values in _layer_values(step, context, hidden_s, read)]
+            return [LayerClass(step.name, *values) for values in zip(*columns, strict=True)]
+
+        layers = [layer_rows(step, most) for step, most in zip(classes.layers, classes.most_hidden, strict=True)]
+        tables = [np.ascontiguousarray(np.moveaxis(table, -1, 0)) for table in _pair_tables(classes, read)]
+        pieces = {piece.name: layer_rows(piece) for piece in classes.pieces}
+        return cls(list(zip(*layers, strict=True)), LayerPairs(*tables), pieces)
 
 
 def repriced(
@@ -147,7 +146,7 @@ def repriced(
         problem,
         classes=prices.layers[index],
         pairs_of=LayerPairs(pairs.hidden_s[index], pairs.exchange_s[index], pairs.first_s[index]),
-        options=_options(classes, choices, index, menu=None) if choices else (),
+        options=_options(classes, choices, index, menu=None),
         pieces=tuple(replace(piece, cost=prices.pieces[piece.cost.name][index]) for piece in problem.pieces),
         host_link_bytes_per_s=at(context.machine.host.link_bytes_per_s, index),
         p2p_s=0.0 if blocking else send_s,
@@ -167,11 +166,10 @@ def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:
     return 0 if heavy_end and "virtual_pipeline_balance" in context.mechanisms else 1
 
 
-def _pairs(classes: StepClasses, index: int) -> LayerPairs:
-    def table(name: str) -> Floats:
-        return np.array([[at(getattr(pair, name), index) for pair in row] for row in classes.pairs])
-
-    return LayerPairs(table("hidden_s"), table("hidden_exchange_s"), table("first_s"))
+def _pair_tables(classes: StepClasses, read: Callable[[object], Any]) -> list[Floats]:
+    """Tables of `LayerPairs`, in its order, of what is read of each entry [class, class, ...]."""
+    names = ("hidden_s", "hidden_exchange_s", "first_s")
+    return [np.array([[read(getattr(pair, name)) for pair in row] for row in classes.pairs]) for name in names]
 
 
 def _layer_classes(classes: StepClasses, context: Context, index: int) -> tuple[LayerClass, ...]:
@@ -180,33 +178,24 @@ def _layer_classes(classes: StepClasses, context: Context, index: int) -> tuple[
 
 
 def _layer_class(step: StepClass, context: Context, index: int, hidden_s: float = 0.0) -> LayerClass:
-    return LayerClass(step.name, *(at(values, index) for values in _layer_columns(step, context, hidden_s)))
+    return LayerClass(step.name, *_layer_values(step, context, hidden_s, lambda values: at(values, index)))
 
 
-def _layer_rows(step: StepClass, context: Context, rows: int, hidden_s: object = 0.0) -> list[LayerClass]:
-    """A class of layers in every row of a batch."""
-    columns = [_rows(values, rows).tolist() for values in _layer_columns(step, context, hidden_s)]
-    return [LayerClass(step.name, *values) for values in zip(*columns, strict=True)]
-
-
-def _layer_columns(step: StepClass, context: Context, hidden_s: object) -> tuple[object, ...]:
-    """What a `LayerClass` holds after its name, in its order: each [n] or one value."""
+def _layer_values(
+    step: StepClass, context: Context, hidden_s: object, read: Callable[[object], Any]
+) -> tuple[Any, ...]:
+    """What a `LayerClass` holds after its name, in its order, of what is read of each entry."""
     slow, cost = context.slowest_device_factor, step.cost
     return (
-        cost.forward.total_s + (slow - 1.0) * cost.forward.compute_s,
-        cost.backward.total_s + (slow - 1.0) * cost.backward.compute_s,
-        step.static.total,
-        cost.activation_bytes,
-        step.tail.total_s,
-        hidden_s,
-        cost.covering_s,
-        cost.split_s,
+        read(cost.forward.total_s) + (slow - 1.0) * read(cost.forward.compute_s),
+        read(cost.backward.total_s) + (slow - 1.0) * read(cost.backward.compute_s),
+        read(step.static.total),
+        read(cost.activation_bytes),
+        read(step.tail.total_s),
+        read(hidden_s),
+        read(cost.covering_s),
+        read(cost.split_s),
     )
-
-
-def _rows(values: object, rows: int) -> Floats:
-    """One value for each row [rows]."""
-    return np.broadcast_to(np.asarray(values, dtype=np.float64), (rows,))
 
 
 def _pieces(
@@ -247,6 +236,8 @@ def _options(
     classes: StepClasses, choices: frozenset[str], index: int, *, menu: Menu | None
 ) -> tuple[MemoryOption, ...]:
     """Memory options of every layer class, with the choices whose tensors they share; all of them without a menu."""
+    if not choices:
+        return ()
     known = [{name: cost for name, cost in step.cost.choices.items() if name in choices} for step in classes.layers]
     names = [list(each) for each in known] if menu is None else menu(known, [c.count for c in classes.layers], index)
     options = []
