@@ -74,33 +74,33 @@ def _outermost(points: Ints) -> Ints:
 
 
 @compiled
+def _covers(points: Ints, one: int, others: Ints, other: int) -> bool:
+    """Whether no count of one of the points [n, vpp] is below that of one of the others; rows are not cut out, which
+    would cost more than the comparison.
+    """
+    chunk, vpp = 0, points.shape[1]
+    while chunk < vpp and points[one, chunk] >= others[other, chunk]:
+        chunk += 1
+    return bool(chunk == vpp)
+
+
+@compiled
 def _undominated(points: Ints) -> Ints:
-    """The points [n, vpp] than which no other one is as large in every count, each once."""
-    count, vpp = points.shape
+    """The points [n, vpp] that no other one covers, each once."""
     kept = np.empty_like(points)
     number = 0
-    for one in range(count):
-        point = points[one]
-        beaten = False
+    for one in range(len(points)):
         for other in range(number):
-            chunk = 0
-            while chunk < vpp and kept[other, chunk] >= point[chunk]:
-                chunk += 1
-            if chunk == vpp:
-                beaten = True
+            if _covers(kept, other, points, one):
                 break
-        if beaten:
-            continue
-        left = 0
-        for other in range(number):
-            chunk = 0
-            while chunk < vpp and point[chunk] >= kept[other, chunk]:
-                chunk += 1
-            if chunk < vpp:
-                kept[left] = kept[other]
-                left += 1
-        kept[left] = point
-        number = left + 1
+        else:
+            left = 0
+            for other in range(number):
+                if not _covers(points, one, kept, other):
+                    kept[left] = kept[other]
+                    left += 1
+            kept[left] = points[one]
+            number = left + 1
     return kept[:number].copy()
 
 
