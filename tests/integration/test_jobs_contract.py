@@ -16,6 +16,7 @@ import pytest
 
 from autodeploy.services import open_services
 from autodeploy.store.database import DATABASE_ERRORS
+from autodeploy.store.queue import Queue
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.quick_planner import ABORTS, CRASHES, FAILS, HUNGRY, INFEASIBLE, SLOW, SLOWER_THAN_EXPECTED
 from tests.support.postgresql import libpq_dsn
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from autodeploy.services import Services
     from autodeploy.settings import Settings
+    from autodeploy.store.queue import Claim
 
 pytestmark = pytest.mark.integration
 
@@ -175,6 +177,26 @@ def test_an_idle_process_that_is_killed_costs_nothing(runners):
         second = services.searches.submit(named("second")).search.id
         eventually(status_is(services, second, "optimal"))
         assert attempts(services, second) == [1]
+
+
+def test_a_process_that_dies_between_claim_and_start_costs_nothing(runners, monkeypatch):
+    claimed = Queue.claim_next
+    killed: list[int] = []
+
+    def claim_and_kill(queue: Queue, *arguments: Any, **more: Any) -> Claim | None:
+        claim = claimed(queue, *arguments, **more)
+        if claim is not None and not killed:
+            killed.extend(children_of(os.getpid()))
+            os.kill(killed[0], signal.SIGKILL)
+            eventually(lambda: killed[0] not in children_of(os.getpid()))
+        return claim
+
+    monkeypatch.setattr(Queue, "claim_next", claim_and_kill)
+    with runners.running() as services:
+        search_id = services.searches.submit(named("first")).search.id
+        eventually(status_is(services, search_id, "optimal"))
+        assert len(killed) == 1
+        assert attempts(services, search_id) == [1]
 
 
 @EVERY_DATABASE
